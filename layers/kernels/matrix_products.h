@@ -1,0 +1,27 @@
+// Matrix products of row-major tensors through a tuned library. One object per rank: it caches prepared products by
+// shape and runs on the calling thread only.
+#pragma once
+
+#include <memory>
+
+#include "parallel/runtime/tensor.h"
+
+namespace weft {
+
+enum class Transpose : std::uint8_t { no, yes };
+
+class MatrixProducts {
+ public:
+  virtual ~MatrixProducts() = default;
+  // c = op(a) op(b) when `accumulate` is false, c += op(a) op(b) when true; c is m x n, op(a) m x k, op(b) k x n.
+  // dtypes: all float32; or a and b bfloat16 with c bfloat16 or float32. Sums are kept in float32. Any size may be zero:
+  // an empty sum leaves c unchanged when accumulating and zero otherwise.
+  virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
+                        TensorView c, bool accumulate) = 0;
+};
+
+std::unique_ptr<MatrixProducts> make_cpu_matrix_products();
+// Tells the calling thread's copy of the library to use one thread. Every rank thread calls it first.
+void use_one_library_thread();
+
+}  // namespace weft

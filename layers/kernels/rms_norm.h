@@ -1,0 +1,18 @@
+// RMSNorm over the last dimension: y = w * x / sqrt(mean(x^2) + eps), statistics in float32.
+// x, y: [tokens, hidden], float32 or bfloat16 (all alike); weight [hidden, 1] in the same dtype; inverse_rms [tokens, 1] float32.
+#pragma once
+
+#include "layers/kernels/context.h"
+
+namespace weft {
+
+void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
+                      TensorView inverse_rms);
+// dx += gradient of x (the caller puts the residual's gradient, or zero, there first).
+void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                             ConstTensorView inverse_rms, TensorView dx);
+// dweight [hidden, 1] float32, added to.
+void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
+                              ConstTensorView inverse_rms, TensorView dweight);
+
+}  // namespace weft

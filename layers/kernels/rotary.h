@@ -1,0 +1,35 @@
+// Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
+// with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values pass through unchanged.
+//
+// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32 or bfloat16.
+// Row t stands at position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty means no QK-norm.
+#pragma once
+
+#include "layers/kernels/context.h"
+
+namespace weft {
+
+struct HeadShape {
+  std::int64_t query_heads = 0;      // on this rank
+  std::int64_t key_value_heads = 0;  // on this rank; query_heads is a multiple of it
+  std::int64_t head_dim = 0;         // even
+  std::int64_t sequence_length = 0;
+
+  std::int64_t columns() const { return (query_heads + 2 * key_value_heads) * head_dim; }
+};
+
+struct RotaryOptions {
+  HeadShape heads;
+  double theta = 10000.0;
+  float eps = 1e-6f;
+};
+
+void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                    ConstTensorView k_norm, TensorView rotated);
+// From the gradient of `rotated` to that of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm [head_dim, 1]
+// float32 are added to; without it they are empty.
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
+                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
+                     TensorView dq_norm, TensorView dk_norm);
+
+}  // namespace weft

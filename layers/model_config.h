@@ -1,0 +1,44 @@
+// The shape of a model, as its TOML `[model]` section gives it. Names follow Hugging Face.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+enum class BlockKind : std::uint8_t { dense, moe };
+enum class Scoring : std::uint8_t { softmax, sigmoid };
+
+struct MoeConfig {
+  std::int64_t num_experts = 0;
+  std::int64_t num_experts_per_tok = 0;
+  std::int64_t moe_intermediate_size = 0;
+  std::int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert
+  bool norm_topk_prob = true;
+  Scoring scoring = Scoring::softmax;
+  double router_aux_loss_coef = 0.0;
+  double router_z_loss_coef = 0.0;
+
+  bool operator==(const MoeConfig&) const = default;
+};
+
+struct ModelConfig {
+  std::vector<BlockKind> blocks;
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t head_dim = 0;
+  bool qk_norm = true;
+  double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+  MoeConfig moe;
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+}  // namespace weft

@@ -1,0 +1,88 @@
+// How the ranks of a group exchange tensors. Public calls check sizes and dtypes, count (counters.h) and then ask the
+// backend. One communicator belongs to one rank, one group and one lane (its stream); calls of a group must be made in
+// the same order by all its ranks. Reductions add in rank order, so the same parts give the same bits everywhere.
+//
+// Errors: a mismatch between ranks, a peer that failed, or a wait longer than the watchdog allows throws Error on every
+// rank of the world, naming group, operation and peers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/counters.h"
+#include "parallel/runtime/phase_clock.h"
+#include "parallel/runtime/tensor.h"
+
+namespace weft {
+
+enum class Reduce : std::uint8_t { sum, max };
+
+class Communicator {
+ public:
+  // `counters` and `clock` belong to the rank and outlive the communicator.
+  Communicator(std::string group, int rank, int size, CommunicationCounters& counters, PhaseClock& clock)
+      : group_(std::move(group)), rank_(rank), size_(size), counters_(counters), clock_(clock) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const std::string& group() const { return group_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // output = the inputs of ranks 0, 1, ... one after another. `counts` are the elements each rank gives and may differ
+  // or be zero; without them every rank gives output.size() / size(). `input` may be this rank's own part of `output`.
+  void all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
+  // output = this rank's part of the sum of all inputs, parts sized by `counts` (default equal). `output` may be this
+  // rank's own part of `input`. bfloat16 adds in float32 and rounds once.
+  void reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
+  // In place. float32, bfloat16 (added in float32, rounded once), float64 and int32.
+  void all_reduce(TensorView data, Reduce reduce = Reduce::sum);
+  // Sends send_counts[p] elements to rank p, taken one after another from `input`; receives receive_counts[p] elements
+  // from rank p, laid one after another into `output`.
+  void all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
+                  std::span<const std::int64_t> receive_counts);
+  void broadcast(TensorView data, int root);
+  void barrier();
+
+  // Hands `data` to rank `peer`. Returns without waiting for it, but only once the previous send to that peer on this
+  // communicator has been received; `data` must stay unchanged until the next send to the peer or flush().
+  void send(ConstTensorView data, int peer);
+  // Waits for the peer's send; messages between two ranks arrive in order. Sizes and dtypes must agree.
+  void receive(TensorView data, int peer);
+  // Waits until everything sent has been received.
+  void flush();
+
+  // Collective over this group: ranks with equal `color` form a new group named `name`, ordered by `key`.
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name);
+
+ protected:
+  virtual void do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) = 0;
+  virtual void do_reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) = 0;
+  virtual void do_all_reduce(TensorView data, Reduce reduce) = 0;
+  virtual void do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
+                             std::span<const std::int64_t> receive_counts) = 0;
+  virtual void do_broadcast(TensorView data, int root) = 0;
+  virtual void do_barrier() = 0;
+  virtual void do_send(ConstTensorView data, int peer) = 0;
+  virtual void do_receive(TensorView data, int peer) = 0;
+  virtual void do_flush() = 0;
+  virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) = 0;
+
+  CommunicationCounters& counters() { return counters_; }
+  PhaseClock& clock() { return clock_; }
+
+ private:
+  void count(CollectiveOp op, std::int64_t bytes);
+
+  std::string group_;
+  int rank_;
+  int size_;
+  CommunicationCounters& counters_;
+  PhaseClock& clock_;
+};
+
+}  // namespace weft

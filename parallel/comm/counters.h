@@ -1,0 +1,46 @@
+// What was communicated, by group and operation. One per rank; filled by Communicator, read by metrics and tests.
+//
+// Bytes are the payload of one call: all_gather the gathered output, reduce_scatter the whole input, all_reduce and
+// broadcast the buffer, all_to_all_v and send what this rank sends. A receive counts as a call of zero bytes, so that a
+// sum over ranks counts every transfer once.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+enum class CollectiveOp : std::uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  send,
+  receive,
+  barrier,
+};
+constexpr std::string_view name_of(CollectiveOp op) {
+  constexpr std::string_view names[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                        "broadcast",  "send",           "receive",    "barrier"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+struct CommunicationCount {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  bool operator==(const CommunicationCount&) const = default;
+};
+
+struct CommunicationKey {
+  std::string group;
+  CollectiveOp op;
+  auto operator<=>(const CommunicationKey&) const = default;
+};
+
+using CommunicationCounters = std::map<CommunicationKey, CommunicationCount>;
+
+}  // namespace weft

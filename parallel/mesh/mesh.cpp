@@ -1,0 +1,125 @@
+#include "parallel/mesh/mesh.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// The key that is equal exactly for the ranks of one group, smaller for groups listed earlier.
+std::vector<int> group_key(Group group, const Coordinates& at, int expert_shards) {
+  switch (group) {
+    case Group::pp: return {at.dp_replicate, at.dp_shard, at.cp, at.tp};
+    case Group::dp_replicate: return {at.pp, at.dp_shard, at.cp, at.tp};
+    case Group::dp_shard: return {at.pp, at.dp_replicate, at.cp, at.tp};
+    case Group::cp: return {at.pp, at.dp_replicate, at.dp_shard, at.tp};
+    case Group::tp: return {at.pp, at.dp_replicate, at.dp_shard, at.cp};
+    case Group::edp: return {at.pp, at.ep, at.etp};
+    case Group::ep: return {at.pp, at.edp, at.etp};
+    case Group::etp: return {at.pp, at.edp, at.ep};
+    case Group::edp_shard: return {at.pp, at.edp / expert_shards, at.ep, at.etp};
+    case Group::edp_replicate: return {at.pp, at.edp % expert_shards, at.ep, at.etp};
+    case Group::tokens: return {at.pp};
+    case Group::world: return {};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> world) {
+  std::vector<std::string> errors;
+  const std::pair<const char*, int> all[] = {{"pipeline", d.pipeline},
+                                             {"data_replicate", d.data_replicate},
+                                             {"data_shard", d.data_shard},
+                                             {"context", d.context},
+                                             {"tensor", d.tensor},
+                                             {"expert", d.expert},
+                                             {"expert_tensor", d.expert_tensor}};
+  for (const auto& [name, degree] : all) {
+    if (degree < 1) errors.push_back(fmt::format("{} is {}; a degree is at least 1", name, degree));
+  }
+  if (!errors.empty()) return errors;
+  const std::string product =
+      fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} = {}", d.pipeline,
+                  d.data_replicate, d.data_shard, d.context, d.tensor, d.world());
+  if (world && *world != d.world()) errors.push_back(fmt::format("world {} is not {}", *world, product));
+  if (d.stage_ranks() % (d.expert * d.expert_tensor) != 0) {
+    errors.push_back(fmt::format(
+        "expert {} x expert_tensor {} = {} does not divide the {} ranks of a stage (data_replicate {} x data_shard {} x "
+        "context {} x tensor {})",
+        d.expert, d.expert_tensor, d.expert * d.expert_tensor, d.stage_ranks(), d.data_replicate, d.data_shard,
+        d.context, d.tensor));
+  }
+  return errors;
+}
+
+std::string_view name_of(Group group) {
+  constexpr std::string_view names[] = {"pp", "dp_replicate", "dp_shard",  "cp",            "tp",     "edp",
+                                        "ep", "etp",          "edp_shard", "edp_replicate", "tokens", "world"};
+  return names[static_cast<std::size_t>(group)];
+}
+
+Mesh::Mesh(const Degrees& degrees) : degrees_(degrees) {
+  const auto errors = degree_errors(degrees);
+  if (!errors.empty()) fail_request("{}", fmt::join(errors, "\n"));
+}
+
+Coordinates Mesh::coordinates(int rank) const {
+  require(rank >= 0 && rank < world(), "a rank lies in its world");
+  const Degrees& d = degrees_;
+  Coordinates at;
+  const int in_stage = rank % d.stage_ranks();
+  at.pp = rank / d.stage_ranks();
+  at.tp = in_stage % d.tensor;
+  at.cp = in_stage / d.tensor % d.context;
+  at.dp_shard = in_stage / (d.tensor * d.context) % d.data_shard;
+  at.dp_replicate = in_stage / (d.tensor * d.context * d.data_shard);
+  at.etp = in_stage % d.expert_tensor;
+  at.ep = in_stage / d.expert_tensor % d.expert;
+  at.edp = in_stage / (d.expert_tensor * d.expert);
+  return at;
+}
+
+int Mesh::rank_at(int pp, int dp_replicate, int dp_shard, int cp, int tp) const {
+  const Degrees& d = degrees_;
+  return (((pp * d.data_replicate + dp_replicate) * d.data_shard + dp_shard) * d.context + cp) * d.tensor + tp;
+}
+
+int Mesh::data_index(int rank) const {
+  const Coordinates at = coordinates(rank);
+  return at.dp_replicate * degrees_.data_shard + at.dp_shard;
+}
+
+int Mesh::expert_replicas() const {
+  const int replica_ranks = degrees_.data_shard * degrees_.context * degrees_.tensor;
+  return replica_ranks % (degrees_.expert * degrees_.expert_tensor) == 0 ? degrees_.data_replicate : 1;
+}
+
+std::vector<std::vector<int>> Mesh::groups(Group group) const {
+  const int expert_shards = degrees_.expert_data() / expert_replicas();
+  std::map<std::vector<int>, std::vector<int>> by_key;
+  for (int rank = 0; rank < world(); ++rank) {
+    by_key[group_key(group, coordinates(rank), expert_shards)].push_back(rank);
+  }
+  std::vector<std::vector<int>> result;
+  result.reserve(by_key.size());
+  for (auto& [key, ranks] : by_key) result.push_back(std::move(ranks));
+  // Megatron lists groups with the fastest fixed axis first, which is the order of their first ranks.
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::vector<int> Mesh::group_of(Group group, int rank) const {
+  const int expert_shards = degrees_.expert_data() / expert_replicas();
+  const auto key = group_key(group, coordinates(rank), expert_shards);
+  std::vector<int> ranks;
+  for (int other = 0; other < world(); ++other) {
+    if (group_key(group, coordinates(other), expert_shards) == key) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// Orders: which stage runs forward and backward of which microbatch, when. Each is one pure function, one row of the
+// table. Formulas and golden orders: Narayanan et al. 2021 (1F1B), Huang et al. 2019 (GPipe).
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/pipeline/action.h"
+
+namespace weft {
+
+struct OrderInput {
+  int ranks = 1;
+  int chunks = 1;  // stages per rank
+  int microbatches = 1;
+};
+
+struct Schedule {
+  std::string_view name;
+  std::string_view summary;
+  // Stage-level compute actions of every rank.
+  std::vector<std::vector<Action>> (*order)(const OrderInput& input);
+  bool supports_chunks;
+};
+
+std::span<const Schedule> schedules();
+// Throws Error (request) naming the known schedules.
+const Schedule& find_schedule(std::string_view name);
+
+std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
+std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
+
+}  // namespace weft

@@ -1,0 +1,32 @@
+// From an order to a complete step: small pure functions from program to program, each adding one concern and nothing
+// else. What is not in the list after the last pass does not happen.
+#pragma once
+
+#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+// Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
+// producer. Sends do not wait for their receiver (at most one is outstanding per direction and pair), receives do; that
+// makes every order deadlock-free whose compute order is (check.h proves it for the result).
+Program add_exchange(Program program);
+
+// Replaces each stage action by one action per segment of the stage, backward ones in reverse. A stage without segments
+// keeps its actions.
+Program lower_to_segments(Program program);
+
+// Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
+// of need; a gather is issued `lookahead` segment actions before its use, never before the unit's previous RESHARD.
+Program add_residency(Program program);
+
+// Adds REDUCE_GRAD of every unit after the weight gradients that its policy names, replicated units included.
+Program add_reduction(Program program);
+
+// Adds GRAD_NORM and STEP at the end of every rank.
+Program add_update(Program program);
+
+// All of them in order. Throws Error (request) when the schedule refuses the numbers.
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
+
+}  // namespace weft

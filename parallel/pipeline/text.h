@@ -1,0 +1,29 @@
+// The text forms of a program: cells `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`,
+// `GRAD_NORM`; CSV with one line per rank; and back.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+std::string format_action(const Program& program, const Action& action);
+// Throws Error (request) naming the cell and what is wrong with it. Names in parentheses are looked up in `tables`.
+Action parse_action(const ProgramTables& tables, std::string_view cell);
+
+enum class Detail : std::uint8_t {
+  everything,    // segments and units
+  stages_only,   // merged per stage: 0F3, 0UNSHARD
+  compute_only,  // F, B, I and W of stages, nothing else
+};
+// The list at a coarser level: runs of actions that differ only in segment or unit become one stage action; a stage's
+// UNSHARD stands where its first unit is gathered and its RESHARD where the last one is dropped.
+std::vector<Action> at_detail(const Program& program, const std::vector<Action>& actions, Detail detail);
+
+std::string to_csv(const Program& program, Detail detail);
+// Stage-level or unit-level CSV; one line per rank. Throws Error (request) with line and column of what it cannot read.
+Program from_csv(const ProgramTables& tables, std::string_view text);
+
+}  // namespace weft

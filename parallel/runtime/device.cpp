@@ -1,0 +1,37 @@
+#include "parallel/runtime/device.h"
+
+#include <cstdlib>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+class CpuEvent final : public Event {};
+
+class CpuStream final : public Stream {
+ public:
+  std::unique_ptr<Event> record() override { return std::make_unique<CpuEvent>(); }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
+
+class CpuDevice final : public Device {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<CpuStream>(); }
+  void* allocate(std::int64_t bytes) override {
+    constexpr std::int64_t alignment = 64;
+    const auto padded = static_cast<std::size_t>((bytes + alignment - 1) / alignment * alignment);
+    void* data = std::aligned_alloc(alignment, padded);
+    if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
+    return data;
+  }
+  void release(void* data) override { std::free(data); }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+
+}  // namespace weft

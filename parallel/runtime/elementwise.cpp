@@ -1,0 +1,93 @@
+#include "parallel/runtime/elementwise.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "parallel/runtime/multiversion.h"
+
+namespace weft {
+namespace {
+
+template <typename From, typename To>
+WEFT_INLINE void cast_loop(const From* from, To* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) to[i] = To(static_cast<float>(from[i]));
+}
+WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) { cast_loop(from, to, count); }
+WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) { cast_loop(from, to, count); }
+
+template <typename From>
+WEFT_INLINE void add_loop(const From* from, float* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<float>(from[i]);
+}
+WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) { add_loop(from, to, count); }
+WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, float* to, std::int64_t count) { add_loop(from, to, count); }
+
+WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
+}
+
+// Eight partial sums, so that the order of additions does not depend on the width of the machine's vectors.
+WEFT_MULTIVERSION double square_sum_loop(const float* data, std::int64_t count) {
+  double partial[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int lane = 0; lane < 8; ++lane) partial[lane] += static_cast<double>(data[i + lane]) * data[i + lane];
+  }
+  double sum = 0;
+  for (double value : partial) sum += value;
+  for (; i < count; ++i) sum += static_cast<double>(data[i]) * data[i];
+  return sum;
+}
+
+}  // namespace
+
+void cast(ConstTensorView source, TensorView destination) {
+  require(source.size() == destination.size(), "a cast keeps the number of elements");
+  if (source.empty()) return;
+  if (source.dtype() == destination.dtype()) {
+    if (source.data() != destination.data()) std::memcpy(destination.data(), source.data(), source.bytes());
+  } else if (source.dtype() == DType::float32 && destination.dtype() == DType::bfloat16) {
+    cast_down(source.as<float>().data(), destination.as<bfloat16>().data(), source.size());
+  } else if (source.dtype() == DType::bfloat16 && destination.dtype() == DType::float32) {
+    cast_up(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
+  } else {
+    fail("no cast from {} to {}", name_of(source.dtype()), name_of(destination.dtype()));
+  }
+}
+
+void add(ConstTensorView source, TensorView destination) {
+  require(source.size() == destination.size(), "an addition keeps the number of elements");
+  if (source.empty()) return;
+  float* to = destination.as<float>().data();
+  if (source.dtype() == DType::bfloat16) {
+    add_bfloat16(source.as<bfloat16>().data(), to, source.size());
+  } else {
+    add_float(source.as<float>().data(), to, source.size());
+  }
+}
+
+void scale(TensorView destination, float factor) {
+  scale_loop(destination.as<float>().data(), factor, destination.size());
+}
+
+void fill(TensorView destination, float value) {
+  if (destination.dtype() == DType::bfloat16) {
+    for (bfloat16& element : destination.as<bfloat16>()) element = bfloat16(value);
+  } else {
+    for (float& element : destination.as<float>()) element = value;
+  }
+}
+
+double square_sum(ConstTensorView source) { return square_sum_loop(source.as<float>().data(), source.size()); }
+
+bool has_nonfinite(ConstTensorView source) {
+  for (float value : source.as<float>()) {
+    if (!std::isfinite(value)) return true;
+  }
+  return false;
+}
+
+}  // namespace weft

@@ -1,0 +1,41 @@
+// The one error type. A message says what was asked, what was found and what to change.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace weft {
+
+// Decides the exit code of the program: a wrong request leaves with 2, a failed run with 3.
+enum class ErrorKind { request, failure };
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+template <typename... Args>
+[[noreturn]] void fail_request(fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(ErrorKind::request, fmt::format(text, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(ErrorKind::failure, fmt::format(text, std::forward<Args>(args)...));
+}
+
+// States what the code relies on. A violation is a fault of Weft itself and names its place.
+inline void require(bool condition, const char* statement,
+                    std::source_location place = std::source_location::current()) {
+  if (!condition) fail("{}:{}: required: {}", place.file_name(), place.line(), statement);
+}
+
+}  // namespace weft

@@ -1,0 +1,81 @@
+#include "parallel/runtime/ledger.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace weft {
+
+std::string_view name_of(Bucket bucket) {
+  switch (bucket) {
+    case Bucket::sharded_parameters: return "sharded_parameters";
+    case Bucket::replicated_parameters: return "replicated_parameters";
+    case Bucket::unsharded_parameters: return "unsharded_parameters";
+    case Bucket::sharded_gradients: return "sharded_gradients";
+    case Bucket::unsharded_gradients: return "unsharded_gradients";
+    case Bucket::optimizer_state: return "optimizer_state";
+    case Bucket::activations: return "activations";
+    case Bucket::moe_routing: return "moe_routing";
+    case Bucket::communication: return "communication";
+    case Bucket::workspace: return "workspace";
+  }
+  return "unknown";
+}
+
+std::int64_t BucketBytes::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
+
+Tensor::~Tensor() {
+  if (ledger_ != nullptr) ledger_->release(bucket_, view_.data(), view_.bytes(), capacity_);
+}
+
+void Tensor::swap(Tensor& other) noexcept {
+  std::swap(ledger_, other.ledger_);
+  std::swap(view_, other.view_);
+  std::swap(bucket_, other.bucket_);
+  std::swap(capacity_, other.capacity_);
+}
+
+MemoryLedger::~MemoryLedger() {
+  for (auto& [capacity, blocks] : free_blocks_) {
+    for (void* block : blocks) device_.release(block);
+  }
+}
+
+Tensor MemoryLedger::allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns,
+                              std::int64_t reserve_rows) {
+  require(rows >= 0 && columns >= 0, "sizes are not negative");
+  const std::int64_t bytes = rows * columns * size_of(dtype);
+  const std::int64_t capacity = std::max<std::int64_t>(64, std::max(rows, reserve_rows) * columns * size_of(dtype));
+
+  void* data = nullptr;
+  auto& blocks = free_blocks_[capacity];
+  if (!blocks.empty()) {
+    data = blocks.back();
+    blocks.pop_back();
+  } else {
+    data = device_.allocate(capacity);
+    ++system_allocations_;
+  }
+
+  live_[bucket] += bytes;
+  peak_by_bucket_[bucket] = std::max(peak_by_bucket_[bucket], live_[bucket]);
+  if (live_.total() > at_peak_.total()) at_peak_ = live_;
+
+  Tensor tensor;
+  tensor.ledger_ = this;
+  tensor.view_ = TensorView(data, dtype, rows, columns);
+  tensor.bucket_ = bucket;
+  tensor.capacity_ = capacity;
+  return tensor;
+}
+
+void MemoryLedger::release(Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity) {
+  live_[bucket] -= bytes;
+  free_blocks_[capacity].push_back(data);
+}
+
+void MemoryLedger::reset_peak() {
+  at_peak_ = live_;
+  peak_by_bucket_ = live_;
+}
+
+}  // namespace weft

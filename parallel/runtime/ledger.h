@@ -1,0 +1,115 @@
+// The memory of one rank: every tensor comes from here, under a bucket, so that what is live and what the peak was can
+// be told at any time, and compared with what the program predicted. Freed blocks are kept for reuse: from the third
+// step on a run asks the system for nothing (`system_allocations`). One ledger per rank; not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "parallel/runtime/device.h"
+#include "parallel/runtime/tensor.h"
+
+namespace weft {
+
+enum class Bucket : std::uint8_t {
+  sharded_parameters,
+  replicated_parameters,
+  unsharded_parameters,
+  sharded_gradients,
+  unsharded_gradients,
+  optimizer_state,
+  activations,
+  moe_routing,
+  communication,
+  workspace,
+};
+inline constexpr std::size_t bucket_count = 10;
+std::string_view name_of(Bucket bucket);
+
+// Bytes by bucket, indexed by Bucket.
+struct BucketBytes {
+  std::array<std::int64_t, bucket_count> bytes{};
+
+  std::int64_t& operator[](Bucket bucket) { return bytes[static_cast<std::size_t>(bucket)]; }
+  std::int64_t operator[](Bucket bucket) const { return bytes[static_cast<std::size_t>(bucket)]; }
+  std::int64_t total() const;
+  bool operator==(const BucketBytes&) const = default;
+};
+
+class MemoryLedger;
+
+// Owned storage, returned to its ledger on destruction. Must not outlive the ledger.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Tensor&& other) noexcept { swap(other); }
+  Tensor& operator=(Tensor&& other) noexcept {
+    Tensor(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Tensor();
+
+  bool allocated() const { return ledger_ != nullptr; }
+  TensorView view() { return view_; }
+  ConstTensorView view() const { return view_; }
+  operator TensorView() { return view_; }             // NOLINT(google-explicit-constructor)
+  operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
+  std::int64_t rows() const { return view_.rows(); }
+  std::int64_t columns() const { return view_.columns(); }
+  DType dtype() const { return view_.dtype(); }
+  std::int64_t bytes() const { return view_.bytes(); }
+  template <typename T>
+  std::span<T> as() {
+    return view_.as<T>();
+  }
+  template <typename T>
+  std::span<const T> as() const {
+    return ConstTensorView(view_).as<T>();
+  }
+  void reset() { Tensor().swap(*this); }
+
+ private:
+  friend class MemoryLedger;
+  void swap(Tensor& other) noexcept;
+
+  MemoryLedger* ledger_ = nullptr;
+  TensorView view_;
+  Bucket bucket_ = Bucket::workspace;
+  std::int64_t capacity_ = 0;
+};
+
+class MemoryLedger {
+ public:
+  explicit MemoryLedger(Device& device) : device_(device) {}
+  ~MemoryLedger();
+  MemoryLedger(const MemoryLedger&) = delete;
+  MemoryLedger& operator=(const MemoryLedger&) = delete;
+
+  // Contents are undefined. `reserve_rows` keeps the block large enough for that many rows while only `rows` are
+  // counted: a tensor whose size varies from step to step (routed tokens) then always fits the block it had before.
+  Tensor allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t reserve_rows = 0);
+
+  const BucketBytes& live() const { return live_; }
+  // Bytes by bucket at the instant when their sum was largest since the last reset.
+  const BucketBytes& at_peak() const { return at_peak_; }
+  // The largest each bucket has been since the last reset, each at its own instant.
+  const BucketBytes& peak_by_bucket() const { return peak_by_bucket_; }
+  void reset_peak();
+  // How often the system was asked for memory since the ledger exists.
+  std::int64_t system_allocations() const { return system_allocations_; }
+
+ private:
+  friend class Tensor;
+  void release(Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity);
+
+  Device& device_;
+  BucketBytes live_, at_peak_, peak_by_bucket_;
+  std::int64_t system_allocations_ = 0;
+  std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by capacity
+};
+
+}  // namespace weft

@@ -1,0 +1,11 @@
+// Kernels are compiled for AVX-512 and for the x86-64-v3 floor, and chosen when the program is loaded. The resolver of
+// target_clones runs before ThreadSanitizer is set up and crashes there, so that build keeps the floor only.
+#pragma once
+
+#if defined(__SANITIZE_THREAD__) || !defined(__GNUC__) || defined(__clang__)
+#define WEFT_MULTIVERSION
+#else
+#define WEFT_MULTIVERSION __attribute__((target_clones("arch=x86-64-v4", "default")))
+#endif
+// Helpers are inlined into each version, or they would keep the instructions of the floor.
+#define WEFT_INLINE [[gnu::always_inline]] inline

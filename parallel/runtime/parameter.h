@@ -1,0 +1,61 @@
+// What one parameter is, before any memory is taken: its global name and shape, the box of it that a tensor- or
+// expert-parallel rank holds, and the family that decides its shard unit. Layers declare these; shard units lay them out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+// Families of shard units. `routing` is the exception: routing helpers are replicated, in float32, in no unit.
+enum class Family : std::uint8_t { dense, experts, embedding, head, root, routing };
+constexpr std::string_view name_of(Family family) {
+  constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing"};
+  return names[static_cast<std::size_t>(family)];
+}
+
+enum class Initializer : std::uint8_t { normal, ones, zeros };
+
+struct ParameterSpec {
+  std::string name;     // global: "blocks.3.attention.q_proj.weight"
+  Family family = Family::root;
+  std::int64_t global_rows = 0, global_columns = 0;
+  // The box this rank holds, in global rows and columns. A vector of n elements is n rows of one column.
+  std::int64_t row_begin = 0, rows = 0;
+  std::int64_t column_begin = 0, columns = 0;
+  Initializer initializer = Initializer::normal;
+  double standard_deviation = 0.0;
+  // Every tensor-parallel rank holds the same values, but sees other tokens (sequence parallelism) or other heads: the
+  // gradient is a partial sum over the tensor group.
+  bool tensor_replicated = false;
+
+  std::int64_t size() const { return rows * columns; }
+  std::int64_t global_size() const { return global_rows * global_columns; }
+  bool operator==(const ParameterSpec&) const = default;
+};
+
+// A parameter that every rank of a tensor group holds whole.
+inline ParameterSpec whole_parameter(std::string name, Family family, std::int64_t rows, std::int64_t columns,
+                                     Initializer initializer, double standard_deviation = 0.0) {
+  ParameterSpec spec;
+  spec.name = std::move(name);
+  spec.family = family;
+  spec.global_rows = spec.rows = rows;
+  spec.global_columns = spec.columns = columns;
+  spec.initializer = initializer;
+  spec.standard_deviation = standard_deviation;
+  return spec;
+}
+
+// Balanced split of n items over `parts`: the first n % parts parts hold one more. Parts may be empty.
+struct Range {
+  std::int64_t begin = 0, count = 0;
+  bool operator==(const Range&) const = default;
+};
+inline Range balanced_part(std::int64_t n, std::int64_t parts, std::int64_t index) {
+  const std::int64_t base = n / parts, extra = n % parts;
+  return {index * base + (index < extra ? index : extra), base + (index < extra ? 1 : 0)};
+}
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+// A run as its TOML file describes it, resolved and typed. Plain values; reading and checking are in config_reader.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layers/model_config.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/program.h"
+#include "parallel/runtime/dtype.h"
+
+namespace weft {
+
+struct RunConfig {
+  std::string name = "run";
+  std::string directory = "runs/run";
+  std::uint64_t seed = 1234;
+  std::int64_t steps = 100;
+};
+
+struct PipelineConfig {
+  std::string schedule = "1f1b";
+};
+
+enum class ShardStrategy : std::uint8_t { full_shard, no_shard };
+
+// `residency` as written: "stage" lets Weft choose by stage and schedule, the others are Residency by name.
+struct ShardPolicy {
+  ShardStrategy strategy = ShardStrategy::full_shard;
+  std::string residency = "stage";
+  int lookahead = 1;
+  std::string reduction = "last_microbatch";
+
+  // reduction as a period: 0 for the last microbatch only.
+  int reduce_every() const;
+};
+
+struct PrecisionConfig {
+  DType parameters = DType::float32;
+  DType compute = DType::float32;
+  DType reduction = DType::float32;
+};
+
+struct TrainingConfig {
+  std::int64_t sequence_length = 128;
+  std::int64_t global_batch_size = 8;
+  std::int64_t microbatch_size = 1;
+  double max_grad_norm = 1.0;  // 0: no clipping
+};
+
+struct OptimizerConfig {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+};
+
+enum class Decay : std::uint8_t { constant, linear, cosine, wsd };
+
+struct SchedulerConfig {
+  std::int64_t warmup_steps = 0;
+  Decay decay = Decay::constant;
+  double min_lr_ratio = 0.1;
+  std::int64_t decay_steps = 0;  // wsd: the length of the final decay; 0 means a tenth of the run
+};
+
+struct DataConfig {
+  std::vector<std::string> train;
+  std::string tokenizer = "byte";
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  std::string layers_text;  // model.layers as written
+  Degrees parallelism;
+  PipelineConfig pipeline;
+  ShardPolicy shard;                                // the default
+  std::map<Family, ShardPolicy> shard_by_family;    // every family of units, resolved
+  PrecisionConfig precision;
+  TrainingConfig training;
+  OptimizerConfig optimizer;
+  SchedulerConfig lr_scheduler;
+  DataConfig data;
+
+  std::int64_t microbatches() const {
+    return training.global_batch_size / (training.microbatch_size * parallelism.data());
+  }
+  std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
+};
+
+}  // namespace weft
