@@ -11,7 +11,7 @@ struct Domain {
 }  // namespace
 
 NvtxRange::NvtxRange(const char* name, std::int64_t payload) {
-  const nvtx3::event_attributes attributes(nvtx3::message(name), nvtx3::payload(payload));
+  const nvtx3::event_attributes attributes{nvtx3::message{name}, nvtx3::payload{payload}};
   nvtxDomainRangePushEx(nvtx3::domain::get<Domain>(), attributes.get());
 }
 NvtxRange::~NvtxRange() { nvtxDomainRangePop(nvtx3::domain::get<Domain>()); }

@@ -1,0 +1,83 @@
+#include "layers/model_config.h"
+
+#include <cctype>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t largest_model = 100'000;  // blocks; a typing error, not a model, lies beyond
+
+// Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | '(' sequence ')'.
+class LayerPattern {
+ public:
+  explicit LayerPattern(std::string_view text) : text_(text) {}
+
+  std::vector<BlockKind> parse() {
+    auto blocks = sequence(false);
+    if (blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
+    return blocks;
+  }
+
+ private:
+  void skip_spaces() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+  bool take(char symbol) {
+    skip_spaces();
+    if (at_ >= text_.size() || text_[at_] != symbol) return false;
+    ++at_;
+    return true;
+  }
+  [[noreturn]] void wrong(const char* what) {
+    fail_request("column {} of \"{}\": {}", at_ + 1, text_, what);
+  }
+
+  std::vector<BlockKind> sequence(bool inside) {
+    std::vector<BlockKind> blocks;
+    for (;;) {
+      skip_spaces();
+      if (at_ == text_.size()) {
+        if (inside) wrong("a parenthesis is not closed");
+        return blocks;
+      }
+      std::vector<BlockKind> item;
+      if (take('d')) {
+        item = {BlockKind::dense};
+      } else if (take('e')) {
+        item = {BlockKind::moe};
+      } else if (take('(')) {
+        item = sequence(true);
+      } else if (inside && take(')')) {
+        return blocks;
+      } else {
+        wrong("expected d (dense), e (experts) or a group in parentheses");
+      }
+      const std::size_t times = take('*') ? number() : 1;
+      if (blocks.size() + item.size() * times > largest_model) wrong("more than 100000 blocks");
+      for (std::size_t i = 0; i < times; ++i) blocks.insert(blocks.end(), item.begin(), item.end());
+    }
+  }
+
+  std::size_t number() {
+    skip_spaces();
+    std::size_t value = 0;
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+      value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
+      if (value > largest_model) wrong("more than 100000 blocks");
+    }
+    if (at_ == begin || value == 0) wrong("expected a number of repeats, at least 1");
+    return value;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+std::vector<BlockKind> parse_layers(std::string_view pattern) { return LayerPattern(pattern).parse(); }
+
+}  // namespace weft

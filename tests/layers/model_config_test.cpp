@@ -1,0 +1,39 @@
+#include "layers/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+std::string letters(std::string_view pattern) {
+  std::string text;
+  for (BlockKind kind : parse_layers(pattern)) text += kind == BlockKind::dense ? 'd' : 'e';
+  return text;
+}
+
+TEST(LayerPattern, RepeatsItemsAndGroups) {
+  EXPECT_EQ(letters("d e*3"), "deee");
+  EXPECT_EQ(letters("(d e)*2 d"), "deded");
+  EXPECT_EQ(letters("((d)*2e)*2"), "ddedde");
+}
+
+TEST(LayerPattern, NamesTheColumnOfAFault) {
+  const auto message = [](std::string_view pattern) -> std::string {
+    try {
+      parse_layers(pattern);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message("d x").find("column 3"), std::string::npos) << message("d x");
+  EXPECT_NE(message("(d e").find("not closed"), std::string::npos);
+  EXPECT_NE(message("d*0").find("at least 1"), std::string::npos);
+  EXPECT_NE(message("d*99999999").find("100000"), std::string::npos);
+  EXPECT_NE(message("  ").find("no block"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft
