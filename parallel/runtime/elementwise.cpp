@@ -1,6 +1,5 @@
 #include "parallel/runtime/elementwise.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "parallel/runtime/multiversion.h"
@@ -16,13 +15,16 @@ WEFT_INLINE void cast_loop(const From* from, To* to, std::int64_t count) {
 WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) { cast_loop(from, to, count); }
 WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) { cast_loop(from, to, count); }
 
-template <typename From>
-WEFT_INLINE void add_loop(const From* from, float* to, std::int64_t count) {
+template <typename From, typename To>
+WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<float>(from[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = To(static_cast<float>(to[i]) + static_cast<float>(from[i]));
 }
 WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) { add_loop(from, to, count); }
-WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, float* to, std::int64_t count) { add_loop(from, to, count); }
+WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) { add_loop(from, to, count); }
+WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
 
 WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
 #pragma omp simd
@@ -40,6 +42,16 @@ WEFT_MULTIVERSION double square_sum_loop(const float* data, std::int64_t count) 
   for (double value : partial) sum += value;
   for (; i < count; ++i) sum += static_cast<double>(data[i]) * data[i];
   return sum;
+}
+
+// The exponent of a NaN or an infinity is all ones.
+WEFT_MULTIVERSION bool any_nonfinite(const float* data, std::int64_t count) {
+  std::uint32_t found = 0;
+#pragma omp simd reduction(| : found)
+  for (std::int64_t i = 0; i < count; ++i) {
+    found |= (std::bit_cast<std::uint32_t>(data[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  }
+  return found != 0;
 }
 
 }  // namespace
@@ -61,11 +73,12 @@ void cast(ConstTensorView source, TensorView destination) {
 void add(ConstTensorView source, TensorView destination) {
   require(source.size() == destination.size(), "an addition keeps the number of elements");
   if (source.empty()) return;
-  float* to = destination.as<float>().data();
-  if (source.dtype() == DType::bfloat16) {
-    add_bfloat16(source.as<bfloat16>().data(), to, source.size());
+  if (destination.dtype() == DType::bfloat16) {
+    add_bfloat16(source.as<bfloat16>().data(), destination.as<bfloat16>().data(), source.size());
+  } else if (source.dtype() == DType::bfloat16) {
+    add_mixed(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
   } else {
-    add_float(source.as<float>().data(), to, source.size());
+    add_float(source.as<float>().data(), destination.as<float>().data(), source.size());
   }
 }
 
@@ -83,11 +96,6 @@ void fill(TensorView destination, float value) {
 
 double square_sum(ConstTensorView source) { return square_sum_loop(source.as<float>().data(), source.size()); }
 
-bool has_nonfinite(ConstTensorView source) {
-  for (float value : source.as<float>()) {
-    if (!std::isfinite(value)) return true;
-  }
-  return false;
-}
+bool has_nonfinite(ConstTensorView source) { return any_nonfinite(source.as<float>().data(), source.size()); }
 
 }  // namespace weft

@@ -8,7 +8,7 @@ namespace weft {
 
 // destination = source, converted to the destination's dtype (bfloat16 rounds to nearest even).
 void cast(ConstTensorView source, TensorView destination);
-// destination += source, computed in float32. The destination is float32.
+// destination += source, computed in float32; both float32, both bfloat16, or bfloat16 into float32.
 void add(ConstTensorView source, TensorView destination);
 // destination *= factor. float32 only.
 void scale(TensorView destination, float factor);

@@ -29,6 +29,10 @@ struct ParameterSpec {
   // Every tensor-parallel rank holds the same values, but sees other tokens (sequence parallelism) or other heads: the
   // gradient is a partial sum over the tensor group.
   bool tensor_replicated = false;
+  // Rows and columns are those of the transposed matrix of the literature. Projections into the hidden width (o_proj,
+  // down_proj) are kept this way: then every matrix of a block has hidden_size columns, tensor parallelism always splits
+  // rows, and a shard cut between rows wastes less than one row a rank.
+  bool transposed = false;
 
   std::int64_t size() const { return rows * columns; }
   std::int64_t global_size() const { return global_rows * global_columns; }

@@ -1,0 +1,182 @@
+#include "layers/attention.h"
+
+#include <numeric>
+
+#include "layers/kernels/attention.h"
+#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/rms_norm.h"
+#include "layers/sequence_parallel.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+// Order of the segment's parameters.
+enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
+
+struct SavedAttention final : Saved {
+  Tensor x, inverse_rms, normed;        // slice
+  Tensor qkv;                           // before rotary; kept only where QK-norm needs it
+  Tensor rotated, out, log_sum_exp;     // all tokens, heads of this rank
+  Tensor dnormed, dqkv, dy;             // from input gradient to weight gradient; dy of all tokens
+  Tensor dq_norm, dk_norm;
+};
+
+class Attention final : public Segment {
+ public:
+  Attention(const SegmentSetup& setup, int block)
+      : setup_(setup), scope_(fmt::format("blocks.{}", block)), name_(scope_ + ".attention") {
+    const ModelConfig& model = setup.model;
+    heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
+              setup.sequence_length};
+    rotary_.heads = heads_;
+    rotary_.theta = model.rope_theta;
+    rotary_.eps = static_cast<float>(model.rms_norm_eps);
+
+    ParameterSpec norm = whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
+    norm.tensor_replicated = true;
+    parameters_ = {norm,
+                   split_rows("q_proj", model.num_attention_heads, false),
+                   split_rows("k_proj", model.num_key_value_heads, false),
+                   split_rows("v_proj", model.num_key_value_heads, false),
+                   split_rows("o_proj", model.num_attention_heads, true)};
+    if (model.qk_norm) {
+      for (const char* which : {"q_norm", "k_norm"}) {
+        ParameterSpec head_norm = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense,
+                                                  model.head_dim, 1, Initializer::ones);
+        head_norm.tensor_replicated = true;
+        parameters_.push_back(head_norm);
+      }
+    }
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return scope_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+
+  std::int64_t activation_bytes() const override {
+    const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
+    const std::int64_t per_token = heads_.columns() * (setup_.model.qk_norm ? 2 : 1) * element +
+                                   heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
+    return setup_.slice_tokens() * (2 * hidden * element + size_of(DType::float32)) +
+           setup_.microbatch_tokens * per_token;
+  }
+  std::vector<SegmentTraffic> traffic() const override {
+    using When = SegmentTraffic::When;
+    return {gather_traffic(setup_, When::forward),        scatter_traffic(setup_, When::forward),
+            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
+            gather_traffic(setup_, When::backward_weight)};
+  }
+
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
+                 std::unique_ptr<Saved>& saved) override {
+    KernelContext& kernels = context.kernels;
+    auto kept = std::make_unique<SavedAttention>();
+    const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
+    kept->normed = activation(kernels, x.rows(), hidden);
+    kept->inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
+    rms_norm_forward(kernels, x, weights[norm_weight], rotary_.eps, kept->normed, kept->inverse_rms);
+
+    kept->qkv = activation(kernels, tokens, heads_.columns());
+    {
+      const GatheredTokens normed(context, kept->normed);
+      kernels.products.multiply(normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
+                                kept->qkv, false);
+    }
+    kept->rotated = activation(kernels, tokens, heads_.columns());
+    rotary_forward(kernels, rotary_, kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm), kept->rotated);
+    if (!setup_.model.qk_norm) kept->qkv.reset();
+
+    kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
+    kept->log_sum_exp = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, heads_.query_heads);
+    attention_forward(kernels, heads_, kept->rotated, kept->out, kept->log_sum_exp);
+
+    Tensor partial = activation(kernels, tokens, hidden);
+    kernels.products.multiply(kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
+    Tensor y = scatter_tokens(context, std::move(partial));
+    {
+      const PhaseClock::Scope scope(kernels.clock, Phase::elementwise);
+      add(x, y);
+    }
+    kept->x = std::move(x);
+    saved = std::move(kept);
+    return y;
+  }
+
+  Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
+    auto& kept = static_cast<SavedAttention&>(saved);
+    KernelContext& kernels = context.kernels;
+    const std::int64_t tokens = setup_.microbatch_tokens;
+    kept.dy = activation(kernels, tokens, setup_.model.hidden_size);
+    context.tensor.all_gather(dy, kept.dy);
+
+    Tensor dout = activation(kernels, tokens, kept.out.columns());
+    kernels.products.multiply(kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
+    kept.dqkv = activation(kernels, tokens, heads_.columns());
+    attention_backward(kernels, heads_, dout, kept.rotated, kept.out, kept.log_sum_exp, kept.dqkv);
+    if (setup_.model.qk_norm) {
+      for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
+        *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
+        fill(*gradient, 0.0f);
+      }
+    }
+    rotary_backward(kernels, rotary_, kept.dqkv, kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
+                    kept.dqkv, kept.dq_norm, kept.dk_norm);
+
+    Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
+    kernels.products.multiply(kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no,
+                              partial, false);
+    kept.dnormed = scatter_tokens(context, std::move(partial));
+    // dy carries the residual's gradient; the branch adds to it.
+    rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[norm_weight], kept.inverse_rms, dy);
+    return dy;
+  }
+
+  void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
+    auto& kept = static_cast<SavedAttention&>(saved);
+    KernelContext& kernels = context.kernels;
+    {
+      const GatheredTokens normed(context, kept.normed);
+      kernels.products.multiply(kept.dqkv, Transpose::yes, normed.view(), Transpose::no,
+                                stacked_rows(gradients.subspan(q_proj, 3)), true);
+    }
+    kernels.products.multiply(kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
+    rms_norm_backward_weight(kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[norm_weight]);
+    if (setup_.model.qk_norm) {
+      add(kept.dq_norm, gradients[q_norm]);
+      add(kept.dk_norm, gradients[k_norm]);
+    }
+  }
+
+ private:
+  ParameterSpec split_rows(const char* which, std::int64_t heads, bool transposed) const {
+    const ModelConfig& model = setup_.model;
+    ParameterSpec spec = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense,
+                                         heads * model.head_dim, model.hidden_size, Initializer::normal,
+                                         model.initializer_range);
+    spec.rows /= setup_.tensor;
+    spec.row_begin = spec.rows * setup_.tensor_rank;
+    spec.transposed = transposed;
+    return spec;
+  }
+  Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
+    return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);
+  }
+  ConstTensorView head_norm(Weights weights, Index index) const {
+    return setup_.model.qk_norm ? weights[index] : ConstTensorView();
+  }
+
+  SegmentSetup setup_;
+  std::string scope_, name_;
+  HeadShape heads_;
+  RotaryOptions rotary_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_attention(const SegmentSetup& setup, int block) {
+  return std::make_unique<Attention>(setup, block);
+}
+
+}  // namespace weft

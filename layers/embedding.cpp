@@ -1,0 +1,67 @@
+#include "layers/embedding.h"
+
+#include "layers/kernels/embedding.h"
+#include "layers/sequence_parallel.h"
+
+namespace weft {
+namespace {
+
+struct SavedEmbedding final : Saved {
+  std::vector<std::int32_t> tokens;
+  Tensor dy;
+};
+
+class Embedding final : public Segment {
+ public:
+  explicit Embedding(const SegmentSetup& setup)
+      : setup_(setup), rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)) {
+    ParameterSpec table = whole_parameter("embedding.weight", Family::embedding, setup.model.vocab_size,
+                                          setup.model.hidden_size, Initializer::normal, setup.model.initializer_range);
+    table.row_begin = rows_.begin;
+    table.rows = rows_.count;
+    parameters_ = {table};
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+  std::int64_t activation_bytes() const override { return 0; }
+  std::vector<SegmentTraffic> traffic() const override {
+    return {scatter_traffic(setup_, SegmentTraffic::When::forward),
+            gather_traffic(setup_, SegmentTraffic::When::backward_weight)};
+  }
+
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
+                 std::unique_ptr<Saved>& saved) override {
+    auto kept = std::make_unique<SavedEmbedding>();
+    kept->tokens.assign(input.tokens.begin(), input.tokens.end());
+    Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens,
+                                               setup_.model.hidden_size);
+    embedding_forward(context.kernels, input.tokens, weights[0], rows_.begin, y);
+    saved = std::move(kept);
+    return scatter_tokens(context, std::move(y));
+  }
+
+  Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved& saved) override {
+    static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
+    return {};
+  }
+
+  void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
+    auto& kept = static_cast<SavedEmbedding&>(saved);
+    const GatheredTokens dy(context, kept.dy);
+    embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
+  }
+
+ private:
+  SegmentSetup setup_;
+  Range rows_;
+  std::string name_ = "embedding";
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup) { return std::make_unique<Embedding>(setup); }
+
+}  // namespace weft

@@ -1,0 +1,110 @@
+#include "layers/expert_bank.h"
+
+#include <algorithm>
+
+#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/swiglu.h"
+#include "layers/sequence_parallel.h"
+
+namespace weft {
+namespace {
+
+// Calls `product(e, first_row, rows)` for every expert that has rows.
+template <typename Product>
+void for_each_run(std::span<const std::int64_t> expert_rows, Product product) {
+  std::int64_t first = 0;
+  for (std::size_t e = 0; e < expert_rows.size(); ++e) {
+    if (expert_rows[e] > 0) product(e, first, expert_rows[e]);
+    first += expert_rows[e];
+  }
+}
+
+}  // namespace
+
+ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
+    : setup_(setup),
+      name_(name),
+      experts_(setup.model.moe.num_experts / setup.expert),
+      width_(setup.model.moe.moe_intermediate_size) {}
+
+std::int64_t ExpertBank::bound_rows() const {
+  return setup_.expert * setup_.slice_tokens() * std::min(setup_.model.moe.num_experts_per_tok, experts_);
+}
+
+std::int64_t ExpertBank::bytes_per_row() const {
+  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.compute);
+}
+
+std::vector<ParameterSpec> ExpertBank::parameters() const {
+  std::vector<ParameterSpec> parameters;
+  for (std::int64_t e = 0; e < experts_; ++e) {
+    for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
+      ParameterSpec spec = whole_parameter(fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which),
+                                           Family::experts, width_, setup_.model.hidden_size, Initializer::normal,
+                                           setup_.model.initializer_range);
+      spec.transposed = std::string_view(which) == "down_proj";
+      parameters.push_back(spec);
+    }
+  }
+  return parameters;
+}
+
+Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
+                           Tensor rows, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  const std::int64_t count = rows.rows();
+  const auto tensor = [&](std::int64_t columns) {
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, count, columns, bound_rows());
+  };
+  kept.rows = std::move(rows);
+  kept.gate_up = tensor(2 * width_);
+  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
+    kernels.products.multiply(kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
+                              Transpose::yes, kept.gate_up.view().rows_from(first, n), false);
+  });
+  kept.activated = tensor(width_);
+  swiglu_forward(kernels, kept.gate_up, kept.activated);
+  Tensor out = tensor(setup_.model.hidden_size);
+  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
+    kernels.products.multiply(kept.activated.view().rows_from(first, n), Transpose::no, weights[3 * e + 2],
+                              Transpose::no, out.view().rows_from(first, n), false);
+  });
+  return out;
+}
+
+Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
+                                  Tensor dout, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  kept.dout = std::move(dout);
+  const auto tensor = [&](std::int64_t columns) {
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.dout.rows(), columns, bound_rows());
+  };
+  Tensor dactivated = tensor(width_);
+  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
+    kernels.products.multiply(kept.dout.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::yes,
+                              dactivated.view().rows_from(first, n), false);
+  });
+  // The gradient takes the place of the values it came from.
+  swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
+  kept.dgate_up = std::move(kept.gate_up);
+  Tensor drows = tensor(setup_.model.hidden_size);
+  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
+    kernels.products.multiply(kept.dgate_up.view().rows_from(first, n), Transpose::no,
+                              stacked_rows(weights.subspan(3 * e, 2)), Transpose::no, drows.view().rows_from(first, n),
+                              false);
+  });
+  return drows;
+}
+
+void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
+                                 const Kept& kept) const {
+  MatrixProducts& products = context.kernels.products;
+  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
+    products.multiply(kept.dgate_up.view().rows_from(first, n), Transpose::yes, kept.rows.view().rows_from(first, n),
+                      Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true);
+    products.multiply(kept.activated.view().rows_from(first, n), Transpose::yes, kept.dout.view().rows_from(first, n),
+                      Transpose::no, gradients[3 * e + 2], true);
+  });
+}
+
+}  // namespace weft

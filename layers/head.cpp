@@ -1,0 +1,116 @@
+#include "layers/head.h"
+
+#include "layers/kernels/cross_entropy.h"
+#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/rms_norm.h"
+#include "layers/sequence_parallel.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+struct SavedHead final : Saved {
+  Tensor x, inverse_rms, normed;  // slice
+  Tensor dlogits;                 // [microbatch tokens, vocabulary rows of this rank]
+  Tensor dnormed;                 // from input gradient to weight gradient
+};
+
+class Head final : public Segment {
+ public:
+  explicit Head(const SegmentSetup& setup)
+      : setup_(setup), rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)) {
+    const ModelConfig& model = setup.model;
+    ParameterSpec norm = whole_parameter("head.norm.weight", Family::head, model.hidden_size, 1, Initializer::ones);
+    norm.tensor_replicated = true;
+    ParameterSpec projection = whole_parameter("head.weight", Family::head, model.vocab_size, model.hidden_size,
+                                               Initializer::normal, model.initializer_range);
+    projection.row_begin = rows_.begin;
+    projection.rows = rows_.count;
+    parameters_ = {norm, projection};
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return name_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+  std::int64_t activation_bytes() const override {
+    return setup_.slice_tokens() * (2 * setup_.model.hidden_size * size_of(setup_.compute) + size_of(DType::float32)) +
+           setup_.microbatch_tokens * rows_.count * size_of(setup_.compute);
+  }
+  std::vector<SegmentTraffic> traffic() const override {
+    using When = SegmentTraffic::When;
+    const bool many = setup_.tensor > 1;
+    const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
+    return {gather_traffic(setup_, When::forward),
+            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 : 0, many ? 3 * token_bytes : 0, false},
+            scatter_traffic(setup_, When::backward_input), gather_traffic(setup_, When::backward_weight)};
+  }
+
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
+                 std::unique_ptr<Saved>& saved) override {
+    KernelContext& kernels = context.kernels;
+    MemoryLedger& ledger = kernels.ledger;
+    const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
+    auto kept = std::make_unique<SavedHead>();
+    kept->normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), hidden);
+    kept->inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
+    rms_norm_forward(kernels, x, weights[0], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
+                     kept->inverse_rms);
+    kept->x = std::move(x);
+
+    Tensor logits = ledger.allocate(Bucket::activations, DType::float32, tokens, rows_.count);
+    {
+      const GatheredTokens normed(context, kept->normed);
+      kernels.products.multiply(normed.view(), Transpose::no, weights[1], Transpose::yes, logits, false);
+    }
+    Tensor maximum = ledger.allocate(Bucket::workspace, DType::float32, tokens, 1);
+    Tensor sums = ledger.allocate(Bucket::workspace, DType::float32, tokens, 2);
+    vocabulary_max(kernels, logits, maximum);
+    context.tensor.all_reduce(maximum, Reduce::max);
+    vocabulary_sums(kernels, logits, maximum, input.targets, rows_.begin, sums);
+    context.tensor.all_reduce(sums);
+    if (setup_.compute == DType::float32) {
+      kept->dlogits = std::move(logits);
+    } else {
+      kept->dlogits = ledger.allocate(Bucket::activations, setup_.compute, tokens, rows_.count);
+    }
+    const ConstTensorView source = logits.allocated() ? logits.view() : kept->dlogits.view();
+    const double loss = cross_entropy_gradient(kernels, source, maximum, sums, input.targets, rows_.begin,
+                                               static_cast<float>(context.loss_factor), kept->dlogits);
+    // Every tensor rank knows the loss of all tokens; it is counted once.
+    if (context.tensor.rank() == 0) context.report.loss_sum += loss;
+    saved = std::move(kept);
+    return {};
+  }
+
+  Tensor backward_input(LayerContext& context, Weights weights, Tensor, Saved& saved) override {
+    auto& kept = static_cast<SavedHead&>(saved);
+    MemoryLedger& ledger = context.kernels.ledger;
+    Tensor partial = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens,
+                                     setup_.model.hidden_size);
+    context.kernels.products.multiply(kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
+    kept.dnormed = scatter_tokens(context, std::move(partial));
+    Tensor dx = ledger.allocate(Bucket::activations, setup_.compute, kept.x.rows(), kept.x.columns());
+    fill(dx, 0.0f);
+    rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dx);
+    return dx;
+  }
+
+  void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
+    auto& kept = static_cast<SavedHead&>(saved);
+    const GatheredTokens normed(context, kept.normed);
+    context.kernels.products.multiply(kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
+    rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
+  }
+
+ private:
+  SegmentSetup setup_;
+  Range rows_;
+  std::string name_ = "head";
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_head(const SegmentSetup& setup) { return std::make_unique<Head>(setup); }
+
+}  // namespace weft

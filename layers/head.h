@@ -1,0 +1,11 @@
+// Final norm, vocabulary-parallel output projection and cross-entropy. Logits are never gathered: the shards of the
+// vocabulary exchange three numbers a token (maximum, sum of exponentials, logit of the target).
+#pragma once
+
+#include "layers/segment.h"
+
+namespace weft {
+
+std::unique_ptr<Segment> make_head(const SegmentSetup& setup);
+
+}  // namespace weft

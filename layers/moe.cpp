@@ -1,0 +1,190 @@
+#include "layers/moe.h"
+
+#include "layers/expert_bank.h"
+#include "layers/expert_exchange.h"
+#include "layers/kernels/rms_norm.h"
+#include "layers/kernels/routing.h"
+#include "layers/router.h"
+#include "layers/sequence_parallel.h"
+#include "layers/swiglu_mlp.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+struct SavedMoe final : Saved {
+  Tensor x, inverse_rms, normed;  // slice
+  Router::Kept router;
+  Tensor slots;                   // [slice, choices]: where each choice lies by expert
+  ExchangePlan exchange;
+  ExpertBank::Kept bank;
+  Tensor expert_out;              // [slice * choices, hidden], back from the experts
+  SwigluMlp::Kept shared;
+  Tensor dnormed, dy;             // from input gradient to weight gradient; dy of all tokens, for the shared expert
+};
+
+class Moe final : public Segment {
+ public:
+  Moe(const SegmentSetup& setup, int block)
+      : setup_(setup),
+        scope_(fmt::format("blocks.{}", block)),
+        name_(scope_ + ".experts"),
+        router_(setup, scope_ + ".router", block),
+        bank_(setup, name_),
+        shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size) {
+    ParameterSpec norm = whole_parameter(name_ + ".norm.weight", Family::dense, setup.model.hidden_size, 1, Initializer::ones);
+    norm.tensor_replicated = true;
+    parameters_ = {norm, router_.parameter()};
+    append(bank_.parameters());
+    first_shared_ = parameters_.size();
+    if (has_shared()) append(shared_.parameters());
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return scope_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+
+  std::int64_t activation_bytes() const override {
+    const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
+    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
+    return setup_.slice_tokens() * ((2 + choices) * hidden * element + 4 + 4 * choices) + router_.activation_bytes() +
+           bank_.bound_rows() * bank_.bytes_per_row() + (has_shared() ? shared_.activation_bytes() : 0);
+  }
+
+  std::vector<SegmentTraffic> traffic() const override {
+    using When = SegmentTraffic::When;
+    std::vector<SegmentTraffic> result = router_.traffic();
+    if (setup_.expert > 1) {
+      const MoeConfig& moe = setup_.model.moe;
+      // Every choice of this rank's tokens is sent once each way, in forward and again in backward; what stays on the
+      // rank is counted too, so this is what all_to_all counts, exactly: out and back move the same rows in sum.
+      const std::int64_t row = setup_.model.hidden_size * size_of(setup_.compute);
+      const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
+      const std::int64_t back = bank_.bound_rows() * row;
+      result.push_back({When::forward, CollectiveOp::all_gather, Group::ep, 1,
+                        setup_.expert * moe.num_experts * size_of(DType::int32), false});
+      for (When when : {When::forward, When::backward_input}) {
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true});
+      }
+    }
+    if (has_shared()) {
+      for (const auto& each : {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
+                               gather_traffic(setup_, When::backward_input),
+                               scatter_traffic(setup_, When::backward_input),
+                               gather_traffic(setup_, When::backward_weight)}) {
+        result.push_back(each);
+      }
+    }
+    return result;
+  }
+
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
+                 std::unique_ptr<Saved>& saved) override {
+    KernelContext& kernels = context.kernels;
+    MemoryLedger& ledger = kernels.ledger;
+    auto kept = std::make_unique<SavedMoe>();
+    kept->normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+    kept->inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
+    rms_norm_forward(kernels, x, weights[0], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
+                     kept->inverse_rms);
+
+    router_.forward(context, weights[1], kept->normed, kept->router);
+    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(setup_.model.moe.num_experts));
+    kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, x.rows(), choices);
+    sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
+    Tensor permuted = ledger.allocate(Bucket::moe_routing, setup_.compute, x.rows() * choices, x.columns());
+    permute_rows(kernels, kept->normed, kept->slots, permuted);
+
+    kept->exchange = plan_exchange(context, counts);
+    Tensor rows = dispatch_rows(context, kept->exchange, std::move(permuted), bank_.bound_rows());
+    Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
+    kept->expert_out = return_rows(context, kept->exchange, std::move(out), bank_.bound_rows());
+
+    Tensor y = shared_forward(context, weights, *kept, x);
+    unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
+    kept->x = std::move(x);
+    saved = std::move(kept);
+    return y;
+  }
+
+  Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
+    auto& kept = static_cast<SavedMoe&>(saved);
+    KernelContext& kernels = context.kernels;
+    MemoryLedger& ledger = kernels.ledger;
+    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
+    Tensor dexperts = ledger.allocate(Bucket::moe_routing, setup_.compute, dy.rows() * choices, dy.columns());
+    Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), choices);
+    unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
+    kept.expert_out.reset();
+
+    Tensor dout = dispatch_rows(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
+    Tensor drows =
+        bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
+    drows = return_rows(context, kept.exchange, std::move(drows), bank_.bound_rows());
+
+    kept.dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
+    unpermute_rows(kernels, drows, kept.slots, {}, kept.dnormed);
+    if (has_shared()) {
+      kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
+      context.tensor.all_gather(dy, kept.dy);
+      const Tensor slice = scatter_tokens(
+          context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
+      add(slice, kept.dnormed);
+    }
+    // dy carries the residual's gradient; the branch adds to it.
+    rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dy);
+    return dy;
+  }
+
+  void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
+    auto& kept = static_cast<SavedMoe&>(saved);
+    bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
+    router_.backward_weight(context, gradients[1], kept.normed, kept.router);
+    if (has_shared()) {
+      const GatheredTokens normed(context, kept.normed);
+      shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
+    }
+    rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
+  }
+
+ private:
+  bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
+  Weights bank_weights(Weights weights) const { return weights.subspan(2, first_shared_ - 2); }
+  void append(const std::vector<ParameterSpec>& more) {
+    parameters_.insert(parameters_.end(), more.begin(), more.end());
+  }
+
+  // x plus the shared expert, where there is one: what the routed experts are added to.
+  Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept, const Tensor& x) const {
+    KernelContext& kernels = context.kernels;
+    if (has_shared()) {
+      Tensor partial;
+      {
+        const GatheredTokens normed(context, kept.normed);
+        partial = shared_.forward(context, weights.subspan(first_shared_), normed.view(), kept.shared);
+      }
+      Tensor y = scatter_tokens(context, std::move(partial));
+      add(x, y);
+      return y;
+    }
+    Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+    cast(x, y);
+    return y;
+  }
+
+  SegmentSetup setup_;
+  std::string scope_, name_;
+  Router router_;
+  ExpertBank bank_;
+  SwigluMlp shared_;
+  std::vector<ParameterSpec> parameters_;
+  std::size_t first_shared_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_moe(const SegmentSetup& setup, int block) { return std::make_unique<Moe>(setup, block); }
+
+}  // namespace weft

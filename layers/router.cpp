@@ -1,0 +1,115 @@
+#include "layers/router.h"
+
+#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/routing.h"
+#include "layers/load_balance.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+
+Router::Router(const SegmentSetup& setup, const std::string& name, int block)
+    : setup_(setup), name_(name), block_(block) {}
+
+ParameterSpec Router::parameter() const {
+  return whole_parameter(name_ + ".weight", Family::routing, setup_.model.moe.num_experts, setup_.model.hidden_size,
+                         Initializer::normal, setup_.model.initializer_range);
+}
+
+std::int64_t Router::activation_bytes() const {
+  const MoeConfig& moe = setup_.model.moe;
+  const std::int64_t input = setup_.compute == DType::float32 ? 0 : setup_.model.hidden_size;
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
+  return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 +
+         (balances() ? 2 * sequences * moe.num_experts * 4 : 0);
+}
+
+std::vector<SegmentTraffic> Router::traffic() const {
+  if (!balances() || setup_.tensor == 1) return {};
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
+  return {{SegmentTraffic::When::forward, CollectiveOp::all_reduce, Group::tp, 1,
+           2 * sequences * setup_.model.moe.num_experts * size_of(DType::float32), false}};
+}
+
+void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  const MoeConfig& moe = setup_.model.moe;
+  const auto tensor = [&](DType dtype, std::int64_t columns) {
+    return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
+  };
+  ConstTensorView input = x;
+  if (x.dtype() != DType::float32) {
+    kept.input = tensor(DType::float32, x.columns());
+    cast(x, kept.input);
+    input = kept.input;
+  }
+  kept.logits = tensor(DType::float32, moe.num_experts);
+  kernels.products.multiply(input, Transpose::no, weight, Transpose::yes, kept.logits, false);
+  kept.scores = tensor(DType::float32, moe.num_experts);
+  kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
+  kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
+  route_forward(kernels, kept.logits, moe.scoring, moe.norm_topk_prob, kept.scores, kept.indices, kept.weights);
+  balance(context, kept);
+}
+
+void Router::balance(LayerContext& context, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  const MoeConfig& moe = setup_.model.moe;
+  MoeReport& report = context.report.moe[static_cast<std::size_t>(block_)];
+  report.expert_tokens.resize(static_cast<std::size_t>(moe.num_experts), 0);
+  for (std::int32_t expert : kept.indices.as<std::int32_t>()) ++report.expert_tokens[static_cast<std::size_t>(expert)];
+
+  if (!balances()) return;
+  // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
+  kept.expert_counts =
+      kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
+  const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
+  const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
+  expert_statistics(kernels, kept.scores, kept.indices, context.tensor.rank() * setup_.slice_tokens(),
+                    setup_.sequence_length, counts, score_sums);
+  context.tensor.all_reduce(kept.expert_counts);
+  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every tensor rank knows the
+  // loss of the whole microbatch; it is counted once.
+  if (context.tensor.rank() == 0) {
+    report.auxiliary_loss += moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) *
+                             context.loss_factor *
+                             auxiliary_loss(counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length);
+  }
+}
+
+Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights,
+                              Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  const MoeConfig& moe = setup_.model.moe;
+  const std::int64_t tokens = kept.scores.rows();
+  Tensor dscores;
+  if (balances()) {
+    dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
+    fill(dscores, 0.0f);
+    const std::int64_t sequences = kept.expert_counts.rows() / 2;
+    auxiliary_loss_backward(
+        kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences),
+        context.tensor.rank() * setup_.slice_tokens(), setup_.sequence_length, moe.num_experts_per_tok,
+        moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor, dscores);
+  }
+  kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
+  route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
+  if (moe.router_z_loss_coef != 0.0) {
+    const double factor = moe.router_z_loss_coef * context.loss_factor;
+    context.report.moe[static_cast<std::size_t>(block_)].z_loss +=
+        factor * z_loss(kernels, kept.logits, factor, kept.dlogits);
+  }
+  Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
+  kernels.products.multiply(kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
+  if (setup_.compute == DType::float32) return dx;
+  Tensor narrow = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, tokens, setup_.model.hidden_size);
+  cast(dx, narrow);
+  return narrow;
+}
+
+void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
+  const ConstTensorView input = kept.input.allocated() ? ConstTensorView(kept.input) : x;
+  context.kernels.products.multiply(kept.dlogits, Transpose::yes, input, Transpose::no, gradient, true);
+}
+
+}  // namespace weft

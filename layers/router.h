@@ -1,0 +1,43 @@
+// The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated in
+// float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
+// microbatch size nor the layout changes the objective.
+#pragma once
+
+#include <optional>
+
+#include "layers/segment.h"
+
+namespace weft {
+
+class Router {
+ public:
+  Router(const SegmentSetup& setup, const std::string& name, int block);
+
+  struct Kept {
+    Tensor input;              // float32 copy of the input where it is not float32 already
+    Tensor logits, scores;     // [tokens, experts] float32
+    Tensor indices, weights;   // [tokens, choices]
+    Tensor expert_counts;      // [sequences, experts] float32, over the tensor group; only with an auxiliary loss
+    Tensor dlogits;            // from input gradient to weight gradient
+  };
+
+  ParameterSpec parameter() const;
+  std::int64_t activation_bytes() const;
+  std::vector<SegmentTraffic> traffic() const;
+
+  // x: this rank's slice, any dtype. Fills `kept` and reports the auxiliary losses.
+  void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
+  // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype.
+  Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
+  void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
+
+ private:
+  bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
+  void balance(LayerContext& context, Kept& kept) const;
+
+  SegmentSetup setup_;
+  std::string name_;
+  int block_;
+};
+
+}  // namespace weft

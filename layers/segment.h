@@ -1,0 +1,100 @@
+// A segment is the smallest piece of the model that is scheduled: embedding, the attention part of a block, its dense or
+// expert part, the head. It declares its parameters, what it keeps per microbatch and which collectives it performs before
+// anything runs; the same object then computes forward, input gradient and weight gradient as separate calls.
+//
+// Between segments activations are [slice tokens, hidden] in the compute dtype: with tensor parallelism each rank holds an
+// equal run of the microbatch's tokens (sequence parallelism). Weights and gradients come in the order of parameters().
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "layers/kernels/context.h"
+#include "layers/model_config.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/runtime/parameter.h"
+
+namespace weft {
+
+// Sizes that decide a segment, on one rank. Pure data: planning builds segments of any rank without communicators.
+struct SegmentSetup {
+  ModelConfig model;
+  DType compute = DType::float32;
+  std::int64_t sequence_length = 0;
+  std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of sequence_length and of `tensor`
+  int tensor = 1, tensor_rank = 0;
+  int expert = 1, expert_rank = 0;
+
+  std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
+};
+
+// One microbatch's text: microbatch_tokens ids and the ids that follow them.
+struct MicrobatchInput {
+  std::span<const std::int32_t> tokens;
+  std::span<const std::int32_t> targets;
+};
+
+// What a step measures besides gradients, summed over this rank's microbatches. Each token is counted by one rank only.
+struct MoeReport {
+  double auxiliary_loss = 0.0;             // already multiplied by its coefficient and normalised
+  double z_loss = 0.0;
+  std::vector<std::int64_t> expert_tokens; // choices by expert
+};
+struct StepReport {
+  double loss_sum = 0.0;                   // nats over tokens
+  std::vector<MoeReport> moe;              // by block of the model; empty for dense blocks
+};
+
+// What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.
+struct LayerContext {
+  KernelContext& kernels;
+  Communicator& tensor;
+  Communicator& expert;
+  double loss_factor = 1.0;
+  StepReport& report;
+};
+
+using Weights = std::span<const ConstTensorView>;
+using Gradients = std::span<const TensorView>;
+
+// What a segment keeps of one microbatch from forward to weight gradient.
+class Saved {
+ public:
+  virtual ~Saved() = default;
+};
+
+// A collective of one microbatch, known before it runs. `bytes` is a bound where routing decides.
+struct SegmentTraffic {
+  enum class When : std::uint8_t { forward, backward_input, backward_weight };
+  When when = When::forward;
+  CollectiveOp op = CollectiveOp::all_reduce;
+  Group group = Group::tp;
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  bool is_bound = false;
+};
+
+class Segment {
+ public:
+  virtual ~Segment() = default;
+
+  virtual const std::string& name() const = 0;   // "blocks.3.attention"
+  virtual const std::string& scope() const = 0;  // "blocks.3": segments of one scope share shard units by family
+  virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  // Bytes kept per microbatch between forward and backward, under activations (and moe_routing: a bound).
+  virtual std::int64_t activation_bytes() const = 0;
+  virtual std::vector<SegmentTraffic> traffic() const = 0;
+
+  // Takes the activations (none for the embedding) and gives the next ones (none for the head).
+  virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
+                         std::unique_ptr<Saved>& saved) = 0;
+  // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight.
+  virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
+  // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input.
+  virtual void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+#include "layers/sequence_parallel.h"
+
+namespace weft {
+namespace {
+
+template <typename View>
+View stack(std::span<const View> parts) {
+  std::int64_t rows = 0;
+  for (const View& part : parts) {
+    const View& first = parts.front();
+    require(part.columns() == first.columns() &&
+                part.data() == first.data() + rows * first.columns() * size_of(first.dtype()),
+            "stacked weights touch in memory");
+    rows += part.rows();
+  }
+  return View(parts.front().data(), parts.front().dtype(), rows, parts.front().columns());
+}
+
+SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op) {
+  return {when, op, Group::tp, setup.tensor > 1 ? 1 : 0,
+          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(setup.compute) : 0, false};
+}
+
+}  // namespace
+
+GatheredTokens::GatheredTokens(LayerContext& context, ConstTensorView slice) : view_(slice) {
+  if (context.tensor.size() == 1) return;
+  storage_ = context.kernels.ledger.allocate(Bucket::activations, slice.dtype(),
+                                             slice.rows() * context.tensor.size(), slice.columns());
+  context.tensor.all_gather(slice, storage_);
+  view_ = storage_;
+}
+
+Tensor scatter_tokens(LayerContext& context, Tensor partial) {
+  if (context.tensor.size() == 1) return partial;
+  Tensor slice = context.kernels.ledger.allocate(Bucket::activations, partial.dtype(),
+                                                 partial.rows() / context.tensor.size(), partial.columns());
+  context.tensor.reduce_scatter(partial, slice);
+  return slice;
+}
+
+ConstTensorView stacked_rows(Weights weights) { return stack(weights); }
+TensorView stacked_rows(Gradients gradients) { return stack(gradients); }
+
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
+  return token_traffic(setup, when, CollectiveOp::all_gather);
+}
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
+  return token_traffic(setup, when, CollectiveOp::reduce_scatter);
+}
+
+}  // namespace weft

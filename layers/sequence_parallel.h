@@ -1,0 +1,31 @@
+// Moving between a tensor group's slices of tokens and the whole microbatch. With one rank nothing is copied.
+#pragma once
+
+#include "layers/segment.h"
+
+namespace weft {
+
+// All tokens of the microbatch, [slice rows * group size, columns]: gathered when the group has several ranks, otherwise
+// the slice itself, which must outlive this object.
+class GatheredTokens {
+ public:
+  GatheredTokens(LayerContext& context, ConstTensorView slice);
+  ConstTensorView view() const { return view_; }
+
+ private:
+  Tensor storage_;
+  ConstTensorView view_;
+};
+
+// Sums partial results of the whole microbatch over the tensor group and keeps this rank's slice of the tokens.
+Tensor scatter_tokens(LayerContext& context, Tensor partial);
+
+// Adjacent weights of equal columns, read as one taller matrix. They must touch in memory, as shard units lay them out.
+ConstTensorView stacked_rows(Weights weights);
+TensorView stacked_rows(Gradients gradients);
+
+// Collectives that these perform, for traffic().
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+// The replicated parameters of a stage: routing helpers, kept whole in float32 on every rank, in no shard unit. Nothing
+// gathers them; their gradients are all-reduced over every rank of the stage, which all saw different tokens. Every rank
+// then makes the same update.
+#pragma once
+
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/runtime/ledger.h"
+#include "parallel/shard/unit.h"
+
+namespace weft {
+
+class ReplicatedParameters {
+ public:
+  ReplicatedParameters(std::vector<ParameterSpec> parameters, Communicator& tokens, MemoryLedger& ledger);
+
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  ConstTensorView parameter(std::size_t index) const;
+  // Accumulator of parameter i; zero before the first use after a reduction.
+  TensorView gradient(std::size_t index);
+  // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the step.
+  void reduce_gradient();
+  void begin_step();
+  std::vector<OwnedRows> owned_rows();
+  static std::int64_t bytes(const std::vector<ParameterSpec>& parameters);
+
+ private:
+  std::vector<ParameterSpec> parameters_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t size_ = 0;
+  Communicator& tokens_;
+  MemoryLedger& ledger_;
+  Tensor values_, gradient_;  // float32, live for the whole run
+  Tensor pending_;            // float32, from the first weight gradient to the reduction
+};
+
+}  // namespace weft

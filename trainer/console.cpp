@@ -1,0 +1,103 @@
+#include "trainer/console.h"
+
+#include <fmt/ostream.h>
+
+#include <ostream>
+
+#include "parallel/pipeline/check.h"
+
+namespace weft {
+namespace {
+
+constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
+constexpr double mebibyte = 1024.0 * 1024.0;
+constexpr const char* erase_line = "\r\x1b[K";
+
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+                       : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+void Console::banner(const Config& config, const Mesh& mesh, const Program& program) {
+  const Degrees& d = config.parallelism;
+  const ParameterCount count = count_parameters(config.model);
+  const auto microbatches = config.microbatches();
+  const double bubble = static_cast<double>(d.pipeline - 1) / static_cast<double>(microbatches + d.pipeline - 1);
+  std::int64_t largest = 0;
+  for (int stage = 0; stage < d.pipeline; ++stage) {
+    const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
+    largest = std::max(largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage).bytes.total());
+  }
+  fmt::print(out_, "weft: {} on {} ranks (threads, cpu)\n", config.run.name, mesh.world());
+  fmt::print(out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
+             d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
+  fmt::print(out_, "  model       {} blocks ({}), {:L} parameters, {:L} active per token\n", config.model.blocks.size(),
+             config.layers_text, count.total, count.active);
+  fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
+             config.training.global_batch_size, config.training.sequence_length, microbatches,
+             config.pipeline.schedule, program.units.size());
+  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank, bubble {:.1f} %\n",
+             static_cast<double>(largest) / gibibyte, 100.0 * bubble);
+  out_.flush();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void Console::step(const StepMetrics& metrics, std::int64_t steps) {
+  const int width = static_cast<int>(std::to_string(steps).size());
+  if (terminal_) out_ << erase_line;
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tok/s  {:.3f} GiB\n", metrics.step,
+             width, steps, metrics.loss, metrics.gradient_norm, metrics.learning_rate, metrics.tokens_per_second(),
+             static_cast<double>(metrics.peak_bytes) / gibibyte);
+  if (terminal_ && metrics.step < steps) {
+    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    const double left = spent / static_cast<double>(metrics.step) * static_cast<double>(steps - metrics.step);
+    fmt::print(out_, "{:3.0f} %, {} left", 100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps),
+               clock_time(left));
+  }
+  out_.flush();
+}
+
+void Console::memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured) {
+  fmt::print(out_, "\nmemory at the peak, MiB: predicted by the program / measured ({} exact to the byte)\n",
+             "parameters, sharded gradients and optimizer state are");
+  fmt::print(out_, "{:<22}", "");
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) fmt::print(out_, "{:>16}", fmt::format("rank {}", rank));
+  fmt::print(out_, "\n");
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    fmt::print(out_, "{:<22}", name_of(bucket));
+    for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+      const double want = static_cast<double>(predicted[rank][bucket]) / mebibyte;
+      const double have = static_cast<double>(measured[rank][bucket]) / mebibyte;
+      fmt::print(out_, "{:>16}", fmt::format("{:.2f} / {:.2f}", want, have));
+    }
+    fmt::print(out_, "\n");
+  }
+  std::size_t differing = 0;
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      if (PredictedMemory::is_static(bucket) && predicted[rank][bucket] != measured[rank][bucket]) ++differing;
+    }
+  }
+  fmt::print(out_, "static buckets that differ from their prediction: {}\n", differing);
+}
+
+void Console::finished(std::span<const StepMetrics> steps, const std::filesystem::path& directory) {
+  if (steps.empty()) return;
+  double seconds = 0.0;
+  std::int64_t tokens = 0;
+  for (const StepMetrics& step : steps) {
+    seconds += step.seconds;
+    tokens += step.tokens;
+  }
+  fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", steps.size(),
+             steps.front().loss, steps.back().loss, tokens, clock_time(seconds), static_cast<double>(tokens) / seconds,
+             directory.string());
+  out_.flush();
+}
+
+}  // namespace weft

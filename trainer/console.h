@@ -1,0 +1,33 @@
+// What a person sees of a run: a banner, a line a step, on a terminal a progress line with the time left, a table at the
+// end. Used by rank 0 only; the loss is here whatever stage computed it.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <iosfwd>
+#include <span>
+
+#include "trainer/config.h"
+#include "trainer/metrics.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+
+class Console {
+ public:
+  // `terminal`: progress lines may be drawn over. Plain logs get step lines only.
+  Console(std::ostream& out, bool terminal) : out_(out), terminal_(terminal) {}
+
+  void banner(const Config& config, const Mesh& mesh, const Program& program);
+  void step(const StepMetrics& metrics, std::int64_t steps);
+  // Predicted against measured bytes, by rank and bucket.
+  void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);
+  void finished(std::span<const StepMetrics> steps, const std::filesystem::path& directory);
+
+ private:
+  std::ostream& out_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace weft

@@ -1,0 +1,37 @@
+#include "trainer/gradient_norm.h"
+
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+// Position of a rank within one of its groups.
+bool is_first(const Mesh& mesh, Group group, int rank) { return mesh.group_of(group, rank).front() == rank; }
+
+}  // namespace
+
+bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank) {
+  if (unit.plan.replicated()) return is_first(mesh, Group::tokens, rank);
+  const bool whole = unit.layout.shards == 1;
+  return is_first(mesh, unit.replicate_group, rank) && (!whole || is_first(mesh, unit.shard_group, rank));
+}
+
+bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at) {
+  return unit.plan.replicated() || !parameter.tensor_replicated || at.tp == 0;
+}
+
+double counted_square_sum(const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank) {
+  if (!counts_unit(unit, mesh, rank)) return 0.0;
+  const Coordinates at = mesh.coordinates(rank);
+  double sum = 0.0;
+  for (const OwnedRows& owned : rows) {
+    if (!counts_parameter(unit, *owned.parameter, at)) continue;
+    sum += square_sum(ConstTensorView(owned.gradients.data(), DType::float32,
+                                      static_cast<std::int64_t>(owned.gradients.size()), 1));
+  }
+  return sum;
+}
+
+double clip_factor(double norm, double largest) { return largest > 0.0 && norm > largest ? largest / norm : 1.0; }
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+// The norm of the whole model's gradient, each distinct parameter counted once although replicas, tensor ranks and
+// unsharded units hold it several times.
+#pragma once
+
+#include <span>
+
+#include "parallel/mesh/mesh.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+
+// Whether the rank at these coordinates is the one that counts a unit's rows, or all of them except those of parameters
+// that every tensor rank holds.
+bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank);
+bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at);
+
+// Sum of squares over this rank's share. Sum it over the world and take the root.
+double counted_square_sum(const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank);
+
+// What gradients are multiplied by so that their norm is at most `largest`; 1 when `largest` is 0 (no clipping).
+double clip_factor(double norm, double largest);
+
+}  // namespace weft

@@ -1,0 +1,14 @@
+// Initial weights: a function of the run's seed, a parameter's global name and the global index of each element, so any
+// layout starts from the same model.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel/shard/unit.h"
+
+namespace weft {
+
+// Fills the rows that a rank owns.
+void initialize_rows(const OwnedRows& rows, std::uint64_t seed);
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+#include "trainer/run_directory.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml) : path_(path) {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
+  write_whole("config.toml", resolved_toml);
+  const std::string file = (path_ / "metrics.jsonl").string();
+  metrics_.reset(std::fopen(file.c_str(), "w"));
+  if (!metrics_) fail_request("{} cannot be written: {}", file, std::strerror(errno));
+}
+
+void RunDirectory::append(const StepMetrics& metrics) {
+  const std::string line = to_json(metrics) + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), metrics_.get()) != line.size() || std::fflush(metrics_.get()) != 0) {
+    fail("{} cannot be written: {}", (path_ / "metrics.jsonl").string(), std::strerror(errno));
+  }
+}
+
+void RunDirectory::summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
+                           std::span<const BucketBytes> measured, const RunRecord& record) {
+  nlohmann::ordered_json summary = {{"command_line", record.command_line}, {"versions", record.versions}};
+  double seconds = 0.0;
+  std::int64_t tokens = 0;
+  for (const StepMetrics& step : steps) {
+    seconds += step.seconds;
+    tokens += step.tokens;
+  }
+  summary["steps"] = steps.size();
+  summary["tokens"] = tokens;
+  summary["seconds"] = seconds;
+  if (!steps.empty()) {
+    summary["first_loss"] = steps.front().loss;
+    summary["last_loss"] = steps.back().loss;
+  }
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
+                                                        {"measured", measured[rank][bucket]}};
+    }
+    summary["ranks"].push_back(entry);
+  }
+  write_whole("summary.json", summary.dump(2) + "\n");
+}
+
+void RunDirectory::write_whole(const std::string& name, const std::string& text) const {
+  const std::filesystem::path file = path_ / name, partial = path_ / (name + ".partial");
+  {
+    std::unique_ptr<std::FILE, Close> out(std::fopen(partial.c_str(), "w"));
+    if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
+      fail_request("{} cannot be written: {}", file.string(), std::strerror(errno));
+    }
+  }
+  std::filesystem::rename(partial, file);
+}
+
+}  // namespace weft

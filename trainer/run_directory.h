@@ -1,0 +1,41 @@
+// The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at the
+// end. Files that are written whole appear whole (temporary file and rename).
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "trainer/metrics.h"
+
+namespace weft {
+
+// Recorded in the summary.
+struct RunRecord {
+  std::string command_line;
+  std::string versions;
+};
+
+class RunDirectory {
+ public:
+  // Creates the directory. Throws Error (request) when that is refused.
+  RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml);
+
+  const std::filesystem::path& path() const { return path_; }
+  void append(const StepMetrics& metrics);
+  void summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
+               std::span<const BucketBytes> measured, const RunRecord& record);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  void write_whole(const std::string& name, const std::string& text) const;
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> metrics_;
+};
+
+}  // namespace weft

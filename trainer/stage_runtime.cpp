@@ -1,0 +1,150 @@
+#include "trainer/stage_runtime.h"
+
+#include <algorithm>
+
+#include "trainer/initialize.h"
+
+namespace weft {
+namespace {
+
+std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
+  return unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
+}
+
+}  // namespace
+
+StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, RankGroups& groups,
+                           KernelContext& kernels)
+    : planned_(std::move(planned)), groups_(groups), kernels_(kernels) {
+  const auto of_stage = [&](const auto& entry) { return entry.stage == planned_.stage; };
+  first_segment_ = static_cast<int>(std::find_if(tables.segments.begin(), tables.segments.end(), of_stage) -
+                                    tables.segments.begin());
+  first_unit_ =
+      static_cast<int>(std::find_if(tables.units.begin(), tables.units.end(), of_stage) - tables.units.begin());
+
+  std::map<std::string, ParameterPlace> place_of;
+  for (std::size_t u = 0; u < planned_.units.size(); ++u) {
+    const PlannedUnit& unit = planned_.units[u];
+    const auto parameters = parameters_in_order(unit);
+    for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {u, i};
+    if (unit.plan.replicated()) {
+      units_.push_back(nullptr);
+      replicated_.push_back(
+          std::make_unique<ReplicatedParameters>(parameters, groups[Group::tokens], kernels.ledger));
+    } else {
+      const bool partial = unit.layout.tensor_replicated_size() > 0;
+      const UnitGroups unit_groups{&groups[unit.shard_group], &groups[unit.replicate_group],
+                                   partial ? &groups[Group::tp] : nullptr};
+      units_.push_back(std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups,
+                                                   kernels.ledger));
+      replicated_.push_back(nullptr);
+    }
+    for (const OwnedRows& rows : owned_rows(u)) initialize_rows(rows, seed);
+  }
+  for (const auto& segment : planned_.segments) {
+    std::vector<ParameterPlace> places;
+    for (const ParameterSpec& parameter : segment->parameters()) places.push_back(place_of.at(parameter.name));
+    places_.push_back(std::move(places));
+  }
+}
+
+std::vector<OwnedRows> StageRuntime::owned_rows(std::size_t unit) {
+  return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
+}
+
+void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, StepReport& report) {
+  batch_ = &batch;
+  loss_factor_ = loss_factor;
+  report_ = &report;
+  for (std::size_t u = 0; u < planned_.units.size(); ++u) {
+    units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
+  }
+}
+
+void StageRuntime::end_step() {
+  groups_[Group::pp].flush();
+  sent_.clear();
+  require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
+}
+
+std::size_t StageRuntime::local_segment(int segment) const {
+  return static_cast<std::size_t>(segment - first_segment_);
+}
+std::size_t StageRuntime::local_unit(int unit) const { return static_cast<std::size_t>(unit - first_unit_); }
+
+std::vector<ConstTensorView> StageRuntime::weights_of(std::size_t segment) const {
+  std::vector<ConstTensorView> weights;
+  weights.reserve(places_[segment].size());
+  for (const ParameterPlace& place : places_[segment]) {
+    weights.push_back(units_[place.unit] ? units_[place.unit]->parameter(place.index)
+                                         : replicated_[place.unit]->parameter(place.index));
+  }
+  return weights;
+}
+
+std::vector<TensorView> StageRuntime::gradients_of(std::size_t segment) {
+  std::vector<TensorView> gradients;
+  gradients.reserve(places_[segment].size());
+  for (const ParameterPlace& place : places_[segment]) {
+    gradients.push_back(units_[place.unit] ? units_[place.unit]->gradient(place.index)
+                                           : replicated_[place.unit]->gradient(place.index));
+  }
+  return gradients;
+}
+
+void StageRuntime::forward(int segment, int microbatch) {
+  const std::size_t local = local_segment(segment);
+  const auto mb = static_cast<std::size_t>(microbatch);
+  const MicrobatchInput input{batch_->tokens[mb], batch_->targets[mb]};
+  LayerContext layer = context();
+  Tensor x = std::move(flowing_[microbatch]);
+  Tensor y = planned_.segments[local]->forward(layer, weights_of(local), input, std::move(x),
+                                               saved_[{local, microbatch}]);
+  flowing_[microbatch] = std::move(y);
+}
+
+void StageRuntime::backward_input(int segment, int microbatch) {
+  const std::size_t local = local_segment(segment);
+  LayerContext layer = context();
+  Tensor dy = std::move(flowing_[microbatch]);
+  Tensor dx = planned_.segments[local]->backward_input(layer, weights_of(local), std::move(dy),
+                                                       *saved_.at({local, microbatch}));
+  if (dx.allocated()) {
+    flowing_[microbatch] = std::move(dx);
+  } else {
+    flowing_.erase(microbatch);
+  }
+}
+
+void StageRuntime::backward_weight(int segment, int microbatch) {
+  const std::size_t local = local_segment(segment);
+  LayerContext layer = context();
+  const auto saved = saved_.find({local, microbatch});
+  planned_.segments[local]->backward_weight(layer, gradients_of(local), *saved->second);
+  saved_.erase(saved);
+}
+
+void StageRuntime::unshard(int unit) { units_[local_unit(unit)]->unshard(); }
+void StageRuntime::reshard(int unit) { units_[local_unit(unit)]->reshard(); }
+void StageRuntime::reduce_gradient(int unit) {
+  const std::size_t local = local_unit(unit);
+  units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
+}
+
+void StageRuntime::send(Op op, int microbatch, int peer) {
+  const auto found = flowing_.find(microbatch);
+  require(found != flowing_.end() && found->second.allocated(), "what is sent has been computed");
+  groups_[Group::pp].send(found->second, peer);
+  // The send before this one has been received by now: its tensor may go.
+  sent_[op] = std::move(found->second);
+  flowing_.erase(found);
+}
+
+void StageRuntime::receive(int microbatch, int peer) {
+  const PlannedBoundary& boundary = planned_.boundary;
+  Tensor tensor = kernels_.ledger.allocate(Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
+  groups_[Group::pp].receive(tensor, peer);
+  flowing_[microbatch] = std::move(tensor);
+}
+
+}  // namespace weft

@@ -1,0 +1,64 @@
+// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard units
+// with layout, groups and policy, and the step as a program.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "layers/segment.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/program.h"
+#include "parallel/runtime/ledger.h"
+#include "parallel/shard/unit.h"
+#include "parallel/shard/unit_plan.h"
+#include "trainer/config.h"
+
+namespace weft {
+
+struct PlannedUnit {
+  UnitPlan plan;
+  UnitLayout layout;        // of the rank's box; unused for replicated parameters
+  UnitPrecision precision;
+  UnitPolicy policy;
+  Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate;
+  bool reduced_once() const { return policy.reduce_every == 0; }
+};
+
+// What stages hand to each other for one microbatch: activations forward, gradients of the same shape back.
+struct PlannedBoundary {
+  DType dtype = DType::float32;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t bytes() const { return rows * columns * size_of(dtype); }
+};
+
+struct PlannedStage {
+  int stage = 0;
+  PlannedBoundary boundary;
+  std::vector<std::unique_ptr<Segment>> segments;  // in forward order
+  std::vector<PlannedUnit> units;
+};
+
+// One stage as the rank with these coordinates (tensor, expert, ...) would hold it.
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
+
+// The tables of all stages, with sizes as seen from a rank's coordinates.
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
+
+// The compiled step, checked. Throws Error when the configuration cannot be compiled.
+Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
+
+// Static buckets (parameters, gradients that live all run, optimizer state) and the largest the transient ones become,
+// by bucket, for the rank's stage. Static ones are exact to the byte.
+struct PredictedMemory {
+  BucketBytes bytes;
+  static bool is_static(Bucket bucket);
+};
+PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank);
+
+// Parameters of the whole model, and those that one token uses.
+struct ParameterCount {
+  std::int64_t total = 0, active = 0;
+};
+ParameterCount count_parameters(const ModelConfig& model);
+
+}  // namespace weft

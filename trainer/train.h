@@ -1,0 +1,35 @@
+// A whole run: ranks started, steps taken, metrics on disk, the console told.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trainer/config_reader.h"
+#include "trainer/metrics.h"
+#include "trainer/rank_run.h"
+#include "trainer/run_directory.h"
+
+namespace weft {
+
+class Console;
+
+// Called on every rank's own thread; observers of several ranks must guard what they share.
+struct RunObserver {
+  std::function<void(RankRun&)> before_first_step;
+  std::function<void(RankRun&, const StepMetrics&)> after_step;
+};
+
+struct TrainResult {
+  std::vector<StepMetrics> steps;
+  std::vector<BucketBytes> predicted, measured;  // by rank, at the last step's peak
+};
+
+// Runs all ranks in this process and returns when they are done. Writes nothing. Throws Error with the first failure.
+TrainResult run_steps(const Config& config, const RunObserver& observer = {});
+
+// The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json) and
+// tells the console.
+TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console);
+
+}  // namespace weft
