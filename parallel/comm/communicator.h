@@ -32,6 +32,9 @@ class Communicator {
   const std::string& group() const { return group_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // The rank's own, shared by all its communicators.
+  CommunicationCounters& counters() { return counters_; }
+  PhaseClock& clock() { return clock_; }
 
   // output = the inputs of ranks 0, 1, ... one after another. `counts` are the elements each rank gives and may differ
   // or be zero; without them every rank gives output.size() / size(). `input` may be this rank's own part of `output`.
@@ -71,9 +74,6 @@ class Communicator {
   virtual void do_receive(TensorView data, int peer) = 0;
   virtual void do_flush() = 0;
   virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) = 0;
-
-  CommunicationCounters& counters() { return counters_; }
-  PhaseClock& clock() { return clock_; }
 
  private:
   void count(CollectiveOp op, std::int64_t bytes);
