@@ -51,7 +51,11 @@ std::uint32_t LocalCommunicator::meet(const Arrival& arrival) {
     shared_->set_failure(*reason);
     if (shared_->barrier().withdraw(*meeting)) stop(*reason);
   }
-  if (const auto text = disagreement(*shared_, *meeting)) stop(*text);
+  if (const auto text = disagreement(*shared_, *meeting)) {
+    // Peers may still be comparing with what this rank brought. All find the same fault, so all come here.
+    part(arrival);
+    stop(*text);
+  }
   return *meeting;
 }
 
@@ -75,7 +79,8 @@ std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, co
     for (int member : members) world_ranks.push_back(shared_->world_rank(member));
     shared_->created(rank()) = std::make_shared<LocalGroup>(shared_->run(), name, world_ranks);
   }
-  meet(arrival);
+  // Without the name: a rank leaves this meeting while others still compare.
+  meet({.operation = split_operation});
   const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
   return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), state_);
 }
