@@ -32,7 +32,7 @@ class Communicator {
   const std::string& group() const { return group_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  // The rank's own: shared by all its communicators.
+  // The rank's own, shared by all its communicators.
   CommunicationCounters& counters() { return counters_; }
   PhaseClock& clock() { return clock_; }
 

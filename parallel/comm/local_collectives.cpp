@@ -1,0 +1,114 @@
+// The collectives of LocalCommunicator: each rank reads its peers' buffers directly.
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/local_reduce.h"
+
+namespace weft {
+namespace {
+
+void copy(const std::byte* from, std::byte* to, std::int64_t bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+void LocalCommunicator::do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
+  const Arrival arrival{.operation = name_of(CollectiveOp::all_gather),
+                        .dtype = output.dtype(),
+                        .elements = output.size(),
+                        .counts = counts,
+                        .input = input.data()};
+  const std::uint32_t meeting = meet(arrival);
+  // Each rank begins with its own part and goes on with the next one's, so that they do not all read the same memory.
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    const Range part_of_peer = part_of_rank(counts, output.size(), size(), peer);
+    const std::int64_t width = size_of(output.dtype());
+    copy(shared_->arrival(peer, meeting).input, output.data() + part_of_peer.begin * width, part_of_peer.count * width);
+  }
+  part(arrival);
+}
+
+void LocalCommunicator::do_reduce_scatter(ConstTensorView input, TensorView output,
+                                          std::span<const std::int64_t> counts) {
+  if (size() == 1) return copy(input.data(), output.data(), input.bytes());
+  const Arrival arrival{.operation = name_of(CollectiveOp::reduce_scatter),
+                        .dtype = input.dtype(),
+                        .elements = input.size(),
+                        .counts = counts,
+                        .input = input.data()};
+  const std::uint32_t meeting = meet(arrival);
+  std::vector<const std::byte*> inputs;
+  for (int peer = 0; peer < size(); ++peer) inputs.push_back(shared_->arrival(peer, meeting).input);
+  std::byte* const outputs[] = {output.data()};
+  const Range own = part_of_rank(counts, input.size(), size(), rank());
+  reduce_elements(input.dtype(), Reduce::sum, inputs, own.begin, own.count, outputs);
+  part(arrival);
+}
+
+// In one phase: rank r combines part r of all buffers and writes the result into all of them. No rank computes what
+// another one computed, so all ranks hold the same bits.
+void LocalCommunicator::do_all_reduce(TensorView data, Reduce reduce) {
+  if (size() == 1) return;
+  const Arrival arrival{.operation = name_of(CollectiveOp::all_reduce),
+                        .dtype = data.dtype(),
+                        .elements = data.size(),
+                        .reduce = reduce,
+                        .output = data.data()};
+  const std::uint32_t meeting = meet(arrival);
+  // Parts are cut at multiples of 16 elements, so that ranks seldom write into the same cache line.
+  constexpr std::int64_t unit = 16;
+  const Range units = balanced_part((data.size() + unit - 1) / unit, size(), rank());
+  const std::int64_t begin = units.begin * unit;
+  const std::int64_t count = std::min(units.count * unit, data.size() - begin);
+  if (count > 0) {
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+    for (int peer = 0; peer < size(); ++peer) {
+      std::byte* buffer = shared_->arrival(peer, meeting).output;
+      inputs.push_back(buffer);
+      outputs.push_back(buffer + begin * size_of(data.dtype()));
+    }
+    reduce_elements(data.dtype(), reduce, inputs, begin, count, outputs);
+  }
+  part(arrival);
+}
+
+void LocalCommunicator::do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts,
+                                      TensorView output, std::span<const std::int64_t> receive_counts) {
+  const Arrival arrival{.operation = name_of(CollectiveOp::all_to_all),
+                        .dtype = input.dtype(),
+                        .counts = send_counts,
+                        .receive_counts = receive_counts,
+                        .input = input.data()};
+  const std::uint32_t meeting = meet(arrival);
+  const std::int64_t width = size_of(input.dtype());
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    const Arrival& source = shared_->arrival(peer, meeting);
+    const Range from = part_of_rank(source.counts, 0, size(), rank());
+    const Range to = part_of_rank(receive_counts, 0, size(), peer);
+    copy(source.input + from.begin * width, output.data() + to.begin * width, to.count * width);
+  }
+  part(arrival);
+}
+
+void LocalCommunicator::do_broadcast(TensorView data, int root) {
+  const Arrival arrival{.operation = name_of(CollectiveOp::broadcast),
+                        .dtype = data.dtype(),
+                        .elements = data.size(),
+                        .root = root,
+                        .input = data.data()};
+  const std::uint32_t meeting = meet(arrival);
+  copy(shared_->arrival(root, meeting).input, data.data(), data.bytes());
+  part(arrival);
+}
+
+// One meeting is enough: no buffer is read.
+void LocalCommunicator::do_barrier() {
+  meet({.operation = name_of(CollectiveOp::barrier)});
+}
+
+}  // namespace weft

@@ -1,0 +1,88 @@
+#include "parallel/comm/local_communicator.h"
+
+#include <algorithm>
+
+namespace weft {
+
+LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, LocalRankState& state)
+    : Communicator(group->name(), rank, group->size(), state.counters, state.clock),
+      shared_(std::move(group)),
+      state_(state) {
+  state_.communicators.push_back(this);
+}
+
+LocalCommunicator::~LocalCommunicator() {
+  retract_messages();
+  std::erase(state_.communicators, this);
+}
+
+std::optional<std::string> LocalCommunicator::hopeless(Clock::time_point begin, const std::string& operation,
+                                                       const std::vector<int>& awaited) const {
+  LocalRun& run = shared_->run();
+  const std::string self = fmt::format("group {}: {}", group(), shared_->name_of_rank(rank()));
+  if (run.failed()) return fmt::format("{} ends in {} because another rank failed", self, operation);
+  std::vector<std::string> names;
+  for (int peer : awaited) {
+    names.push_back(shared_->name_of_rank(peer));
+    if (run.finished(shared_->world_rank(peer))) {
+      return fmt::format("{} waits in {} for {}, which has already finished", self, operation, names.back());
+    }
+  }
+  if (Clock::now() - begin < run.timeout()) return std::nullopt;
+  return fmt::format("{} waited {} ms in {} for {}, which did not come", self, run.timeout().count(), operation,
+                     fmt::join(names, ", "));
+}
+
+void LocalCommunicator::stop(const std::string& text) {
+  for (LocalCommunicator* communicator : state_.communicators) communicator->retract_messages();
+  throw Error(ErrorKind::failure, text);
+}
+
+std::uint32_t LocalCommunicator::meet(const Arrival& arrival) {
+  const auto begin = Clock::now();
+  // Do not start what cannot end well: peers that need nothing from the failed rank would go on for long.
+  if (shared_->run().failed()) stop(*hopeless(begin, describe(arrival), {}));
+  const auto meeting = shared_->arrive(rank(), arrival);
+  if (!meeting) stop(shared_->failure());
+  while (!shared_->barrier().wait(*meeting)) {
+    // A peer may come and finish between the two questions, but then this rank cannot withdraw any more.
+    const auto reason = hopeless(begin, describe(arrival), shared_->missing(*meeting));
+    if (!reason) continue;
+    shared_->set_failure(*reason);
+    if (shared_->barrier().withdraw(*meeting)) stop(*reason);
+  }
+  if (const auto text = disagreement(*shared_, *meeting)) {
+    // Peers may still be comparing with what this rank brought. All find the same fault, so all come here.
+    part(arrival);
+    stop(*text);
+  }
+  return *meeting;
+}
+
+void LocalCommunicator::part(const Arrival& arrival) {
+  const auto meeting = shared_->arrive(rank(), arrival);
+  while (!shared_->barrier().wait(*meeting)) {
+  }
+}
+
+std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, const std::string& name) {
+  const Arrival arrival{.operation = split_operation, .color = color, .key = key, .name = name};
+  const std::uint32_t meeting = meet(arrival);
+  std::vector<int> members;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (shared_->arrival(peer, meeting).color == color) members.push_back(peer);
+  }
+  std::stable_sort(members.begin(), members.end(),
+                   [&](int a, int b) { return shared_->arrival(a, meeting).key < shared_->arrival(b, meeting).key; });
+  if (members.front() == rank()) {
+    std::vector<int> world_ranks;
+    for (int member : members) world_ranks.push_back(shared_->world_rank(member));
+    shared_->created(rank()) = std::make_shared<LocalGroup>(shared_->run(), name, world_ranks);
+  }
+  // Without the name: a rank leaves this meeting while others still compare.
+  meet({.operation = split_operation});
+  const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), state_);
+}
+
+}  // namespace weft

@@ -1,0 +1,124 @@
+#include "parallel/comm/local_reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "parallel/runtime/multiversion.h"
+
+namespace weft {
+namespace {
+
+// Partial results of a block stay in the first-level cache while one input after another is added.
+constexpr std::int64_t block_elements = 4096;
+
+struct Sum {
+  WEFT_INLINE static float combine(float a, float b) { return a + b; }
+  WEFT_INLINE static double combine(double a, double b) { return a + b; }
+  WEFT_INLINE static std::int32_t combine(std::int32_t a, std::int32_t b) {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+  }
+};
+
+struct Maximum {
+  template <typename T>
+  WEFT_INLINE static T combine(T a, T b) {
+    return a != a || a > b ? a : b;
+  }
+};
+
+template <typename Combine, typename T, typename A>
+WEFT_INLINE void first_two_loop(const T* a, const T* b, A* partial, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) partial[i] = Combine::combine(A(a[i]), A(b[i]));
+}
+template <typename Combine, typename T, typename A>
+WEFT_INLINE void one_more_loop(const T* input, A* partial, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) partial[i] = Combine::combine(partial[i], A(input[i]));
+}
+
+// An attribute of versions does not reach into templates, hence the overloads.
+WEFT_MULTIVERSION void first_two(Sum, const float* a, const float* b, float* p, std::int64_t n) {
+  first_two_loop<Sum>(a, b, p, n);
+}
+WEFT_MULTIVERSION void first_two(Sum, const double* a, const double* b, double* p, std::int64_t n) {
+  first_two_loop<Sum>(a, b, p, n);
+}
+WEFT_MULTIVERSION void first_two(Sum, const bfloat16* a, const bfloat16* b, float* p, std::int64_t n) {
+  first_two_loop<Sum>(a, b, p, n);
+}
+WEFT_MULTIVERSION void one_more(Sum, const float* input, float* p, std::int64_t n) {
+  one_more_loop<Sum>(input, p, n);
+}
+WEFT_MULTIVERSION void one_more(Sum, const double* input, double* p, std::int64_t n) {
+  one_more_loop<Sum>(input, p, n);
+}
+WEFT_MULTIVERSION void one_more(Sum, const bfloat16* input, float* p, std::int64_t n) {
+  one_more_loop<Sum>(input, p, n);
+}
+
+// Integers and maxima serve counts and norms, never a gradient: the floor's instructions are enough.
+template <typename Combine, typename T, typename A>
+void first_two(Combine, const T* a, const T* b, A* p, std::int64_t n) {
+  first_two_loop<Combine>(a, b, p, n);
+}
+template <typename Combine, typename T, typename A>
+void one_more(Combine, const T* input, A* p, std::int64_t n) {
+  one_more_loop<Combine>(input, p, n);
+}
+
+WEFT_MULTIVERSION void round_loop(const float* partial, bfloat16* rounded, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) rounded[i] = bfloat16(partial[i]);
+}
+
+// T is what is stored, A what is computed in.
+template <typename Combine, typename T, typename A>
+void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
+                   std::span<std::byte* const> outputs) {
+  alignas(64) A partial[block_elements];
+  alignas(64) bfloat16 rounded[std::is_same_v<T, bfloat16> ? block_elements : 1];
+  const auto input = [&](std::size_t rank) { return reinterpret_cast<const T*>(inputs[rank]) + begin; };
+  for (std::int64_t done = 0; done < count; done += block_elements) {
+    const std::int64_t n = std::min(block_elements, count - done);
+    first_two(Combine{}, input(0) + done, input(1) + done, partial, n);
+    for (std::size_t rank = 2; rank < inputs.size(); ++rank) one_more(Combine{}, input(rank) + done, partial, n);
+    const void* result = partial;
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      round_loop(partial, rounded, n);
+      result = rounded;
+    }
+    for (std::byte* output : outputs) std::memcpy(output + done * sizeof(T), result, n * sizeof(T));
+  }
+}
+
+template <typename Combine>
+void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
+                std::span<std::byte* const> outputs) {
+  switch (dtype) {
+    case DType::float32:
+      return reduce_blocks<Combine, float, float>(inputs, begin, count, outputs);
+    case DType::bfloat16:
+      return reduce_blocks<Combine, bfloat16, float>(inputs, begin, count, outputs);
+    case DType::float64:
+      return reduce_blocks<Combine, double, double>(inputs, begin, count, outputs);
+    case DType::int32:
+      return reduce_blocks<Combine, std::int32_t, std::int32_t>(inputs, begin, count, outputs);
+  }
+}
+
+}  // namespace
+
+void reduce_elements(DType dtype, Reduce reduce, std::span<const std::byte* const> inputs, std::int64_t begin,
+                     std::int64_t count, std::span<std::byte* const> outputs) {
+  require(inputs.size() >= 2, "a reduction has at least two inputs");
+  switch (reduce) {
+    case Reduce::sum:
+      return reduce_any<Sum>(dtype, inputs, begin, count, outputs);
+    case Reduce::max:
+      return reduce_any<Maximum>(dtype, inputs, begin, count, outputs);
+  }
+}
+
+}  // namespace weft
