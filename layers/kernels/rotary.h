@@ -22,12 +22,18 @@ struct RotaryOptions {
   HeadShape heads;
   double theta = 10000.0;
   float eps = 1e-6f;
+  // What rotary_table wrote, once for all calls.
+  ConstTensorView table;
 };
+
+// table [sequence_length, head_dim] float32: in row p the head_dim / 2 cosines of the angles at position p, then the
+// sines. Angles are computed in double. `options.table` is not read.
+void rotary_table(const RotaryOptions& options, TensorView table);
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
-// From the gradient of `rotated` to that of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm [head_dim, 1]
-// float32 are added to; without it they are empty.
+// From the gradient of `rotated` to that of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm
+// [head_dim, 1] float32 are added to; without it they are empty.
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm);

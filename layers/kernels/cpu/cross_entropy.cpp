@@ -1,0 +1,112 @@
+#include "layers/kernels/cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "layers/kernels/cpu/vector_math.h"
+
+namespace weft {
+namespace {
+
+// Vocabularies are long: float32 sums of this many entries are added in double.
+constexpr std::int64_t sum_block = 1024;
+
+WEFT_MULTIVERSION float largest(const float* logits, std::int64_t count) {
+  float maximum = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : maximum)
+  for (std::int64_t i = 0; i < count; ++i) maximum = logits[i] > maximum ? logits[i] : maximum;
+  return maximum;
+}
+
+WEFT_MULTIVERSION float exponential_sum(const float* logits, float maximum, std::int64_t count) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < count; ++i) sum += exponential(logits[i] - maximum);
+  return sum;
+}
+
+template <typename T>
+WEFT_INLINE void softmax_gradient(const float* logits, float maximum, float factor, T* gradient, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) gradient[i] = T(factor * exponential(logits[i] - maximum));
+}
+WEFT_MULTIVERSION void write_gradient(const float* logits, float maximum, float factor, float* gradient,
+                                      std::int64_t count) {
+  softmax_gradient(logits, maximum, factor, gradient, count);
+}
+WEFT_MULTIVERSION void write_gradient(const float* logits, float maximum, float factor, bfloat16* gradient,
+                                      std::int64_t count) {
+  softmax_gradient(logits, maximum, factor, gradient, count);
+}
+
+// The row entry of a target, or -1 when another shard holds it.
+std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
+  const std::int64_t column = target - begin;
+  return column >= 0 && column < columns ? column : -1;
+}
+
+template <typename T>
+double gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
+                     std::span<const std::int32_t> targets, std::int64_t begin, float factor, TensorView dlogits) {
+  const std::int64_t columns = logits.columns();
+  const float* row = logits.as<float>().data();
+  T* gradient = dlogits.as<T>().data();
+  double loss = 0;
+  for (std::int64_t t = 0; t < logits.rows(); ++t, row += columns, gradient += columns) {
+    const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
+    loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
+    const std::int64_t target = local_column(targets[t], begin, columns);
+    // Computed before the row is written, which may be the logits themselves, and rounded once.
+    const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
+    write_gradient(row, row_maximum, factor / sum, gradient, columns);
+    if (target >= 0) gradient[target] = T(at_target);
+  }
+  return loss;
+}
+
+}  // namespace
+
+void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
+  PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(maximum.size() == logits.rows(), "one maximum a token");
+  const float* row = logits.as<float>().data();
+  for (float& result : maximum.as<float>()) {
+    result = largest(row, logits.columns());
+    row += logits.columns();
+  }
+}
+
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
+                     std::span<const std::int32_t> targets, std::int64_t begin, TensorView sums) {
+  PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = logits.rows(), columns = logits.columns();
+  require(maximum.size() == tokens && std::ssize(targets) == tokens && sums.size() == 2 * tokens,
+          "one maximum, one target and two sums a token");
+  const float* row = logits.as<float>().data();
+  for (std::int64_t t = 0; t < tokens; ++t, row += columns) {
+    const float row_maximum = maximum.as<float>()[t];
+    double sum = 0;
+    for (std::int64_t i = 0; i < columns; i += sum_block) {
+      sum += exponential_sum(row + i, row_maximum, std::min(sum_block, columns - i));
+    }
+    const std::int64_t target = local_column(targets[t], begin, columns);
+    sums.as<float>()[2 * t] = static_cast<float>(sum);
+    sums.as<float>()[2 * t + 1] = target < 0 ? 0.0f : row[target] - row_maximum;
+  }
+}
+
+double cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
+                              ConstTensorView sums, std::span<const std::int32_t> targets, std::int64_t begin,
+                              float factor, TensorView dlogits) {
+  PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = logits.rows();
+  require(maximum.size() == tokens && std::ssize(targets) == tokens && sums.size() == 2 * tokens,
+          "one maximum, one target and two sums a token");
+  require(dlogits.rows() == tokens && dlogits.columns() == logits.columns(), "one gradient a logit");
+  return dlogits.dtype() == DType::bfloat16
+             ? gradient_rows<bfloat16>(logits, maximum, sums, targets, begin, factor, dlogits)
+             : gradient_rows<float>(logits, maximum, sums, targets, begin, factor, dlogits);
+}
+
+}  // namespace weft
