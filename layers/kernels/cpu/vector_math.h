@@ -1,0 +1,42 @@
+// Elementary functions that the compiler turns into vector code inside `#pragma omp simd` loops: no tables, no
+// branches. glibc offers its vector versions only under -ffast-math, which would give up NaN and infinity.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "parallel/runtime/multiversion.h"
+
+namespace weft {
+
+// e^x to within 2 units in the last place. Results below the smallest normal number are zero, above the largest
+// infinity; NaN stays NaN. x = n ln 2 + r with |r| <= ln(2) / 2, a polynomial for e^r (Cephes, expf), and n added to
+// its exponent.
+WEFT_INLINE float exponential(float x) {
+  constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
+  constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  constexpr float smallest = -87.336544f, largest = 88.722839f;
+  const float shifted = std::fma(x, 1.44269504f, round_to_integer);
+  const float n = shifted - round_to_integer;
+  const float r = std::fma(n, -ln2_low, std::fma(n, -ln2_high, x));
+  float series = std::fma(1.9875691500e-4f, r, 1.3981999507e-3f);
+  series = std::fma(series, r, 8.3334519073e-3f);
+  series = std::fma(series, r, 4.1665795894e-2f);
+  series = std::fma(series, r, 1.6666665459e-1f);
+  series = std::fma(series, r, 5.0000001201e-1f);
+  series = std::fma(series, r * r, r) + 1.0f;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
+  float result = std::bit_cast<float>(std::bit_cast<std::uint32_t>(series) + exponent);
+  result = x < smallest ? 0.0f : result;
+  result = x > largest ? std::numeric_limits<float>::infinity() : result;
+  return x == x ? result : x;
+}
+
+// 1 / (1 + e^-x): 0 and 1 at the far ends.
+WEFT_INLINE float logistic(float x) {
+  return 1.0f / (1.0f + exponential(-x));
+}
+
+}  // namespace weft
