@@ -1,0 +1,172 @@
+#include <cstring>
+#include <limits>
+
+#include "layers/kernels/cpu/element_type.h"
+#include "layers/kernels/cpu/lane_sum.h"
+#include "layers/kernels/routing.h"
+
+namespace weft {
+namespace {
+
+// Columns summed at a time: a block of sums stays in the first cache while the rows of all choices pass.
+constexpr std::int64_t block_columns = 256;
+
+template <typename T>
+WEFT_INLINE void gather_rows(const T* permuted, const std::int32_t* slots, const float* weights, std::int64_t tokens,
+                             std::int64_t choices, std::int64_t hidden, T* y) {
+  float sum[block_columns];
+  for (std::int64_t token = 0; token < tokens; ++token, y += hidden) {
+    for (std::int64_t begin = 0; begin < hidden; begin += block_columns) {
+      const std::int64_t width = hidden - begin < block_columns ? hidden - begin : block_columns;
+      for (std::int64_t i = 0; i < width; ++i) sum[i] = 0.0f;
+      for (std::int64_t k = 0; k < choices; ++k) {
+        const std::int64_t choice = token * choices + k;
+        const float weight = weights != nullptr ? weights[choice] : 1.0f;
+        const T* row = permuted + slots[choice] * hidden + begin;
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<float>(row[i]);
+      }
+#pragma omp simd
+      for (std::int64_t i = 0; i < width; ++i) y[begin + i] = T(static_cast<float>(y[begin + i]) + sum[i]);
+    }
+  }
+}
+WEFT_MULTIVERSION void gather(const float* permuted, const std::int32_t* slots, const float* weights,
+                              std::int64_t tokens, std::int64_t choices, std::int64_t hidden, float* y) {
+  gather_rows(permuted, slots, weights, tokens, choices, hidden, y);
+}
+WEFT_MULTIVERSION void gather(const bfloat16* permuted, const std::int32_t* slots, const float* weights,
+                              std::int64_t tokens, std::int64_t choices, std::int64_t hidden, bfloat16* y) {
+  gather_rows(permuted, slots, weights, tokens, choices, hidden, y);
+}
+
+template <typename T>
+WEFT_INLINE void scale_row(const T* from, float weight, std::int64_t hidden, T* to) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < hidden; ++i) to[i] = T(weight * static_cast<float>(from[i]));
+}
+WEFT_MULTIVERSION void scale(const float* from, float weight, std::int64_t hidden, float* to) {
+  scale_row(from, weight, hidden, to);
+}
+WEFT_MULTIVERSION void scale(const bfloat16* from, float weight, std::int64_t hidden, bfloat16* to) {
+  scale_row(from, weight, hidden, to);
+}
+
+template <typename T>
+WEFT_INLINE float dot_row(const T* a, const T* b, std::int64_t hidden) {
+  return lane_sum(
+      hidden, [ a, b ](std::int64_t i)
+                  __attribute__((always_inline)) { return static_cast<float>(a[i]) * static_cast<float>(b[i]); });
+}
+WEFT_MULTIVERSION float dot(const float* a, const float* b, std::int64_t hidden) {
+  return dot_row(a, b, hidden);
+}
+WEFT_MULTIVERSION float dot(const bfloat16* a, const bfloat16* b, std::int64_t hidden) {
+  return dot_row(a, b, hidden);
+}
+
+void require_permutation(ConstTensorView x, ConstTensorView permuted, ConstTensorView slots) {
+  require(slots.rows() == x.rows() && slots.size() == permuted.rows(), "every choice of a token has a permuted row");
+  require(x.columns() == permuted.columns(), "a permutation keeps the width of rows");
+}
+
+void require_weights(ConstTensorView weights, ConstTensorView slots) {
+  require(weights.empty() || (weights.rows() == slots.rows() && weights.columns() == slots.columns()),
+          "every choice of a token has a weight");
+}
+
+const float* pointer_or_null(ConstTensorView weights) {
+  return weights.empty() ? nullptr : weights.as<float>().data();
+}
+
+}  // namespace
+
+void sort_by_expert(KernelContext& context, ConstTensorView indices, std::span<std::int64_t> counts, TensorView slots) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(slots.size() == indices.size(), "every choice has a slot");
+  require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
+  const auto chosen = indices.as<std::int32_t>();
+  const auto slot = slots.as<std::int32_t>();
+  const auto experts = static_cast<std::int64_t>(counts.size());
+  for (std::int64_t& count : counts) count = 0;
+  for (const std::int32_t expert : chosen) {
+    require(expert >= 0 && expert < experts, "a token chooses among its experts");
+    ++counts[static_cast<std::size_t>(expert)];
+  }
+  Tensor workspace = context.ledger.allocate(Bucket::workspace, DType::int32, experts, 1);
+  const auto next = workspace.as<std::int32_t>();
+  std::int64_t begin = 0;
+  for (std::size_t expert = 0; expert < counts.size(); ++expert) {
+    next[expert] = static_cast<std::int32_t>(begin);
+    begin += counts[expert];
+  }
+  for (std::size_t i = 0; i < chosen.size(); ++i) slot[i] = next[static_cast<std::size_t>(chosen[i])]++;
+}
+
+void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_permutation(x, permuted, slots);
+  require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
+  const std::int64_t row_bytes = x.columns() * size_of(x.dtype());
+  if (row_bytes == 0) return;
+  const std::byte* from = x.data();
+  const std::int32_t* slot = slots.as<std::int32_t>().data();
+  for (std::int64_t token = 0; token < x.rows(); ++token, from += row_bytes) {
+    for (std::int64_t k = 0; k < slots.columns(); ++k) {
+      std::memcpy(permuted.data() + *slot++ * row_bytes, from, row_bytes);
+    }
+  }
+}
+
+void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
+                    TensorView y) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_permutation(y, permuted, slots);
+  require_weights(weights, slots);
+  with_element_type(y.dtype(), [&](auto element) {
+    using T = decltype(element);
+    gather(permuted.as<T>().data(), slots.as<std::int32_t>().data(), pointer_or_null(weights), y.rows(),
+           slots.columns(), y.columns(), y.as<T>().data());
+  });
+}
+
+void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
+                             TensorView dweights) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_permutation(dy, permuted, slots);
+  require_permutation(dy, dpermuted, slots);
+  require_weights(weights, slots);
+  require_weights(dweights, slots);
+  const std::int32_t* slot = slots.as<std::int32_t>().data();
+  const float* weight = pointer_or_null(weights);
+  float* dweight = dweights.empty() ? nullptr : dweights.as<float>().data();
+  const std::int64_t hidden = dy.columns(), choices = slots.columns();
+  with_element_type(dy.dtype(), [&](auto element) {
+    using T = decltype(element);
+    const T* rows = permuted.as<T>().data();
+    T* drows = dpermuted.as<T>().data();
+    const T* gradient = dy.as<T>().data();
+    for (std::int64_t i = 0; i < slots.size(); ++i) {
+      const T* dy_row = gradient + i / choices * hidden;
+      const std::int64_t at = slot[i] * hidden;
+      if (dweight != nullptr) dweight[i] = dot(dy_row, rows + at, hidden);
+      scale(dy_row, weight != nullptr ? weight[i] : 1.0f, hidden, drows + at);
+    }
+  });
+}
+
+void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
+                 std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
+  require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
+          "a move keeps dtype and width");
+  for (std::size_t block = 0; block < counts.size(); ++block) {
+    const ConstTensorView rows = source.rows_from(from[block], counts[block]);
+    const TensorView place = destination.rows_from(to[block], counts[block]);
+    if (!rows.empty()) std::memcpy(place.data(), rows.data(), rows.bytes());
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,145 @@
+#include "layers/kernels/rms_norm.h"
+
+#include <cmath>
+
+#include "layers/kernels/cpu/element_type.h"
+#include "layers/kernels/cpu/lane_sum.h"
+
+namespace weft {
+namespace {
+
+template <typename T>
+WEFT_INLINE void forward_rows(const T* x, const T* weight, float eps, std::int64_t rows, std::int64_t hidden, T* y,
+                              float* inverse_rms) {
+  for (std::int64_t row = 0; row < rows; ++row, x += hidden, y += hidden) {
+    const float squares = lane_sum(
+        hidden, [x](std::int64_t i) __attribute__((always_inline)) {
+          const float value = static_cast<float>(x[i]);
+          return value * value;
+        });
+    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + eps);
+    inverse_rms[row] = inverse;
+#pragma omp simd
+    for (std::int64_t i = 0; i < hidden; ++i) {
+      y[i] = T(static_cast<float>(x[i]) * inverse * static_cast<float>(weight[i]));
+    }
+  }
+}
+WEFT_MULTIVERSION void forward(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t hidden,
+                               float* y, float* inverse_rms) {
+  forward_rows(x, weight, eps, rows, hidden, y, inverse_rms);
+}
+WEFT_MULTIVERSION void forward(const bfloat16* x, const bfloat16* weight, float eps, std::int64_t rows,
+                               std::int64_t hidden, bfloat16* y, float* inverse_rms) {
+  forward_rows(x, weight, eps, rows, hidden, y, inverse_rms);
+}
+
+// With n = x * r, r = 1 / sqrt(mean(x^2) + eps) and g = w * dy: dr/dx_i = -r^3 x_i / hidden, hence
+//   dx_i = r * (g_i - n_i * mean(g * n)).
+template <typename T>
+WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms,
+                                     std::int64_t rows, std::int64_t hidden, T* dx) {
+  for (std::int64_t row = 0; row < rows; ++row, dy += hidden, x += hidden, dx += hidden) {
+    const float dot = lane_sum(
+        hidden, [=](std::int64_t i) __attribute__((always_inline)) {
+          return static_cast<float>(dy[i]) * static_cast<float>(weight[i]) * static_cast<float>(x[i]);
+        });
+    const float inverse = inverse_rms[row];
+    const float along_x = dot * inverse * inverse / static_cast<float>(hidden);
+#pragma omp simd
+    for (std::int64_t i = 0; i < hidden; ++i) {
+      const float g = static_cast<float>(dy[i]) * static_cast<float>(weight[i]);
+      dx[i] = T(static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(x[i]) * along_x));
+    }
+  }
+}
+WEFT_MULTIVERSION void backward_input(const float* dy, const float* x, const float* weight, const float* inverse_rms,
+                                      std::int64_t rows, std::int64_t hidden, float* dx) {
+  backward_input_rows(dy, x, weight, inverse_rms, rows, hidden, dx);
+}
+WEFT_MULTIVERSION void backward_input(const bfloat16* dy, const bfloat16* x, const bfloat16* weight,
+                                      const float* inverse_rms, std::int64_t rows, std::int64_t hidden, bfloat16* dx) {
+  backward_input_rows(dy, x, weight, inverse_rms, rows, hidden, dx);
+}
+
+// Adds `Rows` rows at a time: dweight is read and written once for all of them, and the sum in blocks loses less than
+// one long chain would.
+template <int Rows, typename T>
+WEFT_INLINE void add_weight_rows(const T* dy, const T* x, const float* inverse_rms, std::int64_t hidden,
+                                 float* dweight) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < hidden; ++i) {
+    float sum = 0.0f;
+    for (int row = 0; row < Rows; ++row) {
+      const std::int64_t at = row * hidden + i;
+      sum += static_cast<float>(dy[at]) * (static_cast<float>(x[at]) * inverse_rms[row]);
+    }
+    dweight[i] += sum;
+  }
+}
+template <typename T>
+WEFT_INLINE void backward_weight_rows(const T* dy, const T* x, const float* inverse_rms, std::int64_t rows,
+                                      std::int64_t hidden, float* dweight) {
+  constexpr int block = 8;
+  std::int64_t row = 0;
+  for (; row + block <= rows; row += block) {
+    add_weight_rows<block>(dy + row * hidden, x + row * hidden, inverse_rms + row, hidden, dweight);
+  }
+  for (; row < rows; ++row) {
+    add_weight_rows<1>(dy + row * hidden, x + row * hidden, inverse_rms + row, hidden, dweight);
+  }
+}
+WEFT_MULTIVERSION void backward_weight(const float* dy, const float* x, const float* inverse_rms, std::int64_t rows,
+                                       std::int64_t hidden, float* dweight) {
+  backward_weight_rows(dy, x, inverse_rms, rows, hidden, dweight);
+}
+WEFT_MULTIVERSION void backward_weight(const bfloat16* dy, const bfloat16* x, const float* inverse_rms,
+                                       std::int64_t rows, std::int64_t hidden, float* dweight) {
+  backward_weight_rows(dy, x, inverse_rms, rows, hidden, dweight);
+}
+
+void require_shapes(ConstTensorView like, ConstTensorView x, ConstTensorView inverse_rms) {
+  require(like.rows() == x.rows() && like.columns() == x.columns(), "both sides of a norm have one shape");
+  require(inverse_rms.size() == x.rows(), "a norm keeps one inverse root mean square a row");
+}
+
+}  // namespace
+
+void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
+                      TensorView inverse_rms) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_shapes(y, x, inverse_rms);
+  require(weight.size() == x.columns(), "a norm has one weight a column");
+  with_element_type(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    forward(x.as<T>().data(), weight.as<T>().data(), eps, x.rows(), x.columns(), y.as<T>().data(),
+            inverse_rms.as<float>().data());
+  });
+}
+
+void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                             ConstTensorView inverse_rms, TensorView dx) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_shapes(dy, x, inverse_rms);
+  require_shapes(dx, x, inverse_rms);
+  require(weight.size() == x.columns(), "a norm has one weight a column");
+  with_element_type(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    backward_input(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(), x.rows(),
+                   x.columns(), dx.as<T>().data());
+  });
+}
+
+void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
+                              ConstTensorView inverse_rms, TensorView dweight) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require_shapes(dy, x, inverse_rms);
+  require(dweight.size() == x.columns(), "a norm has one weight a column");
+  with_element_type(x.dtype(), [&](auto element) {
+    using T = decltype(element);
+    backward_weight(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),
+                    dweight.as<float>().data());
+  });
+}
+
+}  // namespace weft

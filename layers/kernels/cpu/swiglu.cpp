@@ -1,0 +1,72 @@
+#include "layers/kernels/swiglu.h"
+
+#include "layers/kernels/cpu/element_type.h"
+#include "layers/kernels/cpu/vector_math.h"
+
+namespace weft {
+namespace {
+
+template <typename T>
+WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+  for (std::int64_t row = 0; row < rows; ++row, gate_up += 2 * width, y += width) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
+      y[i] = T(gate * logistic(gate) * up);
+    }
+  }
+}
+WEFT_MULTIVERSION void forward(const float* gate_up, std::int64_t rows, std::int64_t width, float* y) {
+  forward_rows(gate_up, rows, width, y);
+}
+WEFT_MULTIVERSION void forward(const bfloat16* gate_up, std::int64_t rows, std::int64_t width, bfloat16* y) {
+  forward_rows(gate_up, rows, width, y);
+}
+
+// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient is written in its place.
+template <typename T>
+WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
+  for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width, dgate_up += 2 * width) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
+      const float gradient = static_cast<float>(dy[i]);
+      const float s = logistic(gate);
+      const float silu = gate * s;
+      dgate_up[i] = T(gradient * up * (s + silu * (1.0f - s)));
+      dgate_up[width + i] = T(gradient * silu);
+    }
+  }
+}
+WEFT_MULTIVERSION void backward(const float* dy, const float* gate_up, std::int64_t rows, std::int64_t width,
+                                float* dgate_up) {
+  backward_rows(dy, gate_up, rows, width, dgate_up);
+}
+WEFT_MULTIVERSION void backward(const bfloat16* dy, const bfloat16* gate_up, std::int64_t rows, std::int64_t width,
+                                bfloat16* dgate_up) {
+  backward_rows(dy, gate_up, rows, width, dgate_up);
+}
+
+}  // namespace
+
+void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(gate_up.rows() == y.rows() && gate_up.columns() == 2 * y.columns(), "gate and up are as wide as y each");
+  with_element_type(y.dtype(), [&](auto element) {
+    using T = decltype(element);
+    forward(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
+  });
+}
+
+void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(gate_up.rows() == dy.rows() && gate_up.columns() == 2 * dy.columns(), "gate and up are as wide as y each");
+  require(dgate_up.rows() == gate_up.rows() && dgate_up.columns() == gate_up.columns(),
+          "a gradient has the shape of its tensor");
+  with_element_type(dy.dtype(), [&](auto element) {
+    using T = decltype(element);
+    backward(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
+  });
+}
+
+}  // namespace weft

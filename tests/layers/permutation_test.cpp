@@ -1,0 +1,185 @@
+#include <algorithm>
+#include <numeric>
+
+#include "layers/kernels/routing.h"
+#include "tests/layers/kernel_fixture.h"
+
+namespace weft {
+namespace {
+
+struct PermutationShape {
+  std::int64_t tokens, choices, experts;
+};
+constexpr PermutationShape shapes[] = {{0, 2, 4}, {1, 1, 1}, {1, 3, 5}, {7, 2, 9}, {23, 4, 6}};
+
+class Permutation : public KernelTest {
+ protected:
+  // Uneven on purpose: few tokens reach the later experts, and expert 1 stays empty where there are more than two.
+  Tensor choose(const PermutationShape& shape) {
+    const RandomStream draws(7, "experts");
+    std::vector<double> chosen;
+    for (std::int64_t i = 0; i < shape.tokens * shape.choices; ++i) {
+      const double u = draws.uniform(i);
+      const double expert = std::floor(u * u * static_cast<double>(shape.experts));
+      chosen.push_back(expert == 1.0 && shape.experts > 2 ? 2.0 : expert);
+    }
+    return tensor_of(DType::int32, shape.tokens, shape.choices, chosen);
+  }
+  Tensor sorted_slots(const PermutationShape& shape) {
+    std::vector<std::int64_t> counts(shape.experts);
+    Tensor slots = poisoned(DType::int32, shape.tokens, shape.choices);
+    sort_by_expert(context, choose(shape), counts, slots);
+    return slots;
+  }
+  void for_each_shape(const std::function<void(const PermutationShape&, DType, std::int64_t)>& check) {
+    for (const PermutationShape& shape : shapes) {
+      for (DType dtype : float_types) {
+        for (std::int64_t hidden : {1, 3, 17, 100, 256, 300}) {
+          SCOPED_TRACE(
+              fmt::format("{} tokens {} choices {} hidden {}", shape.tokens, shape.choices, hidden, name_of(dtype)));
+          check(shape, dtype, hidden);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+};
+
+TEST_F(Permutation, SortIsExpertMajorAndStable) {
+  for (const PermutationShape& shape : shapes) {
+    const Tensor indices = choose(shape);
+    const std::vector<double> chosen = doubles(indices);
+    std::vector<std::int64_t> counts(shape.experts, -1), expected_counts(shape.experts);
+    Tensor slots = poisoned(DType::int32, shape.tokens, shape.choices);
+    sort_by_expert(context, indices, counts, slots);
+
+    std::vector<std::size_t> order(chosen.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return chosen[a] < chosen[b]; });
+    std::vector<double> expected(chosen.size());
+    for (std::size_t place = 0; place < order.size(); ++place) expected[order[place]] = static_cast<double>(place);
+    for (double expert : chosen) ++expected_counts[static_cast<std::size_t>(expert)];
+    EXPECT_EQ(doubles(slots), expected);
+    EXPECT_EQ(counts, expected_counts);
+  }
+}
+
+TEST_F(Permutation, SortRefusesAnExpertOutsideTheRange) {
+  std::vector<std::int64_t> counts(3);
+  Tensor slots = poisoned(DType::int32, 1, 2);
+  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {0, 3}), counts, slots), Error);
+  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {-1, 0}), counts, slots), Error);
+}
+
+TEST_F(Permutation, PermuteCopiesEachTokenToItsSlots) {
+  for_each_shape([&](const PermutationShape& shape, DType dtype, std::int64_t hidden) {
+    const Tensor x = random("x", dtype, shape.tokens, hidden), slots = sorted_slots(shape);
+    Tensor permuted = poisoned(dtype, shape.tokens * shape.choices, hidden);
+    permute_rows(context, x, slots, permuted);
+    const std::vector<double> values = doubles(x), slot = doubles(slots), moved = doubles(permuted);
+    for (std::size_t choice = 0; choice < slot.size(); ++choice) {
+      for (std::int64_t i = 0; i < hidden; ++i) {
+        const std::size_t at = static_cast<std::size_t>(slot[choice]) * hidden + i;
+        ASSERT_EQ(moved[at], values[choice / shape.choices * hidden + i]);
+      }
+    }
+  });
+}
+
+// With one choice a token, unpermuting without weights onto zero is the inverse, to the bit; with two it doubles.
+TEST_F(Permutation, UnpermuteUndoesPermute) {
+  for (std::int64_t choices : {1, 2}) {
+    for (DType dtype : float_types) {
+      const PermutationShape shape{31, choices, 5};
+      const Tensor x = random("x", dtype, shape.tokens, 17), slots = sorted_slots(shape);
+      Tensor permuted = poisoned(dtype, shape.tokens * choices, 17), y = zeros(dtype, shape.tokens, 17);
+      permute_rows(context, x, slots, permuted);
+      unpermute_rows(context, permuted, slots, {}, y);
+      std::vector<double> expected = doubles(x);
+      for (double& value : expected) value *= static_cast<double>(choices);
+      EXPECT_EQ(doubles(y), expected);
+    }
+  }
+}
+
+TEST_F(Permutation, UnpermuteAddsTheWeightedSum) {
+  for_each_shape([&](const PermutationShape& shape, DType dtype, std::int64_t hidden) {
+    const Tensor slots = sorted_slots(shape);
+    const Tensor permuted = random("permuted", dtype, shape.tokens * shape.choices, hidden);
+    for (bool weighted : {false, true}) {
+      const Tensor weights = weighted ? random("weights", DType::float32, shape.tokens, shape.choices) : Tensor();
+      Tensor y = random("y", dtype, shape.tokens, hidden);
+      const std::vector<double> slot = doubles(slots), rows = doubles(permuted);
+      const std::vector<double> weight = weighted ? doubles(weights) : std::vector<double>(slot.size(), 1.0);
+      std::vector<double> expected = doubles(y), magnitude;
+      for (double value : expected) magnitude.push_back(std::abs(value));
+      unpermute_rows(context, permuted, slots, weights, y);
+      for (std::size_t choice = 0; choice < slot.size(); ++choice) {
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          const std::size_t to = choice / shape.choices * hidden + i;
+          const double term = weight[choice] * rows[static_cast<std::size_t>(slot[choice]) * hidden + i];
+          expected[to] += term;
+          magnitude[to] += std::abs(term);
+        }
+      }
+      // One product and at most one addition a choice, one addition to y.
+      for (double& value : magnitude) value *= (static_cast<double>(shape.choices) + 2.0) * float_roundoff;
+      expect_close(y, expected, magnitude);
+    }
+  });
+}
+
+TEST_F(Permutation, UnpermuteBackwardMatchesItsDefinition) {
+  for_each_shape([&](const PermutationShape& shape, DType dtype, std::int64_t hidden) {
+    const std::int64_t rows = shape.tokens * shape.choices;
+    const Tensor slots = sorted_slots(shape), dy = random("dy", dtype, shape.tokens, hidden);
+    const Tensor permuted = random("permuted", dtype, rows, hidden);
+    const Tensor weights = random("weights", DType::float32, shape.tokens, shape.choices);
+    Tensor dpermuted = poisoned(dtype, rows, hidden);
+    Tensor dweights = poisoned(DType::float32, shape.tokens, shape.choices);
+    unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
+
+    const std::vector<double> slot = doubles(slots), gradient = doubles(dy), value = doubles(permuted);
+    const std::vector<double> weight = doubles(weights);
+    std::vector<double> expected(rows * hidden), error(rows * hidden), expected_weights(rows), weight_error(rows);
+    for (std::int64_t choice = 0; choice < rows; ++choice) {
+      double magnitude = 0.0;
+      for (std::int64_t i = 0; i < hidden; ++i) {
+        const double out = gradient[choice / shape.choices * hidden + i];
+        const std::size_t at = static_cast<std::size_t>(slot[choice]) * hidden + i;
+        expected[at] = weight[choice] * out;
+        error[at] = float_roundoff * std::abs(expected[at]);
+        expected_weights[choice] += out * value[at];
+        magnitude += std::abs(out * value[at]);
+      }
+      weight_error[choice] = (hidden / 16.0 + 6.0) * float_roundoff * magnitude;
+    }
+    expect_close(dpermuted, expected, error);
+    expect_close(dweights, expected_weights, weight_error);
+  });
+}
+
+TEST_F(Permutation, MoveBlocksReordersRowsAndLeavesTheRest) {
+  const std::vector<std::int64_t> from = {0, 2, 2, 5}, to = {4, 0, 9, 1}, counts = {2, 0, 3, 3};
+  for (DType dtype : float_types) {
+    for (std::int64_t hidden : odd_sizes) {
+      const Tensor source = random("source", dtype, 8, hidden);
+      Tensor destination = random("destination", dtype, 12, hidden);
+      const std::vector<double> values = doubles(source);
+      std::vector<double> expected = doubles(destination);
+      for (std::size_t block = 0; block < counts.size(); ++block) {
+        for (std::int64_t i = 0; i < counts[block] * hidden; ++i) {
+          expected[to[block] * hidden + i] = values[from[block] * hidden + i];
+        }
+      }
+      move_blocks(context, source, from, to, counts, destination);
+      EXPECT_EQ(doubles(destination), expected);
+    }
+  }
+  const Tensor source = random("source", DType::float32, 8, 3);
+  Tensor destination = poisoned(DType::float32, 10, 3);
+  EXPECT_THROW(move_blocks(context, source, from, to, counts, destination), Error);
+}
+
+}  // namespace
+}  // namespace weft
