@@ -1,9 +1,12 @@
 // A failing, missing or confused rank ends the run with an error that names it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <ctime>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -85,9 +88,7 @@ TEST(Failure, OfAnyTypeEndsTheRun) {
   expect_says(report.message, {"rank 1: ", "not a std::exception"});
 }
 
-TEST(Failure, AtAnyMomentNeverPullsABufferAwayFromItsReaders) {
-  // Storage that is returned to the system at once (large blocks are unmapped), and a failure that falls into every
-  // phase of the collectives and messages of the others.
+TEST(Failure, AtAnyMomentEndsAllRanksThatAreBusyWithEachOther) {
   for (int attempt = 0; attempt < 60; ++attempt) {
     const Report report = run(4, [&](Communicator& world) {
       const auto trio = world.split(world.rank() == 3 ? 1 : 0, 0, "trio");
@@ -107,6 +108,35 @@ TEST(Failure, AtAnyMomentNeverPullsABufferAwayFromItsReaders) {
     });
     ASSERT_EQ(report.message, "rank 3: enough");
   }
+}
+
+// Rank 2 fails while rank 1 copies a large message (fresh pages make that slow), and rank 0, woken from its barrier,
+// spoils the storage as it leaves.
+TEST(Failure, LetsAReceiveThatHasBegunReadTheWholeMessage) {
+  constexpr std::int64_t n = 40'000'000;
+  std::atomic<bool> begun{false};
+  const Report report = run(3, [&](Communicator& world) {
+    struct Spoiled {
+      std::vector<float> elements;
+      ~Spoiled() { std::fill(elements.rbegin(), elements.rend(), 2.0F); }
+    };
+    if (world.rank() == 0) {
+      Spoiled message{std::vector<float>(n, 1.0F)};
+      world.send(view_of(std::span(message.elements), n, 1), 1);
+      world.barrier();
+    } else if (world.rank() == 1) {
+      const auto copy = std::make_unique_for_overwrite<float[]>(n);
+      std::this_thread::sleep_for(milliseconds(200));
+      begun = true;
+      world.receive(TensorView(copy.get(), DType::float32, n, 1), 0);
+      EXPECT_EQ(std::count(copy.get(), copy.get() + n, 1.0F), n);
+    } else {
+      while (!begun) std::this_thread::sleep_for(milliseconds(1));
+      std::this_thread::sleep_for(milliseconds(3));
+      fail("enough");
+    }
+  });
+  EXPECT_EQ(report.message, "rank 2: enough");
 }
 
 TEST(Disagreement, OverTheOperationIsReportedOnAllRanks) {
