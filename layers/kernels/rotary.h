@@ -33,7 +33,7 @@ void rotary_table(const RotaryOptions& options, TensorView table);
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
 // From the gradient of `rotated` to that of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm
-// [head_dim, 1] float32 are added to; without it they are empty.
+// [head_dim, 1] float32 are added to; without it they are empty, and so may be `qkv`.
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm);

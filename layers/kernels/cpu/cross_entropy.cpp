@@ -29,7 +29,7 @@ WEFT_MULTIVERSION float exponential_sum(const float* logits, float maximum, std:
 template <typename T>
 WEFT_INLINE void softmax_gradient(const float* logits, float maximum, float factor, T* gradient, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) gradient[i] = T(factor * exponential(logits[i] - maximum));
+  for (std::int64_t i = 0; i < count; ++i) assign(gradient[i], factor * exponential(logits[i] - maximum));
 }
 WEFT_MULTIVERSION void write_gradient(const float* logits, float maximum, float factor, float* gradient,
                                       std::int64_t count) {
@@ -60,7 +60,7 @@ double gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTenso
     // Computed before the row is written, which may be the logits themselves, and rounded once.
     const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
     write_gradient(row, row_maximum, factor / sum, gradient, columns);
-    if (target >= 0) gradient[target] = T(at_target);
+    if (target >= 0) assign(gradient[target], at_target);
   }
   return loss;
 }

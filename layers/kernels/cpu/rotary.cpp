@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "parallel/runtime/multiversion.h"
+#include "layers/kernels/cpu/vector_math.h"
 
 namespace weft {
 namespace {
@@ -38,8 +38,8 @@ WEFT_INLINE void turn(Halves<const T> x, Angles angles, std::int64_t half, Halve
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
     const float first(x.first[i]), second(x.second[i]);
-    y.first[i] = T(first * angles.cosines[i] - second * angles.sines[i]);
-    y.second[i] = T(second * angles.cosines[i] + first * angles.sines[i]);
+    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
+    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
   }
 }
 
@@ -51,8 +51,8 @@ WEFT_INLINE void normalise_and_turn(Halves<const T> x, Halves<const T> weight, A
   for (std::int64_t i = 0; i < half; ++i) {
     const float first = float(x.first[i]) * inverse * float(weight.first[i]);
     const float second = float(x.second[i]) * inverse * float(weight.second[i]);
-    y.first[i] = T(first * angles.cosines[i] - second * angles.sines[i]);
-    y.second[i] = T(second * angles.cosines[i] + first * angles.sines[i]);
+    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
+    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
   }
 }
 
@@ -61,8 +61,8 @@ WEFT_INLINE void turn_back(Halves<const T> dy, Angles angles, std::int64_t half,
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
     const float first(dy.first[i]), second(dy.second[i]);
-    dx.first[i] = T(first * angles.cosines[i] + second * angles.sines[i]);
-    dx.second[i] = T(second * angles.cosines[i] - first * angles.sines[i]);
+    assign(dx.first[i], first * angles.cosines[i] + second * angles.sines[i]);
+    assign(dx.second[i], second * angles.cosines[i] - first * angles.sines[i]);
   }
 }
 
@@ -91,8 +91,8 @@ WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, H
     const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
     const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
     const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
-    dx.first[i] = T(inverse * (gradient_first * float(weight.first[i]) - normal_first * mean));
-    dx.second[i] = T(inverse * (gradient_second * float(weight.second[i]) - normal_second * mean));
+    assign(dx.first[i], inverse * (gradient_first * float(weight.first[i]) - normal_first * mean));
+    assign(dx.second[i], inverse * (gradient_second * float(weight.second[i]) - normal_second * mean));
   }
 }
 
@@ -202,7 +202,7 @@ void backward_tokens(const RotaryOptions& options, ConstTensorView drotated, Con
   const std::int64_t keys = heads.query_heads * heads.head_dim, values = keys + heads.key_value_heads * heads.head_dim;
   TokenHeads<T> token(options, q_norm, k_norm);
   const T* dy = drotated.as<T>().data();
-  const T* x = qkv.as<T>().data();
+  const T* x = (qkv.empty() ? drotated : qkv).as<T>().data();
   T* dx = dqkv.as<T>().data();
   float* dq_weight = dq_norm.as<float>().data();
   float* dk_weight = dk_norm.as<float>().data();
@@ -257,10 +257,11 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm) {
   PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  check(options, qkv, dqkv);
-  require(drotated.rows() == qkv.rows() && drotated.columns() == qkv.columns(), "one gradient an element of qkv");
+  check(options, drotated, dqkv);
+  require(qkv.size() == drotated.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
+          "one gradient an element of qkv");
   require(dq_norm.size() == q_norm.size() && dk_norm.size() == k_norm.size(), "one gradient a norm weight");
-  if (qkv.dtype() == DType::bfloat16) {
+  if (drotated.dtype() == DType::bfloat16) {
     backward_tokens<bfloat16>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   } else {
     backward_tokens<float>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);

@@ -1,0 +1,122 @@
+#include "layers/kernels/cpu/attention_blocks.h"
+
+#include <limits>
+
+#include "layers/kernels/cpu/vector_math.h"
+
+namespace weft {
+namespace {
+
+template <typename T>
+WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, const float* scores, T* probabilities,
+                              RunningSoftmax softmax, float* out, std::int64_t head_dim) {
+  const bool first = block.first_column == 0;
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const std::int64_t visible = block.visible(r);
+    const float* score = scores + r * block.columns;
+    T* probability = probabilities + r * block.columns;
+    const float before = first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
+    float maximum = before;
+#pragma omp simd reduction(max : maximum)
+    for (std::int64_t c = 0; c < visible; ++c) maximum = score[c] > maximum ? score[c] : maximum;
+    const float shift = scale * maximum;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t c = 0; c < visible; ++c) {
+      const float value = exponential(scale * score[c] - shift);
+      assign(probability[c], value);
+      sum += value;
+    }
+    for (std::int64_t c = visible; c < block.columns; ++c) assign(probability[c], 0.0f);
+    softmax.maximum[r] = maximum;
+    if (first) {
+      softmax.sum[r] = sum;
+    } else {
+      const float factor = exponential(scale * (before - maximum));
+      softmax.sum[r] = softmax.sum[r] * factor + sum;
+      float* row = out + r * head_dim;
+#pragma omp simd
+      for (std::int64_t i = 0; i < head_dim; ++i) row[i] *= factor;
+    }
+  }
+}
+
+template <typename T>
+WEFT_INLINE void gradient_rows(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+                               const float* dprobabilities, T* probabilities, T* dscores) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const std::int64_t visible = block.visible(r), begin = r * block.columns;
+    const float log_sum_exp = rows.log_sum_exp[r * rows.stride], product = rows.product[r];
+#pragma omp simd
+    for (std::int64_t c = begin; c < begin + visible; ++c) {
+      const float probability = exponential(scale * scores[c] - log_sum_exp);
+      const float dscore = scale * probability * (dprobabilities[c] - product);
+      assign(probabilities[c], probability);
+      assign(dscores[c], dscore);
+    }
+    for (std::int64_t c = begin + visible; c < begin + block.columns; ++c) {
+      assign(probabilities[c], 0.0f);
+      assign(dscores[c], 0.0f);
+    }
+  }
+}
+
+template <typename T>
+WEFT_INLINE void store(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, T* to,
+                       std::int64_t stride) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float factor = factors == nullptr ? 1.0f : factors[r];
+#pragma omp simd
+    for (std::int64_t i = 0; i < columns; ++i) assign(to[r * stride + i], from[r * columns + i] * factor);
+  }
+}
+
+template <typename T>
+WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64_t rows, std::int64_t columns,
+                              float* products) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t i = 0; i < columns; ++i) {
+      sum += static_cast<float>(a.data[r * a.stride + i]) * static_cast<float>(b.data[r * b.stride + i]);
+    }
+    products[r] = sum;
+  }
+}
+
+}  // namespace
+
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, const float* scores, float* probabilities,
+                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+}
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, const float* scores, bfloat16* probabilities,
+                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+}
+WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+                                      const float* dprobabilities, float* probabilities, float* dscores) {
+  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
+}
+WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+                                      const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores) {
+  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
+}
+WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
+                                  float* to, std::int64_t stride) {
+  store(from, factors, rows, columns, to, stride);
+}
+WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
+                                  bfloat16* to, std::int64_t stride) {
+  store(from, factors, rows, columns, to, stride);
+}
+WEFT_MULTIVERSION void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows,
+                                     std::int64_t columns, float* products) {
+  row_products(a, b, rows, columns, products);
+}
+WEFT_MULTIVERSION void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows,
+                                     std::int64_t columns, float* products) {
+  row_products(a, b, rows, columns, products);
+}
+
+}  // namespace weft

@@ -1,0 +1,126 @@
+// Attention works on one block of scores at a time: some rows of one query head against some keys. The products of a
+// block go to the library; what is done to its rows in between is here. T is the dtype of q, k and v.
+#pragma once
+
+#include <algorithm>
+
+#include "layers/kernels/attention.h"
+#include "layers/kernels/cpu/library_products.h"
+
+namespace weft {
+
+// Narrow query blocks waste little on the masked side of the diagonal; wide key blocks make few, large products.
+inline constexpr std::int64_t query_block = 64;
+inline constexpr std::int64_t key_block = 256;
+
+// Row r, the query at position `first_row + r`, sees the columns up to its own position.
+struct ScoreBlock {
+  std::int64_t first_row = 0, rows = 0;
+  std::int64_t first_column = 0, columns = 0;
+
+  std::int64_t visible(std::int64_t row) const { return std::min(columns, first_row + row + 1 - first_column); }
+};
+
+// Calls `visit` with the blocks of one stripe of queries, keys ascending.
+template <typename Visit>
+void for_each_block(std::int64_t first_row, std::int64_t rows, Visit visit) {
+  for (std::int64_t column = 0; column < first_row + rows; column += key_block) {
+    visit(ScoreBlock{first_row, rows, column, std::min(key_block, first_row + rows - column)});
+  }
+}
+
+// Softmax of a stripe while its key blocks arrive (Milakov and Gimelshein 2018): largest score and sum of exponentials
+// so far, for each row.
+struct RunningSoftmax {
+  float* maximum = nullptr;
+  float* sum = nullptr;
+};
+
+// Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales what `out` [rows,
+// head_dim] holds of earlier blocks to the new maximum. `probabilities` may be `scores`.
+void softmax_block(const ScoreBlock& block, float scale, const float* scores, float* probabilities,
+                   RunningSoftmax softmax, float* out, std::int64_t head_dim);
+void softmax_block(const ScoreBlock& block, float scale, const float* scores, bfloat16* probabilities,
+                   RunningSoftmax softmax, float* out, std::int64_t head_dim);
+
+// probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
+// beyond the diagonal, `product` being sum(dout * out) of the row. Results may lie on `scores` and `dprobabilities`.
+struct RowStatistics {
+  const float* log_sum_exp = nullptr;  // row r at r * stride
+  std::int64_t stride = 0;
+  const float* product = nullptr;
+};
+void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+                    const float* dprobabilities, float* probabilities, float* dscores);
+void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+                    const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores);
+
+// to[r] = from[r] * factors[r] for rows of `columns` elements; null factors are ones. `from` is dense.
+void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, float* to,
+                std::int64_t stride);
+void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, bfloat16* to,
+                std::int64_t stride);
+// products[r] = sum over the row of a * b.
+void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows, std::int64_t columns,
+                   float* products);
+void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows, std::int64_t columns,
+                   float* products);
+
+template <typename T>
+StridedMatrix<T> rows_from(StridedMatrix<T> matrix, std::int64_t row) {
+  return {matrix.data + row * matrix.stride, matrix.stride};
+}
+
+// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; bfloat16 ones are dense (`pack_head`).
+inline void block_product(KernelContext&, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a,
+                          Transpose transpose_a, StridedMatrix<float> b, Transpose transpose_b, float* c,
+                          bool accumulate) {
+  strided_product(m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
+}
+inline void block_product(KernelContext& context, std::int64_t m, std::int64_t n, std::int64_t k,
+                          StridedMatrix<bfloat16> a, Transpose transpose_a, StridedMatrix<bfloat16> b,
+                          Transpose transpose_b, float* c, bool accumulate) {
+  const auto view = [](StridedMatrix<bfloat16> matrix, Transpose transpose, std::int64_t rows, std::int64_t columns) {
+    if (transpose == Transpose::yes) std::swap(rows, columns);
+    return ConstTensorView(matrix.data, DType::bfloat16, rows, columns);
+  };
+  context.products.multiply(view(a, transpose_a, m, k), transpose_a, view(b, transpose_b, k, n), transpose_b,
+                            TensorView(c, DType::float32, m, n), accumulate);
+}
+
+// A head as a factor of products. float32 is read where it lies; bfloat16 is copied into `workspace`, because the
+// products of that dtype take dense factors.
+inline StridedMatrix<float> pack_head(StridedMatrix<float> head, std::int64_t, std::int64_t, float*) {
+  return head;
+}
+inline StridedMatrix<bfloat16> pack_head(StridedMatrix<bfloat16> head, std::int64_t rows, std::int64_t head_dim,
+                                         bfloat16* workspace) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(head.data + row * head.stride, head_dim, workspace + row * head_dim);
+  }
+  return {workspace, head_dim};
+}
+
+// Storage of one head for pack_head, none for float32.
+template <typename T>
+Tensor allocate_packed_head(KernelContext& context, const HeadShape& heads) {
+  const std::int64_t rows = dtype_of<T> == DType::float32 ? 0 : heads.sequence_length;
+  return context.ledger.allocate(Bucket::workspace, dtype_of<T>, rows, heads.head_dim);
+}
+
+// A block in the dtype of the products: the float32 block itself, or another tensor beside it.
+template <typename T>
+struct FactorBlock {
+  FactorBlock(KernelContext& context, Tensor& block) {
+    if constexpr (dtype_of<T> == DType::float32) {
+      data = block.as<float>().data();
+    } else {
+      storage = context.ledger.allocate(Bucket::workspace, dtype_of<T>, block.rows(), block.columns());
+      data = storage.as<T>().data();
+    }
+  }
+  Tensor storage;
+  T* data = nullptr;
+};
+
+}  // namespace weft
