@@ -1,0 +1,127 @@
+#include "layers/load_balance.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "layers/kernels/cpu/lane_sum.h"
+#include "layers/kernels/cpu/vector_math.h"
+
+namespace weft {
+namespace {
+
+// As in routing: sigmoids that all underflow divide by this instead of zero.
+constexpr float smallest_sum = 1e-20f;
+
+WEFT_INLINE float sum_of(const float* values, std::int64_t count) {
+  return lane_sum(
+      count, [values](std::int64_t i) __attribute__((always_inline)) { return values[i]; });
+}
+
+WEFT_MULTIVERSION void add_scores(const float* scores, std::int64_t experts, bool normalise, float* sums) {
+  const float inverse = normalise ? 1.0f / (sum_of(scores, experts) + smallest_sum) : 1.0f;
+#pragma omp simd
+  for (std::int64_t e = 0; e < experts; ++e) sums[e] += scores[e] * inverse;
+}
+
+// With p = s / Z, Z the sum of s, and a loss of gradient c_e in p_e: dp_j/ds_e = (delta_je - p_j) / Z, hence
+//   ds_e = (c_e - sum over j of c_j p_j) / Z.
+WEFT_MULTIVERSION void add_score_gradient(const float* scores, const float* counts, std::int64_t experts,
+                                          bool normalise, float factor, float* dscores) {
+  float inverse = 1.0f, mean = 0.0f;
+  if (normalise) {
+    inverse = 1.0f / (sum_of(scores, experts) + smallest_sum);
+    mean = inverse * lane_sum(
+                         experts, [=](std::int64_t e) __attribute__((always_inline)) { return counts[e] * scores[e]; });
+  }
+#pragma omp simd
+  for (std::int64_t e = 0; e < experts; ++e) dscores[e] += factor * inverse * (counts[e] - mean);
+}
+
+// d(lse^2)/dl_e = 2 lse softmax(l)_e. Returns the log-sum-exp of the row.
+WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t experts, float factor, float* dlogits) {
+  float largest = logits[0];
+#pragma omp simd reduction(max : largest)
+  for (std::int64_t e = 0; e < experts; ++e) largest = logits[e] > largest ? logits[e] : largest;
+  const float sum = lane_sum(
+      experts, [=](std::int64_t e) __attribute__((always_inline)) { return exponential(logits[e] - largest); });
+  const double log_sum_exp = static_cast<double>(largest) + std::log(static_cast<double>(sum));
+  const float scale = 2.0f * factor * static_cast<float>(log_sum_exp) / sum;
+#pragma omp simd
+  for (std::int64_t e = 0; e < experts; ++e) dlogits[e] += scale * exponential(logits[e] - largest);
+  return log_sum_exp;
+}
+
+void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences) {
+  require(slice.sequence_length > 0 && slice.first_token >= 0 &&
+              slice.first_token + tokens <= sequences * slice.sequence_length,
+          "a slice lies inside the sequences of its microbatch");
+}
+
+}  // namespace
+
+void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+                       TokenSlice slice, TensorView counts, TensorView score_sums) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
+  require(indices.rows() == tokens, "every token has its choices");
+  require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
+          "statistics have one row a sequence and one column an expert");
+  require_slice(slice, tokens, counts.rows());
+  float* count = counts.as<float>().data();
+  float* sums = score_sums.as<float>().data();
+  std::fill_n(count, counts.size(), 0.0f);
+  std::fill_n(sums, score_sums.size(), 0.0f);
+  const float* score = scores.as<float>().data();
+  const std::int32_t* chosen = indices.as<std::int32_t>().data();
+  for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices) {
+    const std::int64_t begin = (slice.first_token + token) / slice.sequence_length * experts;
+    add_scores(score, experts, scoring == Scoring::sigmoid, sums + begin);
+    for (std::int64_t k = 0; k < choices; ++k) count[begin + chosen[k]] += 1.0f;
+  }
+}
+
+double auxiliary_loss(ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                      std::int64_t sequence_length) {
+  require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
+  const auto count = counts.as<float>(), sums = score_sums.as<float>();
+  double sum = 0.0;
+  for (std::size_t i = 0; i < count.size(); ++i) sum += static_cast<double>(count[i]) * static_cast<double>(sums[i]);
+  const auto length = static_cast<double>(sequence_length);
+  return static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length) * sum;
+}
+
+void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+                             TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = scores.rows(), experts = scores.columns();
+  require(dscores.rows() == tokens && dscores.columns() == experts, "a gradient has the shape of its tensor");
+  require(counts.columns() == experts, "every expert has a count");
+  require_slice(slice, tokens, counts.rows());
+  const auto length = static_cast<double>(slice.sequence_length);
+  const double scale = static_cast<double>(experts) / (static_cast<double>(choices) * length * length);
+  const auto scaled_factor = static_cast<float>(static_cast<double>(factor) * scale);
+  const float* score = scores.as<float>().data();
+  const float* count = counts.as<float>().data();
+  float* gradient = dscores.as<float>().data();
+  for (std::int64_t token = 0; token < tokens; ++token, score += experts, gradient += experts) {
+    const std::int64_t begin = (slice.first_token + token) / slice.sequence_length * experts;
+    add_score_gradient(score, count + begin, experts, scoring == Scoring::sigmoid, scaled_factor, gradient);
+  }
+}
+
+double z_loss(KernelContext& context, ConstTensorView logits, float factor, TensorView dlogits) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t experts = logits.columns();
+  require(dlogits.rows() == logits.rows() && dlogits.columns() == experts, "a gradient has the shape of its tensor");
+  if (logits.empty()) return 0.0;
+  const float* logit = logits.as<float>().data();
+  float* gradient = dlogits.as<float>().data();
+  double sum = 0.0;
+  for (std::int64_t token = 0; token < logits.rows(); ++token, logit += experts, gradient += experts) {
+    const double log_sum_exp = add_z_gradient(logit, experts, factor, gradient);
+    sum += log_sum_exp * log_sum_exp;
+  }
+  return sum;
+}
+
+}  // namespace weft

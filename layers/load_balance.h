@@ -1,0 +1,35 @@
+// Auxiliary losses of a router. Their statistics are taken sequence by sequence, so that neither the size of a
+// microbatch nor the layout changes the objective. All float32 and int32; T tokens of this rank, E experts, K choices a
+// token, S tokens a sequence.
+#pragma once
+
+#include "layers/kernels/context.h"
+#include "layers/model_config.h"
+
+namespace weft {
+
+// Which tokens of the microbatch a rank holds: row t is token first_token + t, of sequence (first_token + t) / S. Under
+// sequence parallelism a slice may begin and end inside a sequence.
+struct TokenSlice {
+  std::int64_t first_token = 0;
+  std::int64_t sequence_length = 0;
+};
+
+// scores [T, E] and indices [T, K] as route_forward gives them. counts [sequences, E] float32: the choices of each
+// expert in each sequence. score_sums [sequences, E]: sums over tokens of the scores, which are divided by their sum
+// over experts when they are sigmoids. Both are overwritten with this slice's share; the sum over the tensor group
+// makes them whole.
+void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+                       TokenSlice slice, TensorView counts, TensorView score_sums);
+// From whole statistics: the sum over sequences of E / (K S^2) * sum over e of score_sums[e] * counts[e], which is one
+// a sequence when routing is uniform (Fedus et al. 2021, Switch Transformers).
+double auxiliary_loss(ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                      std::int64_t sequence_length);
+// dscores [T, E] += factor * gradient of auxiliary_loss, for the tokens of this slice. `counts` is whole and constant.
+void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+                             TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
+
+// The sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE); dlogits [T, E] += factor * its gradient.
+double z_loss(KernelContext& context, ConstTensorView logits, float factor, TensorView dlogits);
+
+}  // namespace weft

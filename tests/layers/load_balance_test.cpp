@@ -1,0 +1,223 @@
+#include "layers/load_balance.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "layers/kernels/routing.h"
+#include "tests/layers/kernel_fixture.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t sequence_length = 6, sequences = 3, tokens = sequences * sequence_length, choices = 2;
+constexpr std::int64_t expert_counts[] = {2, 3, 17, 100};
+constexpr Scoring scorings[] = {Scoring::softmax, Scoring::sigmoid};
+
+struct Statistics {
+  Tensor counts, score_sums;
+};
+
+class LoadBalance : public KernelTest {
+ protected:
+  // Scores and choices of random logits.
+  void route(std::int64_t experts, Scoring scoring) {
+    const Tensor logits = random("logits", DType::float32, tokens, experts);
+    scores = poisoned(DType::float32, tokens, experts);
+    indices = poisoned(DType::int32, tokens, choices);
+    Tensor weights = poisoned(DType::float32, tokens, choices);
+    route_forward(context, logits, scoring, true, scores, indices, weights);
+  }
+  Statistics statistics(Scoring scoring, std::int64_t first_token, std::int64_t count) {
+    Statistics result{poisoned(DType::float32, sequences, scores.columns()),
+                      poisoned(DType::float32, sequences, scores.columns())};
+    expert_statistics(context, scores.view().rows_from(first_token, count),
+                      indices.view().rows_from(first_token, count), scoring, {first_token, sequence_length},
+                      result.counts, result.score_sums);
+    return result;
+  }
+  template <typename Check>
+  void for_each_case(Check check) {
+    for (std::int64_t experts : expert_counts) {
+      for (Scoring scoring : scorings) {
+        SCOPED_TRACE(fmt::format("{} experts, {}", experts, scoring == Scoring::softmax ? "softmax" : "sigmoid"));
+        route(experts, scoring);
+        check(experts, scoring);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  Tensor scores, indices;
+};
+
+std::vector<double> normalised(std::vector<double> row, Scoring scoring) {
+  const double sum = scoring == Scoring::sigmoid ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
+  for (double& score : row) score /= sum;
+  return row;
+}
+
+TEST_F(LoadBalance, StatisticsMatchReference) {
+  for_each_case([&](std::int64_t experts, Scoring scoring) {
+    const Statistics kernel = statistics(scoring, 0, tokens);
+    const std::vector<double> score = doubles(scores), chosen = doubles(indices);
+    std::vector<double> counts(sequences * experts), sums(sequences * experts), error;
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const std::int64_t begin = token / sequence_length * experts;
+      const auto row = score.begin() + token * experts;
+      const std::vector<double> probability = normalised({row, row + experts}, scoring);
+      for (std::int64_t e = 0; e < experts; ++e) sums[begin + e] += probability[e];
+      for (std::int64_t k = 0; k < choices; ++k)
+        ++counts[begin + static_cast<std::int64_t>(chosen[token * choices + k])];
+    }
+    // A positive sum over tokens of quotients by a positive sum over experts.
+    const double relative = (sequence_length + experts / 16.0 + 8.0) * float_roundoff;
+    for (double sum : sums) error.push_back(relative * sum);
+    EXPECT_EQ(doubles(kernel.counts), counts);
+    expect_close(kernel.score_sums, sums, error);
+  });
+}
+
+TEST_F(LoadBalance, UniformRoutingCostsOneASequenceAndCollapseTheNumberOfExperts) {
+  constexpr std::int64_t experts = 4;
+  // Six tokens of two choices give every one of four experts three choices.
+  std::vector<double> round_robin;
+  for (std::int64_t i = 0; i < tokens * choices; ++i) round_robin.push_back(static_cast<double>(i % experts));
+  indices = tensor_of(DType::int32, tokens, choices, round_robin);
+  // Sigmoids need not sum to one, only be equal.
+  for (const auto& [scoring, score] : {std::pair(Scoring::softmax, 0.25), std::pair(Scoring::sigmoid, 0.5)}) {
+    scores = tensor_of(DType::float32, tokens, experts, std::vector<double>(tokens * experts, score));
+    const Statistics uniform = statistics(scoring, 0, tokens);
+    EXPECT_DOUBLE_EQ(auxiliary_loss(uniform.counts, uniform.score_sums, choices, sequence_length), sequences);
+  }
+  // All scores on expert 0 and one choice a token, of expert 0.
+  std::vector<double> one_hot(tokens * experts);
+  for (std::int64_t token = 0; token < tokens; ++token) one_hot[token * experts] = 1.0;
+  scores = tensor_of(DType::float32, tokens, experts, one_hot);
+  indices = zeros(DType::int32, tokens, 1);
+  const Statistics collapsed = statistics(Scoring::softmax, 0, tokens);
+  EXPECT_DOUBLE_EQ(auxiliary_loss(collapsed.counts, collapsed.score_sums, 1, sequence_length), sequences * experts);
+}
+
+// A cut inside a sequence: what two ranks of a tensor group hold under sequence parallelism.
+TEST_F(LoadBalance, SlicesAddUpToTheWhole) {
+  constexpr std::int64_t cut = 8;
+  for_each_case([&](std::int64_t experts, Scoring scoring) {
+    const Statistics whole = statistics(scoring, 0, tokens);
+    const Statistics first = statistics(scoring, 0, cut), second = statistics(scoring, cut, tokens - cut);
+    std::vector<double> counts = doubles(first.counts), sums = doubles(first.score_sums), error;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i] += doubles(second.counts)[i];
+      sums[i] += doubles(second.score_sums)[i];
+      // The same terms in another order, each order off by at most its additions.
+      error.push_back(2.0 * sequence_length * float_roundoff * sums[i]);
+    }
+    EXPECT_EQ(doubles(whole.counts), counts);
+    expect_close(whole.score_sums, sums, error);
+
+    Tensor together = zeros(DType::float32, tokens, experts), apart = zeros(DType::float32, tokens, experts);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length}, choices, 0.3f, together);
+    for (const auto& [begin, count] : {std::pair(std::int64_t{0}, cut), std::pair(cut, tokens - cut)}) {
+      auxiliary_loss_backward(context, scores.view().rows_from(begin, count), whole.counts, scoring,
+                              {begin, sequence_length}, choices, 0.3f, apart.view().rows_from(begin, count));
+    }
+    EXPECT_EQ(doubles(apart), doubles(together));
+  });
+}
+
+TEST_F(LoadBalance, BackwardAddsTheFiniteDifference) {
+  constexpr double factor = 0.75;
+  for_each_case([&](std::int64_t experts, Scoring scoring) {
+    const Statistics whole = statistics(scoring, 0, tokens);
+    Tensor dscores = random("dscores", DType::float32, tokens, experts);
+    std::vector<double> expected = doubles(dscores), error;
+    const std::vector<double> score = doubles(scores), count = doubles(whole.counts);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length}, choices, factor, dscores);
+    const double scale = factor * static_cast<double>(experts) / (choices * sequence_length * sequence_length);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const auto counts_of_sequence = count.begin() + token / sequence_length * experts;
+      const std::vector<double> row(score.begin() + token * experts, score.begin() + (token + 1) * experts);
+      // The part of the loss that depends on the scores of this token.
+      const auto loss = [&](const std::vector<double>& x) {
+        const std::vector<double> probability = normalised(x, scoring);
+        return scale * std::inner_product(probability.begin(), probability.end(), counts_of_sequence, 0.0);
+      };
+      const double sum = scoring == Scoring::sigmoid ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
+      const double mean = scoring == Scoring::sigmoid ? loss(row) : 0.0;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        double& value = expected[token * experts + e];
+        const double terms = std::abs(value) + (scale * counts_of_sequence[e] + mean) / sum;
+        value += derivative(loss, row, e);
+        error.push_back((experts / 8.0 + 16.0) * float_roundoff * terms + 1e-11);
+      }
+    }
+    expect_close(dscores, expected, error);
+  });
+}
+
+TEST_F(LoadBalance, SoftmaxLossPullsTowardsBalanceThroughTheRouter) {
+  route(3, Scoring::softmax);
+  const Statistics whole = statistics(Scoring::softmax, 0, tokens);
+  Tensor dscores = zeros(DType::float32, tokens, 3), dlogits = poisoned(DType::float32, tokens, 3);
+  const Tensor no_dweights = zeros(DType::float32, tokens, choices);
+  auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length}, choices, 1.0f,
+                          dscores);
+  route_backward(context, no_dweights, dscores, scores, indices, Scoring::softmax, true, dlogits);
+  const std::vector<double> count = doubles(whole.counts), gradient = doubles(dlogits);
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const auto begin = count.begin() + token / sequence_length * 3;
+    const auto [least, most] = std::minmax_element(begin, begin + 3);
+    if (*least == *most) continue;
+    EXPECT_GT(gradient[token * 3 + (most - begin)], 0.0);
+    EXPECT_LT(gradient[token * 3 + (least - begin)], 0.0);
+  }
+}
+
+TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
+  constexpr double factor = 0.01;
+  for (std::int64_t rows : {0, 1, 5}) {
+    for (std::int64_t experts : odd_sizes) {
+      SCOPED_TRACE(fmt::format("{} x {}", rows, experts));
+      const Tensor logits = random("logits", DType::float32, rows, experts);
+      Tensor dlogits = random("dlogits", DType::float32, rows, experts);
+      const std::vector<double> logit = doubles(logits);
+      std::vector<double> expected = doubles(dlogits), error;
+      const double loss = z_loss(context, logits, factor, dlogits);
+      const auto square = [](const std::vector<double>& x) {
+        double sum = 0.0;
+        for (double value : x) sum += std::exp(value);
+        return std::log(sum) * std::log(sum);
+      };
+      double expected_loss = 0.0, loss_error = 0.0;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::vector<double> x(logit.begin() + row * experts, logit.begin() + (row + 1) * experts);
+        const auto [smallest, largest] = std::minmax_element(x.begin(), x.end());
+        // e^x within 4 u of an argument that carries a rounding of logit - maximum, and a positive sum: a relative
+        // error of the sum, an absolute one of its logarithm.
+        const double relative = (experts / 16.0 + 12.0 + (*largest - *smallest)) * float_roundoff;
+        const double log_sum_exp = std::sqrt(square(x));
+        expected_loss += square(x);
+        loss_error += (2.0 * log_sum_exp + 1.0) * relative;
+        for (std::int64_t e = 0; e < experts; ++e) {
+          double& value = expected[row * experts + e];
+          const double gradient = factor * derivative(square, x, e);
+          // An error of the logarithm weighs in full where the logarithm itself is near zero.
+          const double share = 2.0 * factor * relative;
+          error.push_back(4.0 * relative * std::abs(gradient) + share + 2.0 * float_roundoff * std::abs(value));
+          value += gradient;
+        }
+      }
+      EXPECT_NEAR(loss, expected_loss, loss_error + 1e-12);
+      expect_close(dlogits, expected, error);
+    }
+  }
+}
+
+TEST_F(LoadBalance, RefusesASliceOutsideItsSequences) {
+  route(3, Scoring::softmax);
+  EXPECT_THROW(expert_statistics(context, scores, indices, Scoring::softmax, {1, sequence_length},
+                                 poisoned(DType::float32, sequences, 3), poisoned(DType::float32, sequences, 3)),
+               Error);
+}
+
+}  // namespace
+}  // namespace weft
