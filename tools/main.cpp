@@ -1,2 +1,44 @@
+#include <fmt/format.h>
+
 #include <cstdio>
-int main() { std::puts("weft"); }
+#include <exception>
+
+#include "parallel/runtime/error.h"
+#include "tools/commands.h"
+
+namespace {
+
+constexpr int wrong_request = 2;
+constexpr int failed_run = 3;
+
+int run(int count, char** arguments) {
+  CLI::App program{"Weft trains hybrid dense/MoE language models."};
+  program.name("weft");
+  program.set_version_flag("--version", weft::version_text, "print versions and exit");
+  program.set_help_all_flag("--help-all", "print the help of every command");
+  program.require_subcommand(1);
+  weft::add_check_command(program);
+  weft::add_mesh_command(program);
+  try {
+    program.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    // Help and version end parsing in the same way, with exit code 0.
+    return program.exit(error) == 0 ? 0 : wrong_request;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    return run(count, arguments);
+  } catch (const weft::Error& error) {
+    const bool request = error.kind() == weft::ErrorKind::request;
+    fmt::print(stderr, "{}{}\n", request ? "" : "weft: ", error.what());
+    return request ? wrong_request : failed_run;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "weft: {}\n", error.what());
+    return failed_run;
+  }
+}

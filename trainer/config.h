@@ -19,10 +19,14 @@ struct RunConfig {
   std::string directory = "runs/run";
   std::uint64_t seed = 1234;
   std::int64_t steps = 100;
+
+  bool operator==(const RunConfig&) const = default;
 };
 
 struct PipelineConfig {
   std::string schedule = "1f1b";
+
+  bool operator==(const PipelineConfig&) const = default;
 };
 
 enum class ShardStrategy : std::uint8_t { full_shard, no_shard };
@@ -36,12 +40,15 @@ struct ShardPolicy {
 
   // reduction as a period: 0 for the last microbatch only.
   int reduce_every() const;
+  bool operator==(const ShardPolicy&) const = default;
 };
 
 struct PrecisionConfig {
   DType parameters = DType::float32;
   DType compute = DType::float32;
   DType reduction = DType::float32;
+
+  bool operator==(const PrecisionConfig&) const = default;
 };
 
 struct TrainingConfig {
@@ -49,6 +56,8 @@ struct TrainingConfig {
   std::int64_t global_batch_size = 8;
   std::int64_t microbatch_size = 1;
   double max_grad_norm = 1.0;  // 0: no clipping
+
+  bool operator==(const TrainingConfig&) const = default;
 };
 
 struct OptimizerConfig {
@@ -56,6 +65,8 @@ struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
 enum class Decay : std::uint8_t { constant, linear, cosine, wsd };
@@ -65,21 +76,26 @@ struct SchedulerConfig {
   Decay decay = Decay::constant;
   double min_lr_ratio = 0.1;
   std::int64_t decay_steps = 0;  // wsd: the length of the final decay; 0 means a tenth of the run
+
+  bool operator==(const SchedulerConfig&) const = default;
 };
 
 struct DataConfig {
   std::vector<std::string> train;
   std::string tokenizer = "byte";
+
+  bool operator==(const DataConfig&) const = default;
 };
 
+// The values given here are the defaults of a run file; there is no other list of them.
 struct Config {
   RunConfig run;
   ModelConfig model;
   std::string layers_text;  // model.layers as written
   Degrees parallelism;
   PipelineConfig pipeline;
-  ShardPolicy shard;                                // the default
-  std::map<Family, ShardPolicy> shard_by_family;    // every family of units, resolved
+  ShardPolicy shard;                              // the default
+  std::map<Family, ShardPolicy> shard_by_family;  // every family of units, resolved
   PrecisionConfig precision;
   TrainingConfig training;
   OptimizerConfig optimizer;
@@ -90,6 +106,7 @@ struct Config {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());
   }
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
+  bool operator==(const Config&) const = default;
 };
 
 }  // namespace weft

@@ -1,0 +1,23 @@
+// The commands of the program `weft`, one source file each. A command adds its options and does its work when CLI11
+// calls it back; it reports by throwing Error. Results go to standard output, messages to standard error.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "trainer/config_reader.h"
+
+namespace weft {
+
+void add_check_command(CLI::App& program);
+void add_mesh_command(CLI::App& program);
+
+// Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
+CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
+// What was given besides options of the command. Throws Error (request) for options that nobody knows.
+Overrides overrides_given_to(const CLI::App& command);
+
+// What `weft --version` prints.
+std::string version_text();
+
+}  // namespace weft

@@ -1,0 +1,24 @@
+#include <fmt/format.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "tools/commands.h"
+
+namespace weft {
+namespace {
+
+#if defined(__clang__)
+constexpr const char* compiler = "clang " __clang_version__;
+#else
+constexpr const char* compiler = "g++ " __VERSION__;
+#endif
+
+}  // namespace
+
+std::string version_text() {
+  const dnnl_version_t* dnnl = dnnl_version();
+  return fmt::format("weft {}\ncompiler: {}\noneDNN: {}.{}.{}\ncpu", WEFT_VERSION, compiler, dnnl->major, dnnl->minor,
+                     dnnl->patch);
+}
+
+}  // namespace weft

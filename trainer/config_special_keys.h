@@ -1,0 +1,19 @@
+// Keys of the schema that read more than a value into a field.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "trainer/config_schema.h"
+
+namespace weft::config_fields {
+
+ConfigKey layers_key();      // also fills in the blocks
+ConfigKey data_shard_key();  // explains why -1 does not work
+ConfigKey schedule_key();    // knows names of files
+// Keys of a family's policy, or of the default policy.
+std::vector<ConfigKey> shard_keys(std::optional<Family> family);
+ConfigKey betas_key();  // two fields
+ConfigKey train_key();  // a list
+
+}  // namespace weft::config_fields

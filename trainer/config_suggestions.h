@@ -1,0 +1,20 @@
+// What somebody may have meant: the nearest of the known words, by edit distance and by the names other trainers use.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+// Insertions, deletions and replacements of single bytes that turn one text into the other.
+std::size_t edit_distance(std::string_view left, std::string_view right);
+
+// The nearest of `words` when it is near enough to be a slip.
+std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& words);
+
+// The same for dotted paths. The last name counts most: "training.learning_rate" is near "optimizer.learning_rate".
+std::optional<std::string> nearest_path(std::string_view path, const std::vector<std::string>& paths);
+
+}  // namespace weft

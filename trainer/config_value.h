@@ -1,0 +1,63 @@
+// A value as somebody wrote it, with the place where it stands. What the readers of files and overrides hand to the
+// schema, which gives it a meaning.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace weft {
+
+// A file, or all overrides of the command line with one line each.
+struct SourceText {
+  std::string name;
+  std::vector<std::string> lines;
+  int order = 0;  // in which sources are reported
+  bool is_command_line = false;
+};
+
+// Lines and columns count from 1, columns in characters. Line 0 stands for the source as a whole.
+struct Place {
+  std::shared_ptr<const SourceText> source;
+  int line = 0;
+  int column = 0;
+  int width = 1;
+};
+
+struct TableMark {};  // a section or an inline table; its keys are entries of their own
+struct DateMark {};   // dates and times, which no key takes
+
+struct ConfigValue {
+  std::variant<bool, std::int64_t, double, std::string, std::vector<ConfigValue>, TableMark, DateMark> data;
+  Place place;
+};
+
+// One key or section; `path` is dotted: "model.moe.num_experts".
+struct ConfigEntry {
+  std::string path;
+  Place key;
+  ConfigValue value;
+
+  bool is_table() const { return std::holds_alternative<TableMark>(value.data); }
+};
+
+// What is wrong, and where.
+struct Fault {
+  Place place;
+  std::string text;
+};
+using Faults = std::vector<Fault>;
+
+// For messages: `the string "8"`, `an array`.
+std::string describe(const ConfigValue& value);
+
+// Values as TOML. Numbers keep every bit.
+std::string toml_text(bool value);
+std::string toml_text(std::int64_t value);
+std::string toml_text(double value);
+std::string toml_text(const std::string& value);
+std::string toml_text(const std::vector<std::string>& values);
+
+}  // namespace weft
