@@ -1,7 +1,5 @@
 #include "layers/attention.h"
 
-#include <numeric>
-
 #include "layers/kernels/attention.h"
 #include "layers/kernels/matrix_products.h"
 #include "layers/kernels/rms_norm.h"
@@ -29,9 +27,6 @@ class Attention final : public Segment {
     const ModelConfig& model = setup.model;
     heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
               setup.sequence_length};
-    rotary_.heads = heads_;
-    rotary_.theta = model.rope_theta;
-    rotary_.eps = static_cast<float>(model.rms_norm_eps);
 
     ParameterSpec norm = whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
     norm.tensor_replicated = true;
@@ -75,7 +70,7 @@ class Attention final : public Segment {
     const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
     kept->normed = activation(kernels, x.rows(), hidden);
     kept->inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[norm_weight], rotary_.eps, kept->normed, kept->inverse_rms);
+    rms_norm_forward(kernels, x, weights[norm_weight], static_cast<float>(setup_.model.rms_norm_eps), kept->normed, kept->inverse_rms);
 
     kept->qkv = activation(kernels, tokens, heads_.columns());
     {
@@ -84,7 +79,7 @@ class Attention final : public Segment {
                                 kept->qkv, false);
     }
     kept->rotated = activation(kernels, tokens, heads_.columns());
-    rotary_forward(kernels, rotary_, kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm), kept->rotated);
+    rotary_forward(kernels, rotary(context), kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm), kept->rotated);
     if (!setup_.model.qk_norm) kept->qkv.reset();
 
     kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
@@ -120,7 +115,7 @@ class Attention final : public Segment {
         fill(*gradient, 0.0f);
       }
     }
-    rotary_backward(kernels, rotary_, kept.dqkv, kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
+    rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
                     kept.dqkv, kept.dq_norm, kept.dk_norm);
 
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
@@ -162,6 +157,9 @@ class Attention final : public Segment {
   Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);
   }
+  RotaryOptions rotary(const LayerContext& context) const {
+    return {heads_, setup_.model.rope_theta, static_cast<float>(setup_.model.rms_norm_eps), context.rotary_table};
+  }
   ConstTensorView head_norm(Weights weights, Index index) const {
     return setup_.model.qk_norm ? weights[index] : ConstTensorView();
   }
@@ -169,7 +167,6 @@ class Attention final : public Segment {
   SegmentSetup setup_;
   std::string scope_, name_;
   HeadShape heads_;
-  RotaryOptions rotary_;
   std::vector<ParameterSpec> parameters_;
 };
 

@@ -2,7 +2,6 @@
 
 #include "layers/kernels/matrix_products.h"
 #include "layers/kernels/routing.h"
-#include "layers/load_balance.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
@@ -65,8 +64,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
       kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
-  expert_statistics(kernels, kept.scores, kept.indices, context.tensor.rank() * setup_.slice_tokens(),
-                    setup_.sequence_length, counts, score_sums);
+  expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
   context.tensor.all_reduce(kept.expert_counts);
   // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every tensor rank knows the
   // loss of the whole microbatch; it is counted once.
@@ -87,17 +85,17 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
     fill(dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
-    auxiliary_loss_backward(
-        kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences),
-        context.tensor.rank() * setup_.slice_tokens(), setup_.sequence_length, moe.num_experts_per_tok,
-        moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor, dscores);
+    const double factor =
+        moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
+    auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
+                            slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
   kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.loss_factor;
     context.report.moe[static_cast<std::size_t>(block_)].z_loss +=
-        factor * z_loss(kernels, kept.logits, factor, kept.dlogits);
+        factor * z_loss(kernels, kept.logits, static_cast<float>(factor), kept.dlogits);
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   kernels.products.multiply(kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);

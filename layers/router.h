@@ -3,8 +3,7 @@
 // microbatch size nor the layout changes the objective.
 #pragma once
 
-#include <optional>
-
+#include "layers/load_balance.h"
 #include "layers/segment.h"
 
 namespace weft {
@@ -33,6 +32,7 @@ class Router {
 
  private:
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
+  TokenSlice slice() const { return {setup_.tensor_rank * setup_.slice_tokens(), setup_.sequence_length}; }
   void balance(LayerContext& context, Kept& kept) const;
 
   SegmentSetup setup_;

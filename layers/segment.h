@@ -53,6 +53,7 @@ struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
   Communicator& expert;
+  ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport& report;
 };

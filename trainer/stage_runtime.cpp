@@ -22,6 +22,10 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
   first_unit_ =
       static_cast<int>(std::find_if(tables.units.begin(), tables.units.end(), of_stage) - tables.units.begin());
 
+  rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32,
+                                          planned_.rotary.heads.sequence_length, planned_.rotary.heads.head_dim);
+  rotary_table(planned_.rotary, rotary_table_);
+
   std::map<std::string, ParameterPlace> place_of;
   for (std::size_t u = 0; u < planned_.units.size(); ++u) {
     const PlannedUnit& unit = planned_.units[u];

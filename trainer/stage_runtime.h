@@ -53,12 +53,13 @@ class StageRuntime {
   std::size_t local_unit(int unit) const;
   std::vector<ConstTensorView> weights_of(std::size_t segment) const;
   std::vector<TensorView> gradients_of(std::size_t segment);
-  LayerContext context() { return {kernels_, groups_[Group::tp], groups_[Group::ep], loss_factor_, *report_}; }
+  LayerContext context() { return {kernels_, groups_[Group::tp], groups_[Group::ep], rotary_table_, loss_factor_, *report_}; }
 
   PlannedStage planned_;
   int first_segment_ = 0, first_unit_ = 0;
   RankGroups& groups_;
   KernelContext& kernels_;
+  Tensor rotary_table_;
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<std::unique_ptr<ReplicatedParameters>> replicated_;

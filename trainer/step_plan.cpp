@@ -123,6 +123,9 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   planned.stage = stage;
   planned.boundary = {config.precision.compute, config.microbatch_tokens() / config.parallelism.tensor,
                       config.model.hidden_size};
+  planned.rotary.heads.head_dim = config.model.head_dim;
+  planned.rotary.heads.sequence_length = config.training.sequence_length;
+  planned.rotary.theta = config.model.rope_theta;
   planned.segments = make_segments(config, at, stage);
   std::vector<ScopedParameters> pieces;
   for (const auto& segment : planned.segments) pieces.push_back({segment->scope(), segment->parameters()});

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "layers/kernels/rotary.h"
 #include "layers/segment.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program.h"
@@ -33,6 +34,7 @@ struct PlannedBoundary {
 
 struct PlannedStage {
   int stage = 0;
+  RotaryOptions rotary;  // what the blocks' shared table of angles is made from
   PlannedBoundary boundary;
   std::vector<std::unique_ptr<Segment>> segments;  // in forward order
   std::vector<PlannedUnit> units;
