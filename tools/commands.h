@@ -11,6 +11,11 @@ namespace weft {
 
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
+// `command_line` is recorded in the summary of the run.
+void add_train_command(CLI::App& program, const std::string& command_line);
+void add_units_command(CLI::App& program);
+void add_program_command(CLI::App& program);
+void add_bench_command(CLI::App& program);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);

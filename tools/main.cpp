@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <exception>
@@ -17,7 +18,11 @@ int run(int count, char** arguments) {
   program.set_version_flag("--version", weft::version_text, "print versions and exit");
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
+  weft::add_train_command(program, fmt::format("{}", fmt::join(arguments, arguments + count, " ")));
   weft::add_check_command(program);
+  weft::add_units_command(program);
+  weft::add_program_command(program);
+  weft::add_bench_command(program);
   weft::add_mesh_command(program);
   try {
     program.parse(count, arguments);

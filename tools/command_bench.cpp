@@ -1,0 +1,143 @@
+// `weft bench step`: what a step of a configuration costs on this machine, and which share of the machine's own
+// matrix-product rate it reaches. The rate is measured in the same call, on as many threads as there are ranks (at most
+// the cores), before and after the steps, so that both see the machine in the same mood.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "layers/kernels/matrix_products.h"
+#include "parallel/comm/local.h"
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/ledger.h"
+#include "tools/commands.h"
+#include "trainer/step_flops.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// Operations a second of 1024 x 1024 x 1024 products on `threads` threads at once.
+double product_rate(int threads, DType dtype) {
+  constexpr std::int64_t n = 1024;
+  std::mutex mutex;
+  double rate = 0.0;
+  run_local_ranks(threads, [&](Communicator& world) {
+    use_one_library_thread();
+    const auto device = make_cpu_device();
+    MemoryLedger ledger(*device);
+    const auto products = make_cpu_matrix_products();
+    Tensor a = ledger.allocate(Bucket::workspace, dtype, n, n), b = ledger.allocate(Bucket::workspace, dtype, n, n);
+    Tensor c = ledger.allocate(Bucket::workspace, dtype, n, n);
+    for (Tensor* tensor : {&a, &b, &c}) fill(*tensor, 0.5f);
+    products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+    world.barrier();
+    const auto begin = Clock::now();
+    int done = 0;
+    while (seconds_since(begin) < 0.5) {
+      products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+      ++done;
+    }
+    const std::lock_guard lock(mutex);
+    rate += 2.0 * static_cast<double>(n * n * n) * done / seconds_since(begin);
+  });
+  return rate;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct StepTimes {
+  std::vector<double> seconds;                     // by step
+  std::array<double, phase_count> phase_seconds{}; // summed over ranks and steps
+};
+
+StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps) {
+  config.run.steps = warmup + steps;
+  StepTimes times;
+  std::mutex mutex;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (metrics.step <= warmup) return run.clock().reset();
+    const std::lock_guard lock(mutex);
+    if (run.rank() == 0) times.seconds.push_back(metrics.seconds);
+    for (std::size_t p = 0; p < phase_count; ++p) times.phase_seconds[p] += run.clock().seconds(static_cast<Phase>(p));
+    run.clock().reset();
+  };
+  run_steps(config, observer);
+  return times;
+}
+
+void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, bool json) {
+  const int ranks = config.parallelism.world();
+  const int threads = std::min(ranks, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const double rate_before = product_rate(threads, config.precision.compute);
+  const StepTimes times = time_steps(config, warmup, steps);
+  const double rate = 0.5 * (rate_before + product_rate(threads, config.precision.compute));
+
+  const double seconds = median(times.seconds);
+  const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  const double achieved = step_flops(config) / seconds;
+  const double all = static_cast<double>(ranks) * [&] {
+    double sum = 0.0;
+    for (double value : times.seconds) sum += value;
+    return sum;
+  }();
+  nlohmann::ordered_json report = {{"tokens_per_second", tokens / seconds},
+                                   {"tokens_per_second_best", tokens / best},
+                                   {"step_milliseconds", 1e3 * seconds},
+                                   {"gflops_per_step", step_flops(config) / 1e9},
+                                   {"gflops_per_second", achieved / 1e9},
+                                   {"product_gflops_per_second", rate / 1e9},
+                                   {"share_of_product_rate", achieved / rate}};
+  double named = 0.0;
+  for (std::size_t p = 0; p < phase_count; ++p) {
+    report["share_of_rank_time"][std::string(name_of(static_cast<Phase>(p)))] = times.phase_seconds[p] / all;
+    named += times.phase_seconds[p] / all;
+  }
+  report["share_of_rank_time"]["other"] = 1.0 - named;
+  if (json) {
+    fmt::print("{}\n", report.dump());
+    return;
+  }
+  fmt::print("{} ranks on {} cores, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
+             std::thread::hardware_concurrency(), name_of(config.precision.compute), tokens / seconds, tokens / best,
+             1e3 * seconds, times.seconds.size());
+  fmt::print("{:.1f} GFLOP a step at {:.0f} GFLOP/s: {:.0f} % of the machine's product rate ({:.0f} GFLOP/s)\n",
+             step_flops(config) / 1e9, achieved / 1e9, 100.0 * achieved / rate, rate / 1e9);
+  for (const auto& [phase, share] : report["share_of_rank_time"].items()) {
+    fmt::print("  {:<14} {:5.1f} %\n", phase, 100.0 * share.get<double>());
+  }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& program) {
+  CLI::App* bench = program.add_subcommand("bench", "the numbers in the documentation");
+  bench->require_subcommand(1);
+  CLI::App* command = bench->add_subcommand("step", "tokens a second of a configuration and where the time goes");
+  const auto file = std::make_shared<std::string>();
+  const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
+  const auto json = std::make_shared<bool>(false);
+  command->allow_extras();
+  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
+  command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_flag("--json", *json, "print one JSON document");
+  command->callback([command, file, warmup, steps, json] {
+    bench_step(read_config(*file, overrides_given_to(*command)).config, *warmup, *steps, *json);
+  });
+}
+
+}  // namespace weft
