@@ -162,6 +162,27 @@ TEST(Disagreement, OverTheOperationIsReportedOnAllRanks) {
   }
 }
 
+TEST(Disagreement, IsFoundByAllBeforeAnyRankTakesItsCountsAway) {
+  std::array<std::string, 8> messages;
+  run_local_ranks(8, [&](Communicator& world) {
+    for (int round = 0; round < 300; ++round) {
+      try {
+        // Freed as soon as the error leaves this block.
+        std::vector<std::int64_t> counts(8, 2);
+        if (world.rank() == 7) counts = {1, 2, 2, 2, 2, 2, 3, 2};
+        std::vector<float> input(16), output(static_cast<std::size_t>(counts[world.rank()]));
+        world.reduce_scatter(view_of(std::span(input), 16, 1), view_of(std::span(output), counts[world.rank()], 1),
+                             counts);
+      } catch (const Error& error) {
+        messages[world.rank()] = error.what();
+      }
+      ASSERT_NE(messages[world.rank()].find("by counts 2,2,2,2,2,2,2,2 while rank 7"), std::string::npos)
+          << messages[world.rank()];
+    }
+  });
+  for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
+}
+
 // The error of a run of two ranks in which rank 1 makes the second call.
 template <typename First, typename Second>
 std::string two_calls(const First& first, const Second& second) {
