@@ -7,27 +7,37 @@
 namespace weft {
 namespace {
 
+// Scores up to the next whole vector beyond the diagonal become -infinity, whose exponential is zero: a row of any
+// length is then done in vectors. Returns the number of columns to work on.
+WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t row, float* score) {
+  constexpr std::int64_t lanes = 16;
+  const std::int64_t visible = block.visible(row);
+  const std::int64_t padded = std::min(block.columns, (visible + lanes - 1) / lanes * lanes);
+  std::fill(score + visible, score + padded, -std::numeric_limits<float>::infinity());
+  return padded;
+}
+
 template <typename T>
-WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, const float* scores, T* probabilities,
+WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* scores, T* probabilities,
                               RunningSoftmax softmax, float* out, std::int64_t head_dim) {
   const bool first = block.first_column == 0;
   for (std::int64_t r = 0; r < block.rows; ++r) {
-    const std::int64_t visible = block.visible(r);
-    const float* score = scores + r * block.columns;
+    float* score = scores + r * block.columns;
+    const std::int64_t count = mask_to_vector(block, r, score);
     T* probability = probabilities + r * block.columns;
     const float before = first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
     float maximum = before;
 #pragma omp simd reduction(max : maximum)
-    for (std::int64_t c = 0; c < visible; ++c) maximum = score[c] > maximum ? score[c] : maximum;
+    for (std::int64_t c = 0; c < count; ++c) maximum = score[c] > maximum ? score[c] : maximum;
     const float shift = scale * maximum;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < visible; ++c) {
+    for (std::int64_t c = 0; c < count; ++c) {
       const float value = exponential(scale * score[c] - shift);
       assign(probability[c], value);
       sum += value;
     }
-    for (std::int64_t c = visible; c < block.columns; ++c) assign(probability[c], 0.0f);
+    for (std::int64_t c = count; c < block.columns; ++c) assign(probability[c], 0.0f);
     softmax.maximum[r] = maximum;
     if (first) {
       softmax.sum[r] = sum;
@@ -42,19 +52,19 @@ WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, const float*
 }
 
 template <typename T>
-WEFT_INLINE void gradient_rows(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+WEFT_INLINE void gradient_rows(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                const float* dprobabilities, T* probabilities, T* dscores) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
-    const std::int64_t visible = block.visible(r), begin = r * block.columns;
+    const std::int64_t begin = r * block.columns, end = begin + mask_to_vector(block, r, scores + begin);
     const float log_sum_exp = rows.log_sum_exp[r * rows.stride], product = rows.product[r];
 #pragma omp simd
-    for (std::int64_t c = begin; c < begin + visible; ++c) {
+    for (std::int64_t c = begin; c < end; ++c) {
       const float probability = exponential(scale * scores[c] - log_sum_exp);
       const float dscore = scale * probability * (dprobabilities[c] - product);
       assign(probabilities[c], probability);
       assign(dscores[c], dscore);
     }
-    for (std::int64_t c = begin + visible; c < begin + block.columns; ++c) {
+    for (std::int64_t c = end; c < begin + block.columns; ++c) {
       assign(probabilities[c], 0.0f);
       assign(dscores[c], 0.0f);
     }
@@ -86,19 +96,19 @@ WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64
 
 }  // namespace
 
-WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, const float* scores, float* probabilities,
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities,
                                      RunningSoftmax softmax, float* out, std::int64_t head_dim) {
   softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
 }
-WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, const float* scores, bfloat16* probabilities,
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities,
                                      RunningSoftmax softmax, float* out, std::int64_t head_dim) {
   softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
 }
-WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                       const float* dprobabilities, float* probabilities, float* dscores) {
   gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
 }
-WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                       const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores) {
   gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
 }

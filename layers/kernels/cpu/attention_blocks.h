@@ -37,22 +37,24 @@ struct RunningSoftmax {
 };
 
 // Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales what `out` [rows,
-// head_dim] holds of earlier blocks to the new maximum. `probabilities` may be `scores`.
-void softmax_block(const ScoreBlock& block, float scale, const float* scores, float* probabilities,
-                   RunningSoftmax softmax, float* out, std::int64_t head_dim);
-void softmax_block(const ScoreBlock& block, float scale, const float* scores, bfloat16* probabilities,
-                   RunningSoftmax softmax, float* out, std::int64_t head_dim);
+// head_dim] holds of earlier blocks to the new maximum. `scores` are overwritten, by `probabilities` if that is the
+// same.
+void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
+                   float* out, std::int64_t head_dim);
+void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
+                   float* out, std::int64_t head_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
-// beyond the diagonal, `product` being sum(dout * out) of the row. Results may lie on `scores` and `dprobabilities`.
+// beyond the diagonal, `product` being sum(dout * out) of the row. Results may lie on `scores`, which are overwritten,
+// and `dprobabilities`.
 struct RowStatistics {
   const float* log_sum_exp = nullptr;  // row r at r * stride
   std::int64_t stride = 0;
   const float* product = nullptr;
 };
-void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                     const float* dprobabilities, float* probabilities, float* dscores);
-void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, const float* scores,
+void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                     const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores);
 
 // to[r] = from[r] * factors[r] for rows of `columns` elements; null factors are ones. `from` is dense.

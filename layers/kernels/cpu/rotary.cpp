@@ -106,9 +106,8 @@ struct HeadRow {
 };
 
 template <typename T>
-WEFT_INLINE void forward_row(const HeadRow<T>& row, const T* x, T* y) {
-  const std::int64_t half = row.head_dim / 2;
-  for (std::int64_t begin = 0; begin < row.heads * row.head_dim; begin += row.head_dim) {
+WEFT_INLINE void forward_row(const HeadRow<T>& row, std::int64_t half, const T* x, T* y) {
+  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
     const Halves<const T> from(x + begin, half);
     const Halves<T> to(y + begin, half);
     if (row.weight == nullptr) {
@@ -118,17 +117,24 @@ WEFT_INLINE void forward_row(const HeadRow<T>& row, const T* x, T* y) {
     }
   }
 }
+// Head sizes in common use are compiled as constants, which leaves no loop around a head.
+template <typename T>
+WEFT_INLINE void forward_any_row(const HeadRow<T>& row, const T* x, T* y) {
+  if (row.head_dim == 64) return forward_row(row, 32, x, y);
+  if (row.head_dim == 128) return forward_row(row, 64, x, y);
+  forward_row(row, row.head_dim / 2, x, y);
+}
 WEFT_MULTIVERSION void forward(const HeadRow<float>& row, const float* x, float* y) {
-  forward_row(row, x, y);
+  forward_any_row(row, x, y);
 }
 WEFT_MULTIVERSION void forward(const HeadRow<bfloat16>& row, const bfloat16* x, bfloat16* y) {
-  forward_row(row, x, y);
+  forward_any_row(row, x, y);
 }
 
 template <typename T>
-WEFT_INLINE void backward_row(const HeadRow<T>& row, const T* dy, const T* x, T* dx, float* dweight) {
-  const std::int64_t half = row.head_dim / 2;
-  for (std::int64_t begin = 0; begin < row.heads * row.head_dim; begin += row.head_dim) {
+WEFT_INLINE void backward_row(const HeadRow<T>& row, std::int64_t half, const T* dy, const T* x, T* dx,
+                              float* dweight) {
+  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
     const Halves<const T> from(dy + begin, half);
     const Halves<T> to(dx + begin, half);
     if (row.weight == nullptr) {
@@ -139,12 +145,18 @@ WEFT_INLINE void backward_row(const HeadRow<T>& row, const T* dy, const T* x, T*
     }
   }
 }
+template <typename T>
+WEFT_INLINE void backward_any_row(const HeadRow<T>& row, const T* dy, const T* x, T* dx, float* dweight) {
+  if (row.head_dim == 64) return backward_row(row, 32, dy, x, dx, dweight);
+  if (row.head_dim == 128) return backward_row(row, 64, dy, x, dx, dweight);
+  backward_row(row, row.head_dim / 2, dy, x, dx, dweight);
+}
 WEFT_MULTIVERSION void backward(const HeadRow<float>& row, const float* dy, const float* x, float* dx, float* dweight) {
-  backward_row(row, dy, x, dx, dweight);
+  backward_any_row(row, dy, x, dx, dweight);
 }
 WEFT_MULTIVERSION void backward(const HeadRow<bfloat16>& row, const bfloat16* dy, const bfloat16* x, bfloat16* dx,
                                 float* dweight) {
-  backward_row(row, dy, x, dx, dweight);
+  backward_any_row(row, dy, x, dx, dweight);
 }
 
 template <typename T>

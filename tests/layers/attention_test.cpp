@@ -1,0 +1,154 @@
+#include "layers/kernels/attention.h"
+
+#include "tests/layers/reference.h"
+
+namespace weft {
+namespace {
+
+using reference::values;
+
+// One call of the forward and the backward on fresh inputs, with the reference of the rounded inputs.
+class AttentionTest : public reference::KernelTest {
+ protected:
+  struct Run {
+    Tensor qkv, dout, out, log_sum_exp, dqkv;
+  };
+
+  Run run(DType dtype, const HeadShape& heads, std::int64_t sequences) {
+    const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.query_heads * heads.head_dim;
+    Run result{random(dtype, tokens, heads.columns(), "qkv"), random(dtype, tokens, out_columns, "dout"),
+               poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
+               poisoned(dtype, tokens, heads.columns())};
+    attention_forward(context, heads, result.qkv, result.out, result.log_sum_exp);
+    attention_backward(context, heads, result.dout, result.qkv, result.out, result.log_sum_exp, result.dqkv);
+    return result;
+  }
+
+  // Let e be the rounding of the factors: float32, or bfloat16 for probabilities and dscores between products.
+  // Scores q.k / sqrt(d) of normal inputs stay below 6, up to e_32 d sqrt(d) off, and so do the exponents; a
+  // probability errs by that times itself and out, a mean of values below 5, by 5 (e_32 (d sqrt(d) + keys) + 2 e): sums
+  // over keys weighted by probabilities that add up to one. The stored result is rounded once more, which the 2 e
+  // holds.
+  double out_tolerance(DType dtype, const HeadShape& heads) {
+    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    return 5 * (reference::epsilon(DType::float32) * (d * std::sqrt(d) + keys) + 2 * reference::epsilon(dtype));
+  }
+  // A gradient sums dscore * q or p * dout over rows: `mass`, the reference's largest element, bounds what well-mixed
+  // signs leave, and group * sqrt(keys) how many roundings of size e add up at random. dscore holds p (dp - product), a
+  // difference of terms near 5 sqrt(d) with the error of `out` in the product.
+  double gradient_tolerance(DType dtype, const HeadShape& heads, double mass) {
+    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    const double group = static_cast<double>(heads.query_heads) / static_cast<double>(heads.key_value_heads);
+    const double relative =
+        reference::epsilon(DType::float32) * (d * std::sqrt(d) + keys) + 2 * reference::epsilon(dtype);
+    return relative * (mass + 5 * std::sqrt(d) + group * std::sqrt(keys));
+  }
+
+  void check(DType dtype, const HeadShape& heads, std::int64_t sequences) {
+    const std::string what = fmt::format("{} heads {}/{} of {}, {} sequences of {}", name_of(dtype), heads.query_heads,
+                                         heads.key_value_heads, heads.head_dim, sequences, heads.sequence_length);
+    const Run found = run(dtype, heads, sequences);
+    const std::vector<double> qkv = values(found.qkv);
+    const reference::AttentionResult expected = reference::attention(heads, qkv);
+    reference::expect_near(found.out, expected.out, out_tolerance(dtype, heads), "out of " + what);
+    // Probabilities are rounded after their sum is taken, so the log-sum-exp has float32 errors in either dtype.
+    reference::expect_near(found.log_sum_exp, expected.log_sum_exp, out_tolerance(DType::float32, heads),
+                           "log-sum-exp of " + what);
+    const std::vector<double> gradient = reference::attention_gradient(heads, qkv, values(found.dout));
+    reference::expect_near(found.dqkv, gradient,
+                           gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)),
+                           "gradient of " + what);
+  }
+};
+
+TEST_F(AttentionTest, AgreesWithTheFullMatrixAtEveryLength) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    for (std::int64_t length : {1, 5, 64, 100, 300}) check(dtype, {2, 1, 16, length}, 2);
+  }
+}
+
+TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    for (std::int64_t head_dim : {2, 16, 64}) {
+      check(dtype, {4, 4, head_dim, 70}, 3);
+      check(dtype, {4, 2, head_dim, 70}, 3);
+      check(dtype, {4, 1, head_dim, 70}, 3);
+    }
+  }
+}
+
+TEST_F(AttentionTest, StaysFiniteForLargeScores) {
+  const HeadShape heads{1, 1, 16, 300};
+  Tensor qkv = random(DType::float32, 300, heads.columns(), "qkv");
+  for (float& element : qkv.as<float>()) element *= 30.0f;  // scores near 30^2 * 4, far beyond the range of exp
+  Tensor out = poisoned(DType::float32, 300, 16), log_sum_exp = poisoned(DType::float32, 300, 1);
+  attention_forward(context, heads, qkv, out, log_sum_exp);
+  const reference::AttentionResult expected = reference::attention(heads, values(qkv));
+  // Scores of up to 1e4 carry absolute errors of 16 sqrt(16) epsilon * 900, which the exponential turns relative.
+  const double relative = 64 * reference::epsilon(DType::float32) * 900;
+  reference::expect_near(out, expected.out, 5 * 30 * relative, "out");
+}
+
+// The reference's own gradient against central differences of its forward: <dout, out(x + h e) - out(x - h e)> / 2h.
+TEST_F(AttentionTest, ReferenceGradientIsTheDerivative) {
+  const HeadShape heads{2, 1, 4, 6};
+  std::vector<double> qkv = values(random(DType::float32, 12, heads.columns(), "qkv"));
+  const std::vector<double> dout = values(random(DType::float32, 12, 8, "dout"));
+  const std::vector<double> gradient = reference::attention_gradient(heads, qkv, dout);
+  constexpr double step = 1e-5;
+  for (std::size_t i = 0; i < qkv.size(); ++i) {
+    const double at = qkv[i];
+    qkv[i] = at + step;
+    const double above = reference::inner_product(dout, reference::attention(heads, qkv).out);
+    qkv[i] = at - step;
+    const double below = reference::inner_product(dout, reference::attention(heads, qkv).out);
+    qkv[i] = at;
+    // Truncation is step^2 times a third derivative of order 100; cancellation is 2^-53 * 100 / step.
+    ASSERT_NEAR(gradient[i], (above - below) / (2 * step), 1e-8 + 2e-9) << "element " << i;
+  }
+}
+
+TEST_F(AttentionTest, GradientIsTheDerivativeOfTheReference) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    const HeadShape heads{2, 1, 4, 70};
+    const Run found = run(dtype, heads, 1);
+    std::vector<double> qkv = values(found.qkv);
+    const std::vector<double> dout = values(found.dout), gradient = values(found.dqkv);
+    const double tolerance = gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)) + 1e-6;
+    constexpr double step = 1e-4;
+    for (std::size_t i = 0; i < qkv.size(); i += 13) {
+      const double at = qkv[i];
+      qkv[i] = at + step;
+      const double above = reference::inner_product(dout, reference::attention(heads, qkv).out);
+      qkv[i] = at - step;
+      const double below = reference::inner_product(dout, reference::attention(heads, qkv).out);
+      qkv[i] = at;
+      ASSERT_NEAR(gradient[i], (above - below) / (2 * step), tolerance) << name_of(dtype) << " element " << i;
+    }
+  }
+}
+
+TEST_F(AttentionTest, StoresNoMatrixOfTheSequence) {
+  const HeadShape heads{2, 1, 16, 1024};
+  const std::int64_t full_matrix = heads.sequence_length * heads.sequence_length * size_of(DType::float32);
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    run(dtype, heads, 1);
+    // Two blocks of 64 x 256 in float32 and two in bfloat16, and six copies of one head (four of them bfloat16).
+    const std::int64_t blocks = 2 * 64 * 256 * (4 + 2),
+                       copies = heads.sequence_length * heads.head_dim * (2 * 4 + 4 * 2);
+    const std::int64_t peak = ledger.peak_by_bucket()[Bucket::workspace];
+    EXPECT_LE(peak, blocks + copies + 64 * (heads.head_dim + 2) * 4) << name_of(dtype);
+    EXPECT_LT(peak, full_matrix / 4) << name_of(dtype);
+    EXPECT_EQ(ledger.live()[Bucket::workspace], 0);
+    ledger.reset_peak();
+  }
+}
+
+TEST_F(AttentionTest, SpendsItsTimeInItsPhase) {
+  run(DType::float32, {2, 1, 16, 64}, 1);
+  EXPECT_GT(clock.seconds(Phase::attention), 0.0);
+  EXPECT_EQ(clock.seconds(Phase::elementwise), 0.0);
+}
+
+}  // namespace
+}  // namespace weft

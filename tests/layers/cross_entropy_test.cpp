@@ -1,0 +1,158 @@
+#include "layers/kernels/cross_entropy.h"
+
+#include "tests/layers/reference.h"
+
+namespace weft {
+namespace {
+
+using reference::values;
+
+class CrossEntropyTest : public reference::KernelTest {
+ protected:
+  static constexpr std::int64_t tokens = 9, vocabulary = 1307;  // longer than a partial sum, and no multiple of one
+
+  // What ranks would do, each with a slice of the vocabulary: maximum and sums are combined between the steps.
+  struct Sharded {
+    double loss = 0;
+    std::vector<double> dlogits;
+  };
+  Sharded run(ConstTensorView logits, const std::vector<std::int32_t>& targets,
+              const std::vector<std::int64_t>& columns, DType gradient_dtype, float factor, bool in_place) {
+    std::vector<Tensor> slices;
+    std::int64_t begin = 0;
+    Tensor maximum = poisoned(DType::float32, tokens, 1), sums = poisoned(DType::float32, tokens, 2);
+    std::ranges::fill(maximum.as<float>(), -std::numeric_limits<float>::infinity());
+    std::ranges::fill(sums.as<float>(), 0.0f);
+    for (std::int64_t count : columns) {
+      Tensor& slice = slices.emplace_back(poisoned(DType::float32, tokens, count));
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          slice.as<float>()[t * count + i] = logits.as<float>()[t * vocabulary + begin + i];
+        }
+      }
+      begin += count;
+      Tensor part = poisoned(DType::float32, tokens, 1);
+      vocabulary_max(context, slice, part);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        maximum.as<float>()[t] = std::max(maximum.as<float>()[t], part.as<float>()[t]);
+      }
+    }
+    begin = 0;
+    for (const Tensor& slice : slices) {
+      Tensor part = poisoned(DType::float32, tokens, 2);
+      vocabulary_sums(context, slice, maximum, targets, begin, part);
+      for (std::int64_t i = 0; i < 2 * tokens; ++i) sums.as<float>()[i] += part.as<float>()[i];
+      begin += slice.columns();
+    }
+    Sharded result;
+    result.dlogits.resize(static_cast<std::size_t>(tokens * vocabulary));
+    begin = 0;
+    for (Tensor& slice : slices) {
+      const std::int64_t count = slice.columns();
+      Tensor gradient = poisoned(gradient_dtype, tokens, count);
+      const TensorView destination = in_place ? slice.view() : gradient.view();
+      // Every shard knows the whole loss.
+      result.loss = cross_entropy_gradient(context, slice, maximum, sums, targets, begin, factor, destination);
+      const std::vector<double> part = values(destination);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        std::copy_n(part.begin() + t * count, count, result.dlogits.begin() + t * vocabulary + begin);
+      }
+      begin += count;
+    }
+    return result;
+  }
+
+  std::vector<std::int32_t> targets_at(std::string_view name) {
+    const RandomStream stream_of_name(7, name);
+    std::vector<std::int32_t> targets;
+    for (std::uint64_t t = 0; t < tokens; ++t) {
+      targets.push_back(static_cast<std::int32_t>(stream_of_name.bits(t) % static_cast<std::uint64_t>(vocabulary)));
+    }
+    targets.front() = 0;
+    targets.back() = vocabulary - 1;
+    return targets;
+  }
+};
+
+TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
+  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const std::vector<std::int32_t> targets = targets_at("targets");
+  const reference::CrossEntropyResult expected = reference::cross_entropy(values(logits), vocabulary, targets);
+  constexpr float factor = 0.25f;
+  std::vector<double> gradient = expected.dlogits;
+  for (double& element : gradient) element *= factor;
+  const std::vector<std::vector<std::int64_t>> splits = {
+      {vocabulary}, {400, vocabulary - 400}, {1100, 0, vocabulary - 1100}, {0, vocabulary - 1, 1}};
+  for (const std::vector<std::int64_t>& columns : splits) {
+    for (DType dtype : {DType::float32, DType::bfloat16}) {
+      for (bool in_place : {false, true}) {
+        const Sharded found = run(logits.view(), targets, columns, dtype, factor, in_place);
+        // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself, the exponent of a
+        // difference near 8 by 8 epsilon; a gradient is at most `factor` and is rounded once to its dtype.
+        const double relative = (1024 + 16) * reference::epsilon(DType::float32);
+        EXPECT_NEAR(found.loss, expected.loss, tokens * (relative + 8 * reference::epsilon(DType::float32)));
+        const DType stored = in_place ? DType::float32 : dtype;
+        const double tolerance = factor * (relative + reference::epsilon(stored));
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+          ASSERT_NEAR(found.dlogits[i], gradient[i], tolerance) << "element " << i << " of " << columns.size();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CrossEntropyTest, GradientOfATokenSumsToZero) {
+  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const Sharded found = run(logits.view(), targets_at("targets"), {700, vocabulary - 700}, DType::float32, 1.0f, false);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < vocabulary; ++i) sum += found.dlogits[t * vocabulary + i];
+    // Probabilities add up to one within the error of the float32 sum they were divided by.
+    EXPECT_NEAR(sum, 0.0, (1024 + 16) * reference::epsilon(DType::float32));
+  }
+}
+
+TEST_F(CrossEntropyTest, GradientIsTheDerivativeOfTheReference) {
+  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const std::vector<std::int32_t> targets = targets_at("targets");
+  const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
+  std::vector<double> x = values(logits);
+  constexpr double step = 1e-4;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t column : {std::int64_t{targets[t]}, t * 31}) {
+      double& element = x[t * vocabulary + column];
+      const double at = element;
+      element = at + step;
+      const double above = reference::cross_entropy(x, vocabulary, targets).loss;
+      element = at - step;
+      const double below = reference::cross_entropy(x, vocabulary, targets).loss;
+      element = at;
+      // Truncation step^2, cancellation 2^-53 * 70 / step, and the float32 sum as above.
+      EXPECT_NEAR(found.dlogits[t * vocabulary + column], (above - below) / (2 * step),
+                  1e-8 + (1024 + 16) * reference::epsilon(DType::float32));
+    }
+  }
+}
+
+TEST_F(CrossEntropyTest, StaysFiniteForLargeLogits) {
+  Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  for (float& logit : logits.as<float>()) logit = 1000.0f * logit + 5000.0f;
+  const std::vector<std::int32_t> targets = targets_at("targets");
+  const reference::CrossEntropyResult expected = reference::cross_entropy(values(logits), vocabulary, targets);
+  const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
+  // Differences of logits below 1e4 are rounded once each.
+  const double tolerance = 1e4 * 2 * reference::epsilon(DType::float32) + 1e-4;
+  EXPECT_NEAR(found.loss, expected.loss, tokens * tolerance);
+  for (std::size_t i = 0; i < expected.dlogits.size(); ++i) {
+    ASSERT_NEAR(found.dlogits[i], expected.dlogits[i], tolerance);
+  }
+}
+
+TEST_F(CrossEntropyTest, AnEmptyShardHasNoMaximum) {
+  Tensor maximum = poisoned(DType::float32, 2, 1);
+  vocabulary_max(context, TensorView(nullptr, DType::float32, 2, 0), maximum);
+  EXPECT_EQ(values(maximum), std::vector<double>(2, -std::numeric_limits<double>::infinity()));
+}
+
+}  // namespace
+}  // namespace weft
