@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/multiversion.h"
 
 namespace weft {
@@ -37,6 +38,14 @@ WEFT_INLINE float exponential(float x) {
 // 1 / (1 + e^-x): 0 and 1 at the far ends.
 WEFT_INLINE float logistic(float x) {
   return 1.0f / (1.0f + exponential(-x));
+}
+
+// Rounds `value` into an element. GCC does not vectorise a loop that assigns a bfloat16 as a whole.
+WEFT_INLINE void assign(float& element, float value) {
+  element = value;
+}
+WEFT_INLINE void assign(bfloat16& element, float value) {
+  element.bits = bfloat16(value).bits;
 }
 
 }  // namespace weft
