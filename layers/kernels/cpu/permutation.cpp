@@ -3,6 +3,7 @@
 
 #include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
+#include "layers/kernels/cpu/vector_math.h"
 #include "layers/kernels/routing.h"
 
 namespace weft {
@@ -27,7 +28,7 @@ WEFT_INLINE void gather_rows(const T* permuted, const std::int32_t* slots, const
         for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<float>(row[i]);
       }
 #pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i) y[begin + i] = T(static_cast<float>(y[begin + i]) + sum[i]);
+      for (std::int64_t i = 0; i < width; ++i) assign(y[begin + i], static_cast<float>(y[begin + i]) + sum[i]);
     }
   }
 }
@@ -43,7 +44,7 @@ WEFT_MULTIVERSION void gather(const bfloat16* permuted, const std::int32_t* slot
 template <typename T>
 WEFT_INLINE void scale_row(const T* from, float weight, std::int64_t hidden, T* to) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < hidden; ++i) to[i] = T(weight * static_cast<float>(from[i]));
+  for (std::int64_t i = 0; i < hidden; ++i) assign(to[i], weight * static_cast<float>(from[i]));
 }
 WEFT_MULTIVERSION void scale(const float* from, float weight, std::int64_t hidden, float* to) {
   scale_row(from, weight, hidden, to);

@@ -4,6 +4,7 @@
 
 #include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
+#include "layers/kernels/cpu/vector_math.h"
 
 namespace weft {
 namespace {
@@ -21,7 +22,7 @@ WEFT_INLINE void forward_rows(const T* x, const T* weight, float eps, std::int64
     inverse_rms[row] = inverse;
 #pragma omp simd
     for (std::int64_t i = 0; i < hidden; ++i) {
-      y[i] = T(static_cast<float>(x[i]) * inverse * static_cast<float>(weight[i]));
+      assign(y[i], static_cast<float>(x[i]) * inverse * static_cast<float>(weight[i]));
     }
   }
 }
@@ -49,7 +50,7 @@ WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, c
 #pragma omp simd
     for (std::int64_t i = 0; i < hidden; ++i) {
       const float g = static_cast<float>(dy[i]) * static_cast<float>(weight[i]);
-      dx[i] = T(static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(x[i]) * along_x));
+      assign(dx[i], static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(x[i]) * along_x));
     }
   }
 }

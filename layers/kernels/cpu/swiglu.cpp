@@ -12,7 +12,7 @@ WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t 
 #pragma omp simd
     for (std::int64_t i = 0; i < width; ++i) {
       const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
-      y[i] = T(gate * logistic(gate) * up);
+      assign(y[i], gate * logistic(gate) * up);
     }
   }
 }
@@ -33,8 +33,8 @@ WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows,
       const float gradient = static_cast<float>(dy[i]);
       const float s = logistic(gate);
       const float silu = gate * s;
-      dgate_up[i] = T(gradient * up * (s + silu * (1.0f - s)));
-      dgate_up[width + i] = T(gradient * silu);
+      assign(dgate_up[i], gradient * up * (s + silu * (1.0f - s)));
+      assign(dgate_up[width + i], gradient * silu);
     }
   }
 }
