@@ -11,6 +11,7 @@ namespace weft {
 
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
+void add_keys_command(CLI::App& program);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
