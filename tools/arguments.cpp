@@ -12,20 +12,25 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
 }
 
 Overrides overrides_given_to(const CLI::App& command) {
+  const std::string name = command.get_name();
   Overrides overrides;
   std::string faults;
   for (const std::string& argument : command.remaining()) {
     const std::size_t dot = argument.find('.'), equals = argument.find('=');
-    if (dot != std::string::npos && dot < equals && (equals != std::string::npos || argument.starts_with("--"))) {
+    const bool dotted = dot != std::string::npos && dot < equals;
+    if (dotted && equals != std::string::npos) {
       overrides.push_back(argument);
-      continue;
+    } else if (dotted && argument.starts_with("--")) {
+      faults += fmt::format("weft {}: error: {} has no value; write {}=value\n", name, argument, argument);
+    } else {
+      const char* what = argument.starts_with("-") ? "unknown option" : "unexpected argument";
+      faults += fmt::format("weft {}: error: {} {}; see weft {} --help\n", name, what, argument, name);
     }
-    if (!faults.empty()) faults += '\n';
-    faults +=
-        fmt::format("weft {}: error: {} {}; see weft {} --help", command.get_name(),
-                    argument.starts_with("-") ? "unknown option" : "unexpected argument", argument, command.get_name());
   }
-  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+  if (!faults.empty()) {
+    faults.pop_back();
+    throw Error(ErrorKind::request, faults);
+  }
   return overrides;
 }
 

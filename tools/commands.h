@@ -11,6 +11,7 @@ namespace weft {
 
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
+void add_keys_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
 void add_units_command(CLI::App& program);

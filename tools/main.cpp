@@ -24,9 +24,13 @@ int run(int count, char** arguments) {
   weft::add_program_command(program);
   weft::add_bench_command(program);
   weft::add_mesh_command(program);
+  weft::add_keys_command(program);
   try {
     program.parse(count, arguments);
   } catch (const CLI::ParseError& error) {
+    if (program.get_subcommands().empty() && !program.remaining().empty()) {
+      weft::fail_request("weft: error: unknown command {}; see weft --help", program.remaining().front());
+    }
     // Help and version end parsing in the same way, with exit code 0.
     return program.exit(error) == 0 ? 0 : wrong_request;
   }

@@ -63,6 +63,7 @@ class Reader {
         if (!entry.is_table()) {
           faults_.push_back({entry.value.place,
                              fmt::format("{}: expected a section, [{}], got {}", path, path, describe(entry.value))});
+          excuse(path + ".");
         }
       } else {
         faults_.push_back({entry.key, unknown_text(entry)});
@@ -71,7 +72,7 @@ class Reader {
     }
   }
 
-  std::string unknown_text(const ConfigEntry& entry) const {
+  std::string unknown_text(const ConfigEntry& entry) {
     for (const EmptySection& section : empty_sections()) {
       if (!entry.path.starts_with(section.name + ".")) continue;
       return fmt::format("{}: [{}] has no keys in this version; leave it empty: {}", entry.path, section.name,
@@ -79,11 +80,21 @@ class Reader {
     }
     if (entry.is_table()) {
       const auto near = nearest_path(entry.path, {sections_.begin(), sections_.end()});
-      const std::string meant = near ? fmt::format(": did you mean [{}]?", *near) : "";
-      return fmt::format("unknown section [{}]{}", entry.path, meant);
+      if (!near) return fmt::format("unknown section [{}]", entry.path);
+      excuse(*near + ".");
+      return fmt::format("unknown section [{}]: did you mean [{}]?", entry.path, *near);
     }
     const auto near = nearest_path(entry.path, paths_);
-    return fmt::format("unknown key {}{}", entry.path, near ? fmt::format(": did you mean {}?", *near) : "");
+    if (!near) return fmt::format("unknown key {}", entry.path);
+    excuse(*near);
+    return fmt::format("unknown key {}: did you mean {}?", entry.path, *near);
+  }
+
+  // Keys that were probably meant are not missing, and what they hold instead is nothing to check.
+  void excuse(const std::string& beginning) {
+    for (const std::string& path : paths_) {
+      if (path.starts_with(beginning) && !find(path)) faulty_.insert(path);
+    }
   }
 
   void read_key(const ConfigKey& key) {
@@ -103,7 +114,7 @@ class Reader {
 
   void report_missing() {
     for (const ConfigKey& key : schema_) {
-      if (!key.required || find(key.path())) continue;
+      if (!key.required || find(key.path()) || faulty_.contains(key.path())) continue;
       faulty_.insert(key.path());
       faults_.push_back({whole_file(), fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
     }

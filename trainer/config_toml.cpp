@@ -78,7 +78,9 @@ TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const Sou
     const auto& begin = error.source().begin;
     const Place place{source, static_cast<int>(begin.line), static_cast<int>(begin.column), 1};
     TomlDocument document;
-    document.syntax_error = Fault{place, std::string(error.description())};
+    std::string_view description = error.description();
+    if (description.starts_with("Error ")) description.remove_prefix(6);  // format_fault() says so already
+    document.syntax_error = Fault{place, std::string(description)};
     return document;
   }
 }

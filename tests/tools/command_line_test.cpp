@@ -1,0 +1,84 @@
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+using CommandLine = ProgramTest;
+
+TEST_F(CommandLine, VersionNamesWhatTheProgramWasBuiltWith) {
+  const auto result = weft("--version");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(result.output.starts_with("weft ")) << result.output;
+  EXPECT_NE(result.output.find("\ncompiler: "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\noneDNN: "), std::string::npos) << result.output;
+  EXPECT_TRUE(result.output.ends_with("\ncpu\n")) << result.output;
+  EXPECT_EQ(result.messages, "");
+}
+
+TEST_F(CommandLine, HelpWorksEverywhere) {
+  for (const char* command : {"", "check", "mesh", "keys"}) {
+    const auto result = weft(std::string(command) + " --help");
+    EXPECT_EQ(result.exit_code, 0) << command;
+    EXPECT_NE(result.output.find("Usage: weft"), std::string::npos) << result.output;
+    EXPECT_EQ(result.messages, "") << command;
+  }
+}
+
+TEST_F(CommandLine, WrongArgumentsEndWithTwoAndAMessage) {
+  put("run.toml", small_run);
+  for (const char* arguments :
+       {"", "chek run.toml", "--nonsense", "check", "check gone.toml", "check run.toml --fast", "check run.toml extra",
+        "check run.toml --run.steps 5", "check run.toml -x", "mesh", "mesh run.toml --world 8", "mesh --world eight",
+        "mesh --world 0", "mesh --world 8 --run.steps=3"}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    EXPECT_NE(result.messages, "") << arguments;
+  }
+  EXPECT_NE(weft("chek run.toml").messages.find("unknown command chek"), std::string::npos);
+  EXPECT_NE(weft("check run.toml --fast").messages.find("unknown option --fast"), std::string::npos);
+  EXPECT_NE(weft("check run.toml --run.steps 5").messages.find("write --run.steps=value"), std::string::npos);
+}
+
+TEST_F(CommandLine, CheckPrintsTheResolvedConfigurationWithOrigins) {
+  put("run.toml", small_run);
+  for (const char* arguments :
+       {"check run.toml --run.steps=30 model.qk_norm=false", "check --run.steps=30 run.toml --model.qk_norm=false"}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(result.messages, "");
+    EXPECT_NE(result.output.find("\nsteps = 30                               # command line\n"), std::string::npos);
+    EXPECT_NE(result.output.find("\nqk_norm = false                          # command line\n"), std::string::npos);
+    EXPECT_NE(result.output.find("\nhead_dim = 8                             # run.toml:8\n"), std::string::npos);
+    EXPECT_NE(result.output.find("# default\n"), std::string::npos) << result.output;
+  }
+}
+
+TEST_F(CommandLine, WhatCheckPrintsIsARunFile) {
+  put("run.toml", small_run);
+  const auto first = weft("check run.toml");
+  put("again.toml", first.output);
+  EXPECT_EQ(weft("check again.toml").exit_code, 0);
+}
+
+TEST_F(CommandLine, CheckListsAllFaultsOnStandardError) {
+  put("run.toml", small_run);
+  const auto result = weft("check run.toml --model.head_dim=7 --run.steps=abc --training.sequence_length=0");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.output, "");
+  EXPECT_EQ(
+      result.messages,
+      "command line: --run.steps=abc: error: run.steps: expected an integer, got the string \"abc\"\n"
+      "command line: --training.sequence_length=0: error: training.sequence_length: 0 is out of range: at least 1\n"
+      "command line: --model.head_dim=7: error: head_dim 7 is odd; the rotary embedding turns pairs\n");
+}
+
+TEST_F(CommandLine, KeysListsEveryKeyWithItsDefault) {
+  const auto result = weft("keys");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.output.find("\nsteps = 100 "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("# required: query heads\n"), std::string::npos) << result.output;
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,103 @@
+// What must hold between keys. Messages show the arithmetic.
+#include "trainer/config_rules.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/trainer/config_sample.h"
+
+namespace weft {
+namespace {
+
+using config_sample::complete;
+using config_sample::count;
+using config_sample::message;
+
+struct Case {
+  Overrides overrides;
+  std::string fault;
+};
+
+TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
+  const std::vector<Case> cases = {
+      {{"model.num_attention_heads=6", "parallelism.tensor=1", "parallelism.expert=1"},
+       "num_attention_heads 6 is not a multiple of num_key_value_heads 4: remainder 2"},
+      {{"model.num_key_value_heads=1"},
+       "model.num_key_value_heads 1 does not split over parallelism.tensor 2: remainder 1"},
+      {{"model.head_dim=15"}, "head_dim 15 is odd"},
+      {{"model.intermediate_size=383"},
+       "model.intermediate_size 383 does not split over parallelism.tensor 2: remainder 1"},
+      {{"model.moe.shared_expert_intermediate_size=3"},
+       "model.moe.shared_expert_intermediate_size 3 does not split over parallelism.tensor 2: remainder 1"},
+      {{"training.sequence_length=5", "training.microbatch_size=1"},
+       "microbatch_size 1 x sequence_length 5 = 5 tokens do not split over parallelism.tensor 2: remainder 1"},
+      {{"training.global_batch_size=10"},
+       "global_batch_size 10 is not a multiple of microbatch_size 2 x data_replicate 1 x data_shard 2 = 4; nearest: 8 "
+       "or "
+       "12"},
+      {{"training.global_batch_size=3"}, "x data_shard 2 = 4; nearest: 4"},
+      {{"parallelism.pipeline=5"},
+       "pipeline 5 has more stages than the model has blocks (4), and a stage needs at least one: at most 4"},
+      {{"model.moe.num_experts=7"}, "num_experts 7 does not split over parallelism.expert 2: remainder 1"},
+      {{"model.moe.num_experts_per_tok=9"}, "num_experts_per_tok 9 is more than num_experts 8"},
+      {{"model.moe.num_experts=0"}, "model.moe.num_experts is required: model.layers \"d e*3\" has MoE blocks (e)"},
+      {{"model.moe.num_experts_per_tok=0"}, "model.moe.num_experts_per_tok is required"},
+      {{"model.moe.moe_intermediate_size=0"}, "model.moe.moe_intermediate_size is required"},
+      {{"model.intermediate_size=0"},
+       "model.intermediate_size is required: model.layers \"d e*3\" has dense blocks (d)"},
+      {{"model.layers=dddd"}, "expert 2 has no experts to spread: model.layers \"dddd\" has no MoE blocks (e)"},
+      {{"parallelism.expert=8"}, "expert 8 x expert_tensor 1 = 8 does not divide the 4 ranks of a stage"},
+      {{"model.vocab_size=255"}, "vocab_size 255 is too small for the tokenizer \"byte\", which has 256 tokens"},
+      {{"lr_scheduler.warmup_steps=201"}, "warmup_steps 201 is more than run.steps 200"},
+      {{"lr_scheduler.decay_steps=181"}, "warmup_steps 20 + decay_steps 181 = 201 is more than run.steps 200"},
+  };
+  for (const Case& test : cases) {
+    const std::string text = message(complete(), test.overrides);
+    EXPECT_NE(text.find("error: "), std::string::npos) << test.fault << "\n" << text;
+    EXPECT_NE(text.find(test.fault), std::string::npos) << test.fault << "\n" << text;
+    EXPECT_EQ(count(text, "error:"), 1) << text;
+  }
+}
+
+// Heads that do not split make one of two other rules speak as well: no single fault shows this one.
+TEST(ConfigRules, QueryHeadsSplitOverTensor) {
+  const std::string text = message(complete(), {"model.num_attention_heads=7"});
+  EXPECT_NE(text.find("model.num_attention_heads 7 does not split over parallelism.tensor 2: remainder 1"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(count(text, "error:"), 2) << text;
+}
+
+TEST(ConfigRules, AreShownAtTheKeyTheyAreAbout) {
+  EXPECT_EQ(message(config_sample::with("global_batch_size = 16", "global_batch_size = 18")),
+            "run.toml:57:21: error: global_batch_size 18 is not a multiple of microbatch_size 2 x data_replicate 1 x "
+            "data_shard 2 = 4; nearest: 16 or 20\n"
+            "  57 | global_batch_size = 18\n"
+            "     |                     ^~");
+  const std::string missing = message(config_sample::with("intermediate_size = 384\n", ""));
+  EXPECT_TRUE(missing.starts_with("run.toml:9:10: error: model.intermediate_size is required: ")) << missing;
+}
+
+TEST(ConfigRules, VocabularyAndExpertWidthNeedNotDivide) {
+  EXPECT_EQ(message(complete(), {"model.vocab_size=257", "model.hidden_size=31", "model.moe.moe_intermediate_size=7"}),
+            "accepted");
+  EXPECT_EQ(message(complete(), {"model.layers=ee", "model.intermediate_size=0"}), "accepted");
+}
+
+TEST(ConfigRules, AreSkippedWhereAKeyIsFaultyAlready) {
+  const std::string text = message(complete(), {"parallelism.tensor=0", "model.head_dim=15"});
+  EXPECT_EQ(count(text, "error:"), 2) << text;
+}
+
+TEST(ConfigRules, DegreesTooLargeToMultiplyAreRefused) {
+  const std::string text = message(complete(), {"parallelism.tensor=32768", "parallelism.data_shard=32768",
+                                                "parallelism.data_replicate=32768", "parallelism.pipeline=32768"});
+  EXPECT_NE(text.find("is more than 1048576 ranks"), std::string::npos) << text;
+  EXPECT_EQ(mesh_errors({.expert = 70000, .expert_tensor = 70000}).size(), 1u);
+  EXPECT_EQ(mesh_errors({.pipeline = -2147483647, .tensor = 2147483647}).size(), 1u);
+  EXPECT_TRUE(mesh_errors({.data_shard = 4, .tensor = 2, .expert = 8}, 8).empty());
+}
+
+}  // namespace
+}  // namespace weft
