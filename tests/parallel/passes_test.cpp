@@ -118,6 +118,16 @@ TEST(Residency, StepKeepsFromFirstUseToLast) {
             "0B0(blocks.0) 0RESHARD(blocks.0)");
 }
 
+// A lookahead longer than the way from one use of a unit to its next: the gather waits for the reshard between them.
+TEST(Residency, AGatherNeverOvertakesTheReshardBeforeIt) {
+  for (int units : {2, 3}) {
+    for (int lookahead : {1, 2, 3, 9}) {
+      const UnitPolicy policy{.residency = Residency::each_use, .lookahead = lookahead};
+      EXPECT_TRUE(find_violations(compiled(stage_tables(2, units, policy), "gpipe", 3)).empty());
+    }
+  }
+}
+
 // A gather is issued before the rank waits for its input, a reshard after its output is on the way.
 TEST(Residency, StandsOutsideTheExchange) {
   const Program program = compiled(stage_tables(2, 1, {.residency = Residency::each_use, .lookahead = 0}), "1f1b", 1);
