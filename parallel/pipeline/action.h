@@ -42,12 +42,12 @@ std::string_view name_of(Lane lane);
 
 struct Action {
   Op op = Op::forward;
-  std::optional<int> stage;       // absent for gradient_norm and optimizer_step
-  std::optional<int> microbatch;  // compute and exchange
-  std::optional<int> segment;     // index into Program::segments; absent while the action speaks of a whole stage
-  std::optional<int> unit;        // index into Program::units; absent while the action speaks of a whole stage
-  std::optional<int> peer;        // pipeline rank, exchange only
-  std::int64_t bytes = 0;         // payload of exchange, gather or reduction
+  std::optional<int> stage = {};     // absent for gradient_norm and optimizer_step
+  std::optional<int> microbatch = {};// compute and exchange
+  std::optional<int> segment = {};   // index into Program::segments; absent while the action speaks of a whole stage
+  std::optional<int> unit = {};      // index into Program::units; absent while the action speaks of a whole stage
+  std::optional<int> peer = {};      // pipeline rank, exchange only
+  std::int64_t bytes = 0;            // payload of exchange, gather or reduction
 
   bool operator==(const Action&) const = default;
 };

@@ -46,9 +46,9 @@ struct Finding {
 };
 
 struct CheckOptions {
-  std::optional<std::int64_t> memory_budget;  // of gathered parameters, gradients and activations, in bytes
+  std::optional<std::int64_t> memory_budget = {};  // of gathered parameters, gradients and activations, in bytes
   // Ranks (rows) that share their gathers and reductions; by default every row has replicas running the same list.
-  std::vector<std::vector<int>> replica_rows;
+  std::vector<std::vector<int>> replica_rows = {};
 };
 
 // All findings, in order of discovery; empty when the program is sound.

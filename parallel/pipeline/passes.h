@@ -8,8 +8,9 @@
 namespace weft {
 
 // Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
-// producer. Sends do not wait for their receiver (at most one is outstanding per direction and pair), receives do; that
-// makes every order deadlock-free whose compute order is (check.h proves it for the result).
+// producer. Sends do not wait for their receiver, but at most one is outstanding per direction and pair; receives wait.
+// Orders whose neighbours differ by more than one message can therefore stand still: check.h proves that a result does
+// not.
 Program add_exchange(Program program);
 
 // Replaces each stage action by one action per segment of the stage, backward ones in reverse. A stage without segments
@@ -17,7 +18,9 @@ Program add_exchange(Program program);
 Program lower_to_segments(Program program);
 
 // Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
-// of need; a gather is issued `lookahead` segment actions before its use, never before the unit's previous RESHARD.
+// of need; a gather is issued `lookahead` segment actions before its use, never before the unit's previous RESHARD. It
+// stands in front of the receives of the action it is issued before, a RESHARD behind the sends of the last use: neither
+// another rank nor this one waits for it longer than for the data.
 Program add_residency(Program program);
 
 // Adds REDUCE_GRAD of every unit after the weight gradients that its policy names, replicated units included.

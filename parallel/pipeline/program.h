@@ -24,14 +24,14 @@ struct UnitPolicy {
   Residency residency = Residency::each_use;
   int lookahead = 1;      // how many segment actions ahead of its use a gather is issued
   int reduce_every = 0;   // reduce after every n-th microbatch and after the last; 0: after the last only
-  std::string reason;     // why, in words, for `weft units`
+  std::string reason = {};  // why, in words, for `weft units`
 
   bool operator==(const UnitPolicy&) const = default;
 };
 
 // A shard unit, or the replicated parameters of a stage, as the program needs to know it.
 struct ProgramUnit {
-  std::string name;  // "blocks.3.experts"
+  std::string name = {};  // "blocks.3.experts"
   Family family = Family::root;
   int stage = 0;
   bool replicated = false;            // never gathered; its gradient is all-reduced
@@ -40,7 +40,7 @@ struct ProgramUnit {
   std::int64_t gather_bytes = 0;      // payload of UNSHARD
   std::int64_t reduce_bytes = 0;      // payload of REDUCE_GRAD, reduction dtype
   Group group = Group::dp_shard;      // over which it is gathered and reduced
-  UnitPolicy policy;
+  UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
 };
@@ -59,18 +59,18 @@ struct SegmentCollective {
 
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
-  std::string name;  // "blocks.3.experts"
+  std::string name = {};  // "blocks.3.experts"
   int stage = 0;
-  std::vector<int> units;             // what forward and input gradient read, and weight gradient adds to
+  std::vector<int> units = {};        // what forward and input gradient read, and weight gradient adds to
   std::int64_t activation_bytes = 0;  // kept per microbatch from forward to backward (a bound with routed tokens)
-  std::vector<SegmentCollective> collectives;
+  std::vector<SegmentCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;
 };
 
 struct ProgramStage {
   int rank = 0;                      // pipeline rank that runs it
-  std::vector<int> segments;         // in forward order
+  std::vector<int> segments = {};    // in forward order
   std::int64_t output_bytes = 0;     // activations handed to the next stage per microbatch; its gradient has the same size
 
   bool operator==(const ProgramStage&) const = default;

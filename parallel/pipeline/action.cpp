@@ -1,0 +1,59 @@
+#include "parallel/pipeline/action.h"
+
+namespace weft {
+
+std::string_view name_of(Op op) {
+  switch (op) {
+    case Op::forward:
+      return "F";
+    case Op::backward:
+      return "B";
+    case Op::backward_input:
+      return "I";
+    case Op::backward_weight:
+      return "W";
+    case Op::unshard:
+      return "UNSHARD";
+    case Op::reshard:
+      return "RESHARD";
+    case Op::reduce_gradient:
+      return "REDUCE_GRAD";
+    case Op::send_forward:
+      return "SEND_F";
+    case Op::receive_forward:
+      return "RECV_F";
+    case Op::send_backward:
+      return "SEND_B";
+    case Op::receive_backward:
+      return "RECV_B";
+    case Op::gradient_norm:
+      return "GRAD_NORM";
+    case Op::optimizer_step:
+      return "STEP";
+  }
+  return "?";
+}
+
+Lane lane_of(Op op) {
+  // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
+  if (op == Op::unshard || op == Op::reshard) return Lane::gather;
+  if (op == Op::reduce_gradient) return Lane::reduce;
+  if (is_send(op) || is_receive(op)) return Lane::transfer;
+  return Lane::compute;
+}
+
+std::string_view name_of(Lane lane) {
+  switch (lane) {
+    case Lane::compute:
+      return "compute";
+    case Lane::gather:
+      return "gather";
+    case Lane::reduce:
+      return "reduce";
+    case Lane::transfer:
+      return "transfer";
+  }
+  return "?";
+}
+
+}  // namespace weft

@@ -1,0 +1,59 @@
+#include "parallel/pipeline/passes.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+void require_stage_count(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+  const auto asked = static_cast<std::int64_t>(input.ranks) * input.chunks;
+  if (static_cast<std::int64_t>(tables.stages.size()) == asked) return;
+  fail_request("schedule {} on {} ranks x {} chunks = {} stages, but the layout has {} stages", schedule.name,
+               input.ranks, input.chunks, asked, tables.stages.size());
+}
+
+void require_policies(const ProgramTables& tables) {
+  for (const ProgramUnit& unit : tables.units) {
+    if (unit.policy.lookahead < 0 || unit.policy.reduce_every < 0) {
+      fail_request("unit {}: lookahead {} and reduce_every {} must not be negative", unit.name, unit.policy.lookahead,
+                   unit.policy.reduce_every);
+    }
+  }
+}
+
+// An order decides by itself which rank runs which stage; the layout must have put it there.
+void require_placement(const Program& program, const Schedule& schedule) {
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (const Action& action : program.ranks[rank]) {
+      const int placed = program.stages[static_cast<std::size_t>(action.stage.value())].rank;
+      if (placed == static_cast<int>(rank)) continue;
+      fail_request("schedule {} runs stage {} on rank {}, but the layout puts it on rank {}", schedule.name,
+                   *action.stage, rank, placed);
+    }
+  }
+}
+
+}  // namespace
+
+Program add_update(Program program) {
+  for (auto& actions : program.ranks) {
+    actions.push_back({.op = Op::gradient_norm});
+    actions.push_back({.op = Op::optimizer_step});
+  }
+  return program;
+}
+
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+  auto order = schedule.order(input);
+  require_stage_count(tables, schedule, input);
+  require_policies(tables);
+  Program program{tables, input.microbatches, std::move(order)};
+  require_placement(program, schedule);
+  program = add_exchange(std::move(program));
+  program = lower_to_segments(std::move(program));
+  program = add_residency(std::move(program));
+  program = add_reduction(std::move(program));
+  return add_update(std::move(program));
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+#include "parallel/pipeline/program.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+std::string_view name_of(Residency residency) {
+  switch (residency) {
+    case Residency::each_use:
+      return "each_use";
+    case Residency::visit:
+      return "visit";
+    case Residency::step:
+      return "step";
+  }
+  return "?";
+}
+
+ProgramTables bare_tables(int ranks, int stages) {
+  if (ranks < 1 || stages < ranks) {
+    fail_request("{} stages on {} pipeline ranks: there is at least one rank, and every rank runs a stage", stages,
+                 ranks);
+  }
+  ProgramTables tables;
+  for (int stage = 0; stage < stages; ++stage) tables.stages.push_back({.rank = stage % ranks});
+  return tables;
+}
+
+}  // namespace weft

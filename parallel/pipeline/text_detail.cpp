@@ -1,0 +1,137 @@
+#include <map>
+
+#include "parallel/pipeline/text.h"
+
+namespace weft {
+namespace {
+
+// A run is the stretch of segment actions that together are one action of a stage; whatever stands between them (the
+// gather of the next segment's unit) is inside the run.
+struct Run {
+  std::size_t before = 0;  // number of the run of the last compute action at or before this place; 0: none yet
+  bool inside = false;     // more of the same run follows
+};
+
+bool same_stage_action(const Action& one, const Action& other) {
+  return one.op == other.op && one.stage == other.stage && one.microbatch == other.microbatch && one.segment &&
+         other.segment;
+}
+
+std::vector<Run> runs_of(const std::vector<Action>& actions) {
+  std::vector<Run> runs(actions.size());
+  const Action* previous = nullptr;
+  std::size_t number = 0, next = 0;  // `next`: first place behind the previous compute action
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!is_compute(actions[i].op)) continue;
+    const bool continues = previous && same_stage_action(*previous, actions[i]);
+    for (; next < i; ++next) runs[next] = {number, continues};
+    if (!continues) ++number;
+    runs[next++] = {number, false};
+    previous = &actions[i];
+  }
+  for (; next < actions.size(); ++next) runs[next] = {number, false};
+  return runs;
+}
+
+// Builds the merged list from the actions of units; one that speaks of a whole stage already is put as it is. What is
+// said of a stage so far may be taken back while its run lasts (a unit dropped and another one gathered inside it), so
+// places in the list are kept and may become empty.
+class Merger {
+ public:
+  void compute(const Action& action, const Run& run) {
+    if (run.before == last_run_) return;
+    last_run_ = run.before;
+    put(action);
+  }
+
+  void unshard(const Action& action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    const bool first = stage.gathered++ == 0;
+    const bool resumes = first && stage.drop && run.inside && stage.dropped_in == run.before;
+    if (resumes) merged_[*stage.drop].reset();
+    stage.drop.reset();
+    if (first && !resumes) {
+      stage.gather = put(action);
+    } else {
+      merged_[stage.gather]->bytes += action.bytes;
+    }
+  }
+
+  void reshard(const Action& action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    if (stage.gathered > 0 && --stage.gathered > 0) return;
+    stage.drop = put(action);
+    stage.dropped_in = run.before;
+  }
+
+  // The reductions of a run are one, where its last one stands.
+  void reduce(Action action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    if (stage.reduction && stage.reduced_in == run.before) {
+      action.bytes += merged_[*stage.reduction]->bytes;
+      merged_[*stage.reduction].reset();
+    }
+    stage.reduction = put(action);
+    stage.reduced_in = run.before;
+  }
+
+  // Anything else stays where it is. Returns its place.
+  std::size_t put(Action action) {
+    action.segment.reset();
+    action.unit.reset();
+    merged_.push_back(action);
+    return merged_.size() - 1;
+  }
+
+  std::vector<Action> result() const {
+    std::vector<Action> actions;
+    for (const auto& action : merged_) {
+      if (action) actions.push_back(*action);
+    }
+    return actions;
+  }
+
+ private:
+  struct StageState {
+    int gathered = 0;                                        // units
+    std::size_t gather = 0, dropped_in = 0, reduced_in = 0;  // place of the UNSHARD; runs
+    std::optional<std::size_t> drop, reduction;              // places of the last RESHARD and REDUCE_GRAD
+  };
+
+  std::vector<std::optional<Action>> merged_;
+  std::map<int, StageState> stages_;
+  std::size_t last_run_ = 0;
+};
+
+std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
+  const std::vector<Run> runs = runs_of(actions);
+  Merger merger;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (is_compute(action.op)) {
+      merger.compute(action, runs[i]);
+    } else if (!action.unit) {
+      merger.put(action);
+    } else if (action.op == Op::unshard) {
+      merger.unshard(action, runs[i]);
+    } else if (action.op == Op::reshard) {
+      merger.reshard(action, runs[i]);
+    } else {
+      merger.reduce(action, runs[i]);
+    }
+  }
+  return merger.result();
+}
+
+}  // namespace
+
+std::vector<Action> at_detail(const Program&, const std::vector<Action>& actions, Detail detail) {
+  if (detail == Detail::everything) return actions;
+  std::vector<Action> merged = merged_per_stage(actions);
+  if (detail == Detail::compute_only) {
+    std::erase_if(merged, [](const Action& action) { return !is_compute(action.op); });
+  }
+  return merged;
+}
+
+}  // namespace weft

@@ -1,0 +1,103 @@
+#include "parallel/pipeline/orders.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/pipeline/check.h"
+#include "parallel/runtime/error.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+namespace {
+
+std::string order_csv(std::string_view schedule, int ranks, int microbatches) {
+  const OrderInput input{.ranks = ranks, .microbatches = microbatches};
+  return to_csv({bare_tables(ranks, ranks), microbatches, find_schedule(schedule).order(input)}, Detail::everything);
+}
+
+std::string message_of(std::string_view schedule, const OrderInput& input) {
+  try {
+    find_schedule(schedule).order(input);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// PyTorch's own list for Schedule1F1B, 4 ranks, 8 microbatches.
+TEST(Orders, OneForwardOneBackwardIsThatOfPyTorch) {
+  EXPECT_EQ(order_csv("1f1b", 4, 8),
+            "0F0,0F1,0F2,0F3,0B0,0F4,0B1,0F5,0B2,0F6,0B3,0F7,0B4,0B5,0B6,0B7\n"
+            "1F0,1F1,1F2,1B0,1F3,1B1,1F4,1B2,1F5,1B3,1F6,1B4,1F7,1B5,1B6,1B7\n"
+            "2F0,2F1,2B0,2F2,2B1,2F3,2B2,2F4,2B3,2F5,2B4,2F6,2B5,2F7,2B6,2B7\n"
+            "3F0,3B0,3F1,3B1,3F2,3B2,3F3,3B3,3F4,3B4,3F5,3B5,3F6,3B6,3F7,3B7\n");
+}
+
+// PyTorch's own list for ScheduleGPipe, 2 ranks, 4 microbatches.
+TEST(Orders, GPipeIsThatOfPyTorch) {
+  EXPECT_EQ(order_csv("gpipe", 2, 4),
+            "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
+            "1F0,1F1,1F2,1F3,1B0,1B1,1B2,1B3\n");
+}
+
+// By hand: as many microbatches as ranks, so that rank 0 is GPipe and the last rank alternates.
+TEST(Orders, OneForwardOneBackwardByHand) {
+  EXPECT_EQ(order_csv("1f1b", 4, 4),
+            "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
+            "1F0,1F1,1F2,1B0,1F3,1B1,1B2,1B3\n"
+            "2F0,2F1,2B0,2F2,2B1,2F3,2B2,2B3\n"
+            "3F0,3B0,3F1,3B1,3F2,3B2,3F3,3B3\n");
+}
+
+// Fewer microbatches than ranks: the warm-up is all there is.
+TEST(Orders, FewerMicrobatchesThanRanks) {
+  EXPECT_EQ(order_csv("1f1b", 3, 1), "0F0,0B0\n1F0,1B0\n2F0,2B0\n");
+  EXPECT_EQ(order_csv("1f1b", 4, 2), "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n3F0,3B0,3F1,3B1\n");
+}
+
+// An activation lives from its forward to its backward. 1F1B has run one forward more than the warm-up when its first
+// backward comes and never more: min(P - 1 - r, m) + 1 where a forward is left for it, which is min(P - r, m).
+TEST(Orders, MicrobatchesInFlight) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (int microbatches = 1; microbatches <= 16; ++microbatches) {
+      const Program alternating = bare("1f1b", ranks, microbatches), all = bare("gpipe", ranks, microbatches);
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_EQ(transient_peak(alternating, rank).microbatches_in_flight, std::min(ranks - rank, microbatches))
+            << ranks << " ranks, " << microbatches << " microbatches, rank " << rank;
+        EXPECT_EQ(transient_peak(all, rank).microbatches_in_flight, microbatches);
+      }
+    }
+  }
+}
+
+TEST(Orders, RefuseWhatTheyCannotOrder) {
+  for (const Schedule& schedule : schedules()) {
+    EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 2, .microbatches = 4}).find("set chunks = 1"),
+              std::string::npos);
+    EXPECT_NE(message_of(schedule.name, {.ranks = 0, .microbatches = 4}).find("0 ranks"), std::string::npos);
+    EXPECT_NE(message_of(schedule.name, {.ranks = 2, .microbatches = 0}).find("0 microbatches"), std::string::npos);
+    EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 0, .microbatches = 1}).find("0 chunks"),
+              std::string::npos);
+  }
+}
+
+TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
+  try {
+    find_schedule("1F1B");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b");
+  }
+}
+
+TEST(Orders, BareTablesDealStagesInTurn) {
+  const ProgramTables tables = bare_tables(2, 4);
+  ASSERT_EQ(tables.stages.size(), 4u);
+  for (int stage = 0; stage < 4; ++stage) EXPECT_EQ(tables.stages[static_cast<std::size_t>(stage)].rank, stage % 2);
+  EXPECT_THROW(bare_tables(0, 1), Error);
+  EXPECT_THROW(bare_tables(3, 2), Error);
+}
+
+}  // namespace
+}  // namespace weft
