@@ -26,24 +26,20 @@ WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* score
     const std::int64_t count = mask_to_vector(block, r, score);
     T* probability = probabilities + r * block.columns;
     const float before = first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
-    float maximum = before;
-#pragma omp simd reduction(max : maximum)
-    for (std::int64_t c = 0; c < count; ++c) maximum = score[c] > maximum ? score[c] : maximum;
+    const float maximum = lane_maximum(count, before, [&](std::int64_t c) WEFT_INLINE_LAMBDA { return score[c]; });
     const float shift = scale * maximum;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < count; ++c) {
+    const float block_sum = lane_sum(count, [&](std::int64_t c) WEFT_INLINE_LAMBDA {
       const float value = exponential(scale * score[c] - shift);
       assign(probability[c], value);
-      sum += value;
-    }
+      return value;
+    });
     for (std::int64_t c = count; c < block.columns; ++c) assign(probability[c], 0.0f);
     softmax.maximum[r] = maximum;
     if (first) {
-      softmax.sum[r] = sum;
+      softmax.sum[r] = block_sum;
     } else {
       const float factor = exponential(scale * (before - maximum));
-      softmax.sum[r] = softmax.sum[r] * factor + sum;
+      softmax.sum[r] = softmax.sum[r] * factor + block_sum;
       float* row = out + r * head_dim;
 #pragma omp simd
       for (std::int64_t i = 0; i < head_dim; ++i) row[i] *= factor;
@@ -85,12 +81,10 @@ template <typename T>
 WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64_t rows, std::int64_t columns,
                               float* products) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < columns; ++i) {
-      sum += static_cast<float>(a.data[r * a.stride + i]) * static_cast<float>(b.data[r * b.stride + i]);
-    }
-    products[r] = sum;
+    const T* a_row = a.data + r * a.stride;
+    const T* b_row = b.data + r * b.stride;
+    products[r] =
+        lane_sum(columns, [&](std::int64_t i) WEFT_INLINE_LAMBDA { return float(a_row[i]) * float(b_row[i]); });
   }
 }
 
