@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
 namespace weft {
@@ -17,10 +18,11 @@ struct Halves {
 
 template <typename T>
 WEFT_INLINE float inverse_rms(Halves<const T> x, std::int64_t half, float eps) {
-  const float square_sum = lane_sum(half, [&](std::int64_t i) WEFT_INLINE_LAMBDA {
-    const float first(x.first[i]), second(x.second[i]);
-    return first * first + second * second;
-  });
+  const float square_sum = lane_sum(
+      half, [&](std::int64_t i) __attribute__((always_inline)) {
+        const float first(x.first[i]), second(x.second[i]);
+        return first * first + second * second;
+      });
   return 1.0f / std::sqrt(square_sum / static_cast<float>(2 * half) + eps);
 }
 
@@ -62,16 +64,17 @@ template <typename T>
 WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, Halves<const T> weight, Angles angles,
                                         std::int64_t half, float eps, Halves<T> dx, Halves<float> dweight) {
   const float inverse = inverse_rms(x, half, eps);
-  const float total = lane_sum(half, [&](std::int64_t i) WEFT_INLINE_LAMBDA {
-    const float dy_first(dy.first[i]), dy_second(dy.second[i]);
-    const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
-    const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
-    const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
-    dweight.first[i] += gradient_first * normal_first;
-    dweight.second[i] += gradient_second * normal_second;
-    return gradient_first * float(weight.first[i]) * normal_first +
-           gradient_second * float(weight.second[i]) * normal_second;
-  });
+  const float total = lane_sum(
+      half, [&](std::int64_t i) __attribute__((always_inline)) {
+        const float dy_first(dy.first[i]), dy_second(dy.second[i]);
+        const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
+        const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
+        const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
+        dweight.first[i] += gradient_first * normal_first;
+        dweight.second[i] += gradient_second * normal_second;
+        return gradient_first * float(weight.first[i]) * normal_first +
+               gradient_second * float(weight.second[i]) * normal_second;
+      });
   const float mean = total / static_cast<float>(2 * half);
   // Turned back a second time rather than stored: dx may be dy.
 #pragma omp simd

@@ -48,36 +48,4 @@ WEFT_INLINE void assign(bfloat16& element, float value) {
   element.bits = bfloat16(value).bits;
 }
 
-// Reductions keep sixteen partial results and join them pairwise at the end: GCC joins those of `omp simd reduction`
-// one after the other, which costs more than the rest of a short row. `term(i)` is an always-inlined lambda.
-inline constexpr std::int64_t reduction_lanes = 16;
-
-template <typename Term, typename Join>
-WEFT_INLINE float reduce(std::int64_t count, float start, Term term, Join join) {
-  float lanes[reduction_lanes];
-  for (float& lane : lanes) lane = start;
-  std::int64_t i = 0;
-  for (; i + reduction_lanes <= count; i += reduction_lanes) {
-#pragma omp simd
-    for (std::int64_t lane = 0; lane < reduction_lanes; ++lane) lanes[lane] = join(lanes[lane], term(i + lane));
-  }
-  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] = join(lanes[lane], term(i));
-#pragma GCC unroll 4
-  for (std::int64_t width = reduction_lanes / 2; width > 0; width /= 2) {
-    for (std::int64_t lane = 0; lane < width; ++lane) lanes[lane] = join(lanes[lane], lanes[lane + width]);
-  }
-  return lanes[0];
-}
-
-#define WEFT_INLINE_LAMBDA __attribute__((always_inline))
-
-template <typename Term>
-WEFT_INLINE float lane_sum(std::int64_t count, Term term) {
-  return reduce(count, 0.0f, term, [](float a, float b) WEFT_INLINE_LAMBDA { return a + b; });
-}
-template <typename Term>
-WEFT_INLINE float lane_maximum(std::int64_t count, float start, Term term) {
-  return reduce(count, start, term, [](float a, float b) WEFT_INLINE_LAMBDA { return b > a ? b : a; });
-}
-
 }  // namespace weft
