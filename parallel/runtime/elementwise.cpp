@@ -7,13 +7,15 @@
 namespace weft {
 namespace {
 
-template <typename From, typename To>
-WEFT_INLINE void cast_loop(const From* from, To* to, std::int64_t count) {
+// Through the bits: GCC does not vectorise the assignment of a whole bfloat16.
+WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] = To(static_cast<float>(from[i]));
+  for (std::int64_t i = 0; i < count; ++i) to[i].bits = bfloat16(from[i]).bits;
 }
-WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) { cast_loop(from, to, count); }
-WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) { cast_loop(from, to, count); }
+WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
 
 template <typename From, typename To>
 WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {

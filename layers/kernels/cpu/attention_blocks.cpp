@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
 namespace weft {
@@ -17,6 +18,24 @@ WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t ro
   return padded;
 }
 
+// The largest of a row, NaN left out, folded like lane_sum: `omp simd reduction` would join its lanes one by one.
+WEFT_INLINE float lane_maximum(const float* row, std::int64_t count) {
+  constexpr int lane_count = 16;
+  float lanes[lane_count];
+  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
+  std::int64_t i = 0;
+  for (; i + lane_count <= count; i += lane_count) {
+#pragma omp simd
+    for (int lane = 0; lane < lane_count; ++lane)
+      lanes[lane] = row[i + lane] > lanes[lane] ? row[i + lane] : lanes[lane];
+  }
+  for (int lane = 0; i < count; ++i, ++lane) lanes[lane] = row[i] > lanes[lane] ? row[i] : lanes[lane];
+  for (int width = lane_count / 2; width > 0; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) lanes[lane] = std::max(lanes[lane], lanes[lane + width]);
+  }
+  return lanes[0];
+}
+
 template <typename T>
 WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* scores, T* probabilities,
                               RunningSoftmax softmax, float* out, std::int64_t head_dim) {
@@ -26,24 +45,21 @@ WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* score
     const std::int64_t count = mask_to_vector(block, r, score);
     T* probability = probabilities + r * block.columns;
     const float before = first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
-    float maximum = before;
-#pragma omp simd reduction(max : maximum)
-    for (std::int64_t c = 0; c < count; ++c) maximum = score[c] > maximum ? score[c] : maximum;
+    const float maximum = std::max(before, lane_maximum(score, count));
     const float shift = scale * maximum;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < count; ++c) {
-      const float value = exponential(scale * score[c] - shift);
-      assign(probability[c], value);
-      sum += value;
-    }
+    const float block_sum = lane_sum(
+        count, [&](std::int64_t c) __attribute__((always_inline)) {
+          const float value = exponential(scale * score[c] - shift);
+          assign(probability[c], value);
+          return value;
+        });
     for (std::int64_t c = count; c < block.columns; ++c) assign(probability[c], 0.0f);
     softmax.maximum[r] = maximum;
     if (first) {
-      softmax.sum[r] = sum;
+      softmax.sum[r] = block_sum;
     } else {
       const float factor = exponential(scale * (before - maximum));
-      softmax.sum[r] = softmax.sum[r] * factor + sum;
+      softmax.sum[r] = softmax.sum[r] * factor + block_sum;
       float* row = out + r * head_dim;
 #pragma omp simd
       for (std::int64_t i = 0; i < head_dim; ++i) row[i] *= factor;
@@ -85,12 +101,10 @@ template <typename T>
 WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64_t rows, std::int64_t columns,
                               float* products) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < columns; ++i) {
-      sum += static_cast<float>(a.data[r * a.stride + i]) * static_cast<float>(b.data[r * b.stride + i]);
-    }
-    products[r] = sum;
+    const T* a_row = a.data + r * a.stride;
+    const T* b_row = b.data + r * b.stride;
+    products[r] = lane_sum(
+        columns, [&](std::int64_t i) __attribute__((always_inline)) { return float(a_row[i]) * float(b_row[i]); });
   }
 }
 

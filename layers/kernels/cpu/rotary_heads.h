@@ -1,0 +1,30 @@
+// The arithmetic of rotary.h on the heads of one token. T is float or bfloat16.
+#pragma once
+
+#include "parallel/runtime/dtype.h"
+
+namespace weft {
+
+// Of the pairs (first[i], second[i]) at one position.
+struct Angles {
+  const float* cosines = nullptr;
+  const float* sines = nullptr;
+};
+
+// The heads of one token that share a norm weight (null without QK-norm): all of q, or all of k.
+template <typename T>
+struct HeadRow {
+  std::int64_t heads = 0, head_dim = 0;
+  const T* weight = nullptr;
+  Angles angles;
+  float eps = 0;
+};
+
+// y: the heads of x, normalised if there is a weight, and turned. y may be x.
+void turn_heads(const HeadRow<float>& row, const float* x, float* y);
+void turn_heads(const HeadRow<bfloat16>& row, const bfloat16* x, bfloat16* y);
+// dx: the gradient of x, of which only a norm has need; dx may be dy. dweight, likewise, is added to.
+void turn_heads_back(const HeadRow<float>& row, const float* dy, const float* x, float* dx, float* dweight);
+void turn_heads_back(const HeadRow<bfloat16>& row, const bfloat16* dy, const bfloat16* x, bfloat16* dx, float* dweight);
+
+}  // namespace weft
