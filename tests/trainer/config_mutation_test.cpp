@@ -31,7 +31,7 @@ std::string mutated(std::string text, std::mt19937& random) {
   const std::size_t changes = 1 + below(2);
   for (std::size_t i = 0; i < changes && !text.empty(); ++i) {
     const std::size_t at = below(text.size());
-    switch (below(6)) {
+    switch (below(8)) {
       case 0:
         text[at] = symbols[below(symbols.size())];
         break;
@@ -47,7 +47,15 @@ std::string mutated(std::string text, std::mt19937& random) {
       case 4:
         text.resize(at);
         break;
-      case 5: {  // another value behind some equals sign
+      case 5:
+        text.insert(text.rfind('\n', at) + 1, "# a comment\n");
+        break;
+      case 6: {  // another digit
+        const std::size_t digit = text.find_first_of("0123456789", at);
+        if (digit != std::string::npos) text[digit] = static_cast<char>('0' + below(10));
+        break;
+      }
+      case 7: {  // another value behind some equals sign
         const std::size_t equals = text.find('=', at);
         if (equals == std::string::npos) break;
         const std::size_t end = text.find('\n', equals);
