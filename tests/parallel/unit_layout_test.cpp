@@ -1,0 +1,238 @@
+// Where parameters lie in a shard unit, against what any layout must keep: every element owned once, whole rows only.
+#include "parallel/shard/unit_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <vector>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/random.h"
+
+namespace weft {
+namespace {
+
+ParameterSpec parameter(const std::string& name, std::int64_t rows, std::int64_t columns,
+                        bool tensor_replicated = false) {
+  ParameterSpec spec = whole_parameter(name, Family::dense, rows, columns, Initializer::normal);
+  spec.tensor_replicated = tensor_replicated;
+  return spec;
+}
+
+struct ParameterSet {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+};
+
+ParameterSet random_set(std::uint64_t seed) {
+  const RandomStream random(seed, "parameter sets");
+  ParameterSet set{fmt::format("random {}", seed), {}};
+  const std::uint64_t count = 1 + random.bits(0) % 9;
+  for (std::uint64_t i = 1; i <= count; ++i) {
+    const std::uint64_t draw = random.bits(i);
+    const std::int64_t columns = draw % 3 == 0 ? 1 : static_cast<std::int64_t>(2 + draw / 3 % 11);
+    const auto rows = static_cast<std::int64_t>(draw / 64 % 23);  // sometimes none: a tensor rank without a part
+    set.parameters.push_back(parameter(fmt::format("p{}", i), rows, columns, columns == 1 && draw % 2 == 0));
+  }
+  return set;
+}
+
+std::vector<ParameterSet> parameter_sets() {
+  std::vector<ParameterSet> sets = {
+      {"no parameters", {}},
+      {"rows that do not divide", {parameter("a", 7, 5), parameter("b", 11, 5)}},
+      {"fewer rows than shards", {parameter("a", 2, 64)}},
+      {"one row", {parameter("a", 1, 12)}},
+      {"vectors only", {parameter("a", 5, 1), parameter("b", 3, 1, true), parameter("c", 4, 1)}},
+      {"columns without a common divisor", {parameter("a", 9, 7), parameter("b", 4, 9), parameter("c", 13, 5)}},
+      {"a block",
+       {parameter("norm", 8, 1, true), parameter("q", 8, 8), parameter("bias", 6, 1), parameter("up", 22, 8)}},
+      {"one huge matrix", {parameter("embedding", 151'936, 8192)}},
+  };
+  for (std::uint64_t seed = 0; seed < 40; ++seed) sets.push_back(random_set(seed));
+  return sets;
+}
+
+template <typename Body>
+void for_every_layout(const Body& body) {
+  for (const ParameterSet& set : parameter_sets()) {
+    for (std::int64_t shards = 1; shards <= 9; ++shards) {
+      SCOPED_TRACE(fmt::format("{}, {} shards", set.name, shards));
+      body(set.parameters, lay_out_unit(set.parameters, shards));
+    }
+  }
+}
+
+TEST(UnitLayout, OwnsEveryRowExactlyOnce) {
+  for_every_layout([](const std::vector<ParameterSpec>& parameters, const UnitLayout& layout) {
+    ASSERT_EQ(layout.parameters.size(), parameters.size());
+    std::vector<std::vector<int>> owners;
+    for (const ParameterSpec& spec : layout.parameters) owners.emplace_back(static_cast<std::size_t>(spec.rows), 0);
+    for (std::int64_t shard = 0; shard < layout.shards; ++shard) {
+      for (const RowBlock& block : layout.rows_of_shard(shard)) {
+        const std::int64_t columns = layout.parameters[block.parameter].columns;
+        ASSERT_GT(block.rows, 0);
+        ASSERT_GE(block.offset, 0);
+        ASSERT_LE(block.offset + block.rows * columns, layout.shard_size);
+        // The shard's rows are the same elements as the unsharded parameter's.
+        ASSERT_EQ(shard * layout.shard_size + block.offset,
+                  layout.offsets[block.parameter] + block.row_begin * columns);
+        for (std::int64_t row = 0; row < block.rows; ++row) {
+          ++owners[block.parameter].at(static_cast<std::size_t>(block.row_begin + row));
+        }
+      }
+    }
+    for (const auto& rows : owners) {
+      EXPECT_EQ(std::count(rows.begin(), rows.end(), 1), static_cast<std::ptrdiff_t>(rows.size()));
+    }
+  });
+}
+
+TEST(UnitLayout, LaysParametersApartAndInsideTheBuffer) {
+  for_every_layout([](const std::vector<ParameterSpec>&, const UnitLayout& layout) {
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+      EXPECT_GE(layout.offsets[i], end);
+      end = layout.offsets[i] + layout.parameters[i].size();
+    }
+    EXPECT_LE(end, layout.unsharded_size());
+  });
+}
+
+// The cut between two shards, looked at without rows_of_shard: it falls on a row boundary of whatever lies there.
+TEST(UnitLayout, CutsBetweenRows) {
+  for_every_layout([](const std::vector<ParameterSpec>&, const UnitLayout& layout) {
+    for (std::int64_t shard = 1; shard < layout.shards; ++shard) {
+      const std::int64_t cut = shard * layout.shard_size;
+      for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+        const std::int64_t within = cut - layout.offsets[i];
+        if (within <= 0 || within >= layout.parameters[i].size()) continue;
+        EXPECT_EQ(within % layout.parameters[i].columns, 0) << layout.parameters[i].name;
+      }
+    }
+  });
+}
+
+TEST(UnitLayout, ConsecutiveMatricesOfEqualColumnsTouch) {
+  for_every_layout([](const std::vector<ParameterSpec>&, const UnitLayout& layout) {
+    for (std::size_t i = 1; i < layout.parameters.size(); ++i) {
+      if (layout.parameters[i].columns != layout.parameters[i - 1].columns) continue;
+      EXPECT_EQ(layout.offsets[i], layout.offsets[i - 1] + layout.parameters[i - 1].size());
+    }
+  });
+}
+
+TEST(UnitLayout, TensorReplicatedParametersAreOneRangeAtTheFront) {
+  for_every_layout([](const std::vector<ParameterSpec>& parameters, const UnitLayout& layout) {
+    std::int64_t replicated = 0;
+    for (const ParameterSpec& spec : parameters) replicated += spec.tensor_replicated ? spec.size() : 0;
+    // The sets replicate vectors only, which need no alignment: the range has no gaps.
+    EXPECT_EQ(layout.tensor_replicated_size(), replicated);
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+      const ParameterSpec& spec = layout.parameters[i];
+      if (spec.size() == 0) continue;
+      EXPECT_EQ(spec.tensor_replicated, layout.offsets[i] + spec.size() <= replicated) << spec.name;
+    }
+  });
+}
+
+TEST(UnitLayout, KeepsTheDeclaredOrderWithinVectorsAndMatrices) {
+  for_every_layout([](const std::vector<ParameterSpec>& parameters, const UnitLayout& layout) {
+    std::vector<ParameterSpec> expected;
+    for (const auto& belongs : {+[](const ParameterSpec& p) { return p.tensor_replicated; },
+                                +[](const ParameterSpec& p) { return !p.tensor_replicated && p.columns == 1; },
+                                +[](const ParameterSpec& p) { return !p.tensor_replicated && p.columns > 1; }}) {
+      std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(expected), belongs);
+    }
+    EXPECT_EQ(layout.parameters, expected);
+  });
+}
+
+// Let P be the elements of all parameters, s the shards and L the least common multiple of all columns.
+// A matrix of c columns begins at the next multiple of c: a gap of at most c - 1, and of none where the parameter
+// before has c columns too. With G the sum of these gaps the last parameter ends at E <= P + G. A shard is ceil(E / s)
+// <= (E + s - 1) / s elements, rounded up to a multiple of L by at most L - 1 more. So all shards have at most E + s -
+// 1 + s (L - 1) = E + s L - 1 elements, and padding is at most G + s L - 1.
+std::int64_t padding_bound(const UnitLayout& layout) {
+  std::int64_t gaps = 0, multiple = 1, columns_before = 1;
+  for (const ParameterSpec& spec : layout.parameters) {
+    if (spec.columns != columns_before) gaps += spec.columns - 1;
+    multiple = std::lcm(multiple, spec.columns);
+    columns_before = spec.columns;
+  }
+  return gaps + layout.shards * multiple - 1;
+}
+
+TEST(UnitLayout, PaddingStaysWithinItsBound) {
+  for_every_layout([](const std::vector<ParameterSpec>& parameters, const UnitLayout& layout) {
+    std::int64_t size = 0;
+    for (const ParameterSpec& spec : parameters) size += spec.size();
+    EXPECT_EQ(layout.parameter_size(), size);
+    EXPECT_EQ(layout.padding(), layout.unsharded_size() - size);
+    EXPECT_GE(layout.padding(), 0);
+    EXPECT_LE(layout.padding(), padding_bound(layout));
+  });
+}
+
+// Every matrix has hidden_size columns because projections into the hidden width are kept transposed.
+std::vector<ParameterSpec> block_of_7b() {
+  constexpr std::int64_t hidden = 4096, intermediate = 11'008, heads = 32, head_dim = 128;
+  return {parameter("attention.norm", hidden, 1, true),  parameter("q_proj", heads * head_dim, hidden),
+          parameter("k_proj", heads * head_dim, hidden), parameter("v_proj", heads * head_dim, hidden),
+          parameter("o_proj", heads * head_dim, hidden), parameter("mlp.norm", hidden, 1, true),
+          parameter("gate_proj", intermediate, hidden),  parameter("up_proj", intermediate, hidden),
+          parameter("down_proj", intermediate, hidden)};
+}
+
+TEST(UnitLayout, PadsABlockOf7BBelowOneOrTwoPercent) {
+  struct Case {
+    std::int64_t shards;
+    double percent;
+  };
+  for (const auto& [shards, percent] : {Case{8, 1.0}, Case{64, 2.0}, Case{512, 2.0}}) {
+    const UnitLayout layout = lay_out_unit(block_of_7b(), shards);
+    EXPECT_LT(100.0 * static_cast<double>(layout.padding()), percent * static_cast<double>(layout.parameter_size()))
+        << shards << " shards";
+  }
+}
+
+TEST(UnitLayout, LaysOutASmallUnitAsDrawn) {
+  //  0..4 norm (tensor-replicated)  4..7 bias  7..9 gap, so that up begins at a multiple of 3  9..24 up, 5 rows of 3
+  //  Three shards hold ceil(24 / 3) = 8 elements, rounded up to 9 so that cuts fall between rows of 3.
+  const UnitLayout layout =
+      lay_out_unit(std::vector{parameter("up", 5, 3), parameter("bias", 3, 1), parameter("norm", 4, 1, true)}, 3);
+  EXPECT_EQ(layout.shard_size, 9);
+  EXPECT_EQ(layout.offsets, (std::vector<std::int64_t>{0, 4, 9}));
+  EXPECT_EQ(layout.tensor_replicated_size(), 4);
+  EXPECT_EQ(layout.padding(), 27 - 22);
+  EXPECT_EQ(layout.rows_of_shard(0), (std::vector<RowBlock>{{0, 0, 4, 0}, {1, 0, 3, 4}}));
+  EXPECT_EQ(layout.rows_of_shard(1), (std::vector<RowBlock>{{2, 0, 3, 0}}));
+  EXPECT_EQ(layout.rows_of_shard(2), (std::vector<RowBlock>{{2, 3, 2, 0}}));
+}
+
+TEST(UnitLayout, TrailingShardsMayHoldPaddingOnly) {
+  const UnitLayout layout = lay_out_unit(std::vector{parameter("a", 2, 64)}, 5);
+  EXPECT_EQ(layout.shard_size, 64);
+  for (std::int64_t shard = 2; shard < 5; ++shard) EXPECT_TRUE(layout.rows_of_shard(shard).empty());
+}
+
+std::string error_of(const std::vector<ParameterSpec>& parameters) {
+  try {
+    lay_out_unit(parameters, 2);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(UnitLayout, RefusesParametersWithoutColumnsOrDeclaredTwice) {
+  EXPECT_EQ(error_of({parameter("a", 4, 2), parameter("b", 4, 0)}), "parameter b has no columns");
+  EXPECT_EQ(error_of({parameter("a", 4, 2), parameter("b", 4, 2), parameter("a", 4, 1)}),
+            "parameter a is declared twice in one shard unit");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,498 @@
+// A shard unit through its life, on worlds of 1 to 16 ranks, against values and sums computed without any unit.
+#include "parallel/shard/unit.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "parallel/comm/local.h"
+#include "tests/parallel/unit_fixture.h"
+
+namespace weft {
+namespace {
+
+constexpr UnitPrecision float32_precision{DType::float32, DType::float32};
+constexpr UnitPrecision bfloat16_precision{DType::bfloat16, DType::bfloat16};
+
+// How a unit is kept in one test run.
+struct Variant {
+  RankGrid grid;
+  bool whole = false;  // kept whole on every rank of the shard group
+  bool reduced_once = true;
+  UnitPrecision precision = float32_precision;
+
+  UnitLayout layout(const std::vector<ParameterSpec>& parameters) const {
+    return lay_out_unit(parameters, whole ? 1 : grid.shard);
+  }
+  std::string description() const {
+    return fmt::format("{}, {}, {}, computed in {}, reduced in {}", grid.description(), whole ? "whole" : "sharded",
+                       reduced_once ? "reduced once" : "reduced in intervals", name_of(precision.compute),
+                       name_of(precision.reduction));
+  }
+};
+
+std::vector<RankGrid> shard_and_replicate_grids() {
+  std::vector<RankGrid> grids;
+  for (const int shard : {1, 2, 3, 4, 8}) {
+    for (const int replicate : {1, 2}) grids.push_back({shard, replicate});
+  }
+  return grids;
+}
+
+template <typename Body>
+void for_every_variant(const std::vector<RankGrid>& grids, const Body& body) {
+  for (const RankGrid& grid : grids) {
+    for (const bool whole : {false, true}) {
+      for (const bool reduced_once : {false, true}) {
+        for (const UnitPrecision& precision : {float32_precision, bfloat16_precision}) {
+          const Variant variant{grid, whole, reduced_once, precision};
+          SCOPED_TRACE(variant.description());
+          run_local_ranks(grid.world(), [&](Communicator& world) {
+            UnitRank rank(world, grid);
+            const UnitLayout layout = variant.layout(awkward_parameters());
+            rank.poison_free_blocks(layout);
+            ShardUnit unit(layout, precision, reduced_once, rank.groups(), rank.ledger);
+            body(variant, rank, unit);
+          });
+        }
+      }
+    }
+  }
+}
+
+// Elements of the unsharded parameters that are not the global values, or not their rounding to the compute dtype.
+int wrong_values(const ShardUnit& unit, DType compute) {
+  int wrong = 0;
+  for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
+    const ParameterSpec& spec = unit.layout().parameters[p];
+    const ConstTensorView view = unit.parameter(p);
+    wrong += view.dtype() != compute || view.rows() != spec.rows || view.columns() != spec.columns ? 1 : 0;
+    for (std::int64_t i = 0; i < spec.size(); ++i) {
+      const float value = value_at(spec, spec.row_begin + i / spec.columns, i % spec.columns);
+      const auto at = static_cast<std::size_t>(i);
+      if (compute == DType::float32) {
+        wrong += view.as<float>()[at] != value ? 1 : 0;
+      } else {
+        wrong += view.as<bfloat16>()[at].bits != bfloat16(value).bits ? 1 : 0;
+      }
+    }
+  }
+  return wrong;
+}
+
+TEST(ShardUnit, UnshardsExactlyTheStoredValues) {
+  for_every_variant(shard_and_replicate_grids(), [](const Variant& variant, UnitRank&, ShardUnit& unit) {
+    store_values(unit);
+    for (int cycle = 0; cycle < 2; ++cycle) {
+      unit.unshard();
+      EXPECT_EQ(wrong_values(unit, variant.precision.compute), 0);
+      unit.reshard();
+    }
+  });
+}
+
+TEST(ShardUnit, OwnsEveryGlobalRowOncePerReplica) {
+  for (const RankGrid& grid : shard_and_replicate_grids()) {
+    for (const bool whole : {false, true}) {
+      SCOPED_TRACE(grid.description() + (whole ? ", whole" : ", sharded"));
+      std::mutex mutex;
+      // Replica, parameter and global row of everything that a rank owns; of a whole unit every shard rank owns all.
+      std::multiset<std::tuple<int, std::string, std::int64_t>> owned_by_replica;
+      run_local_ranks(grid.world(), [&](Communicator& world) {
+        UnitRank rank(world, grid);
+        ShardUnit unit(Variant{grid, whole, true}.layout(awkward_parameters()), float32_precision, true, rank.groups(),
+                       rank.ledger);
+        const std::lock_guard lock(mutex);
+        for (const OwnedRows& owned : unit.owned_rows()) {
+          EXPECT_EQ(owned.values.size(), static_cast<std::size_t>(owned.rows * owned.parameter->columns));
+          EXPECT_EQ(owned.gradients.size(), owned.values.size());
+          for (std::int64_t row = 0; row < owned.rows; ++row) {
+            owned_by_replica.emplace(rank.replica, owned.parameter->name, owned.row_begin + row);
+          }
+        }
+      });
+      std::size_t expected = 0;
+      for (int replica = 0; replica < grid.replicate; ++replica) {
+        for (const ParameterSpec& spec : awkward_parameters()) {
+          for (std::int64_t row = spec.row_begin; row < spec.row_begin + spec.rows; ++row) {
+            const std::size_t owners = whole ? static_cast<std::size_t>(grid.shard) : 1;
+            EXPECT_EQ(owned_by_replica.count({replica, spec.name, row}), owners) << spec.name << " row " << row;
+            expected += owners;
+          }
+        }
+      }
+      EXPECT_EQ(owned_by_replica.size(), expected);
+    }
+  }
+}
+
+// Elements of this rank's gradients further from the double sum over `ranks` than `bound` allows.
+template <typename Bound>
+int wrong_gradients(ShardUnit& unit, const std::vector<int>& ranks, int microbatches, const Bound& bound) {
+  int wrong = 0;
+  for (const OwnedRows& owned : unit.owned_rows()) {
+    const ParameterSpec& spec = *owned.parameter;
+    const std::int64_t first = (owned.row_begin - spec.row_begin) * spec.columns;
+    for (std::size_t i = 0; i < owned.gradients.size(); ++i) {
+      const GradientSum expected = gradient_sum(spec, ranks, microbatches, first + static_cast<std::int64_t>(i));
+      // Written so that a NaN is wrong.
+      wrong += std::abs(owned.gradients[i] - expected.sum) <= bound(expected) ? 0 : 1;
+    }
+  }
+  return wrong;
+}
+
+std::vector<int> all_ranks(const RankGrid& grid) {
+  std::vector<int> ranks(static_cast<std::size_t>(grid.world()));
+  for (int rank = 0; rank < grid.world(); ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  return ranks;
+}
+
+// bfloat16 keeps 8 significant bits: a rounding is off by at most u = 2^-8 of the value. A gradient is rounded when it
+// is narrowed, when the shard group has summed and when the replicas have summed, each time relative to at most the sum
+// of magnitudes: (1 + u)^3 - 1 < 3.02 u. Magnitudes of intervals add up to those of the step, so that several
+// reductions share the bound. What float32 adds (float32_bound) is far below the remaining 0.08 u.
+double bfloat16_bound(const GradientSum& expected) {
+  return 3.1 * 0x1p-8 * expected.magnitude;
+}
+
+TEST(ShardUnit, ReducesTheSumOverRanksAndMicrobatches) {
+  for_every_variant(shard_and_replicate_grids(), [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
+    constexpr int microbatches = 3;
+    for (int step = 0; step < 2; ++step) {  // the second step finds nothing of the first
+      unit.begin_step();
+      for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+        accumulate(unit, unit.layout().parameters, rank.world.rank(), microbatch);
+      }
+      EXPECT_TRUE(unit.gradient_pending());
+      unit.reduce_gradient();
+      EXPECT_FALSE(unit.gradient_pending());
+      const std::vector<int> ranks = all_ranks(variant.grid);
+      const bool wide = variant.precision.reduction == DType::float32;
+      const int wrong = wrong_gradients(unit, ranks, microbatches, [&](const GradientSum& expected) {
+        return wide ? float32_bound(expected, ranks.size() * microbatches) : bfloat16_bound(expected);
+      });
+      EXPECT_EQ(wrong, 0);
+    }
+  });
+}
+
+TEST(ShardUnit, ReductionsOfOneStepAddUp) {
+  for_every_variant({{1, 1}, {4, 1}, {3, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
+    if (variant.reduced_once) return;
+    // Two, two and one microbatch, as reducing after every second and the last one gives.
+    constexpr int microbatches = 5;
+    unit.begin_step();
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+      accumulate(unit, unit.layout().parameters, rank.world.rank(), microbatch);
+      if (microbatch % 2 == 1 || microbatch + 1 == microbatches) unit.reduce_gradient();
+    }
+    const std::vector<int> ranks = all_ranks(variant.grid);
+    const bool wide = variant.precision.reduction == DType::float32;
+    const int wrong = wrong_gradients(unit, ranks, microbatches, [&](const GradientSum& expected) {
+      return wide ? float32_bound(expected, ranks.size() * microbatches) : bfloat16_bound(expected);
+    });
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
+// Sharded and whole units add the same numbers in the same order: first over the shard group, then over the replicas.
+// Gradients begin at +0 and sums of them are never -0, so that every bit is the same.
+TEST(ShardUnit, ShardingDoesNotChangeTheBits) {
+  for (const RankGrid& grid : shard_and_replicate_grids()) {
+    for (const bool reduced_once : {false, true}) {
+      for (const UnitPrecision& precision : {float32_precision, bfloat16_precision}) {
+        const Variant full_shard{grid, false, reduced_once, precision};
+        SCOPED_TRACE(full_shard.description());
+        run_local_ranks(grid.world(), [&](Communicator& world) {
+          UnitRank rank(world, grid);
+          ShardUnit sharded(full_shard.layout(awkward_parameters()), precision, reduced_once, rank.groups(),
+                            rank.ledger);
+          ShardUnit whole(lay_out_unit(awkward_parameters(), 1), precision, reduced_once, rank.groups(), rank.ledger);
+          for (ShardUnit* unit : {&sharded, &whole}) {
+            unit->begin_step();
+            for (int microbatch = 0; microbatch < 4; ++microbatch) {
+              accumulate(*unit, unit->layout().parameters, world.rank(), microbatch);
+              if (microbatch == 3 || (!reduced_once && microbatch == 1)) unit->reduce_gradient();
+            }
+          }
+          int different = 0;
+          for (const OwnedRows& part : sharded.owned_rows()) {
+            for (const OwnedRows& all : whole.owned_rows()) {
+              if (all.parameter->name != part.parameter->name) continue;
+              const auto first = static_cast<std::size_t>((part.row_begin - all.row_begin) * part.parameter->columns);
+              const auto same_rows = all.gradients.subspan(first, part.gradients.size());
+              different += std::memcmp(same_rows.data(), part.gradients.data(), part.gradients.size_bytes()) != 0;
+            }
+          }
+          EXPECT_EQ(different, 0);
+        });
+      }
+    }
+  }
+}
+
+// Tensor ranks hold different boxes of a matrix, and may cut their shards differently, but the same norm.
+TEST(ShardUnit, SumsTensorReplicatedGradientsOverTheTensorGroupAndNoOthers) {
+  for (const RankGrid& grid : {RankGrid{1, 1, 2}, RankGrid{2, 1, 2}, RankGrid{2, 2, 3}}) {
+    for (const bool whole : {false, true}) {
+      for (const bool reduced_once : {false, true}) {
+        SCOPED_TRACE(grid.description() + (whole ? ", whole" : ", sharded"));
+        run_local_ranks(grid.world(), [&](Communicator& world) {
+          UnitRank rank(world, grid);
+          // Tensor rank 0 holds two more rows of the vocabulary than the others.
+          const UnitLayout layout =
+              lay_out_unit(std::vector{box("norm", 0, 5, 1, true), box("bias", 0, 3, 1),
+                                       box("vocabulary", 9 * rank.tensor_rank, rank.tensor_rank == 0 ? 9 : 7, 4)},
+                           whole ? 1 : grid.shard);
+          ShardUnit unit(layout, float32_precision, reduced_once, rank.groups(), rank.ledger);
+          unit.begin_step();
+          accumulate(unit, unit.layout().parameters, world.rank(), 0);
+          unit.reduce_gradient();
+
+          std::vector<int> own_tensor_rank;
+          for (int replica = 0; replica < grid.replicate; ++replica) {
+            for (int s = 0; s < grid.shard; ++s) own_tensor_rank.push_back(grid.rank_at(replica, s, rank.tensor_rank));
+          }
+          int wrong = 0;
+          for (const OwnedRows& owned : unit.owned_rows()) {
+            const ParameterSpec& spec = *owned.parameter;
+            const std::vector<int> ranks = spec.tensor_replicated ? all_ranks(grid) : own_tensor_rank;
+            const std::int64_t first = (owned.row_begin - spec.row_begin) * spec.columns;
+            for (std::size_t i = 0; i < owned.gradients.size(); ++i) {
+              const GradientSum expected = gradient_sum(spec, ranks, 1, first + static_cast<std::int64_t>(i));
+              const double error = std::abs(owned.gradients[i] - expected.sum);
+              wrong += error <= float32_bound(expected, ranks.size()) ? 0 : 1;
+            }
+          }
+          EXPECT_EQ(wrong, 0);
+        });
+      }
+    }
+  }
+}
+
+template <typename Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ShardUnit, NamesTheRankAndTheParameterOfANonFiniteGradient) {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const bool whole : {false, true}) {
+    for (const bool reduced_once : {false, true}) {
+      for (const UnitPrecision& precision : {float32_precision, bfloat16_precision}) {
+        for (const float bad : {nan, infinity, -infinity}) {
+          const Variant variant{{4, 1}, whole, reduced_once, precision};
+          SCOPED_TRACE(variant.description());
+          const std::string error = error_of([&] {
+            run_local_ranks(4, [&](Communicator& world) {
+              UnitRank rank(world, variant.grid);
+              ShardUnit unit(variant.layout(awkward_parameters()), precision, reduced_once, rank.groups(), rank.ledger);
+              accumulate(unit, unit.layout().parameters, world.rank(), 0);
+              for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
+                if (world.rank() != 2 || unit.layout().parameters[p].name != "down") continue;
+                unit.gradient(p).as<float>().back() = bad;
+              }
+              unit.reduce_gradient();
+            });
+          });
+          EXPECT_EQ(error,
+                    "rank 2: the gradient of down holds a NaN or an infinity on this rank, before its reduction");
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardUnit, RefusesIllegalTransitions) {
+  for_every_variant({{1, 1}, {2, 1}}, [](const Variant&, UnitRank&, ShardUnit& unit) {
+    EXPECT_FALSE(unit.unsharded());
+    EXPECT_NE(error_of([&] { unit.parameter(0); }).find("while its unit is unsharded"), std::string::npos);
+    EXPECT_NE(error_of([&] { unit.reshard(); }).find("reshard of a unit that is not unsharded"), std::string::npos);
+    EXPECT_NE(error_of([&] { unit.reduce_gradient(); }).find("a reduction follows a weight gradient"),
+              std::string::npos);
+    unit.unshard();
+    EXPECT_TRUE(unit.unsharded());
+    EXPECT_NE(error_of([&] { unit.unshard(); }).find("already unsharded"), std::string::npos);
+    unit.reshard();
+    EXPECT_NE(error_of([&] { unit.parameter(0); }).find("while its unit is unsharded"), std::string::npos);
+    EXPECT_NE(error_of([&] { unit.reshard(); }).find("reshard of a unit that is not unsharded"), std::string::npos);
+
+    unit.gradient(0);
+    unit.reduce_gradient();
+    EXPECT_NE(error_of([&] { unit.reduce_gradient(); }).find("a reduction follows a weight gradient"),
+              std::string::npos);
+  });
+}
+
+TEST(ShardUnit, RefusesALayoutOfAnotherGroup) {
+  run_local_ranks(2, [](Communicator& world) {
+    UnitRank rank(world, {2, 1});
+    const UnitLayout layout = lay_out_unit(awkward_parameters(), 3);
+    EXPECT_NE(error_of([&] {
+                ShardUnit(layout, float32_precision, true, rank.groups(), rank.ledger);
+              }).find("one shard per rank"),
+              std::string::npos);
+  });
+}
+
+// The bytes of a unit by the rules of its header, said once more for the awkward set, whose last element is the 78th.
+UnitBytes expected_bytes(const Variant& variant) {
+  // One whole buffer of 78 elements rounded up to a multiple of 12; four shards of 20 rounded up likewise.
+  const std::int64_t shard = variant.whole ? 84 : 24, all = variant.whole ? 84 : 4 * 24;
+  const bool computes_on_shard = variant.whole && variant.precision.compute == DType::float32;
+  const bool accumulates_in_shard = variant.whole && variant.reduced_once;
+  return {4 * shard, 4 * shard, computes_on_shard ? 0 : all * size_of(variant.precision.compute),
+          accumulates_in_shard ? 0 : 4 * all};
+}
+
+TEST(ShardUnit, TakesExactlyTheBytesThatAreKnownFromTheLayout) {
+  for_every_variant({{4, 1}, {4, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
+    const UnitBytes bytes = unit_bytes(unit.layout(), variant.precision, variant.reduced_once);
+    EXPECT_EQ(bytes, expected_bytes(variant));
+    const auto live = [&] { return rank.ledger.live(); };
+    BucketBytes expected;
+    expected[Bucket::sharded_parameters] = bytes.sharded_parameters;
+    expected[Bucket::sharded_gradients] = bytes.sharded_gradients;
+    const BucketBytes at_rest = expected;
+    EXPECT_EQ(live(), at_rest);
+
+    unit.unshard();
+    expected[Bucket::unsharded_parameters] = bytes.unsharded_parameters;
+    EXPECT_EQ(live(), expected);
+
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      unit.gradient(0);
+      expected[Bucket::unsharded_gradients] = bytes.unsharded_gradients;
+      EXPECT_EQ(live(), expected);
+    }
+
+    // Gradients outlive the parameters where the weight gradient comes after the reshard.
+    unit.reshard();
+    expected[Bucket::unsharded_parameters] = 0;
+    EXPECT_EQ(live(), expected);
+
+    rank.ledger.reset_peak();
+    unit.reduce_gradient();
+    EXPECT_EQ(live(), at_rest);
+    // A reduction takes the narrowed gradient, and this rank's part of the result.
+    const std::int64_t width = size_of(variant.precision.reduction);
+    const std::int64_t narrowed = width == 4 ? 0 : unit.layout().unsharded_size() * width;
+    const std::int64_t part = variant.whole ? 0 : unit.layout().shard_size * width;
+    expected[Bucket::communication] = narrowed + part;
+    EXPECT_EQ(rank.ledger.peak_by_bucket(), expected);
+  });
+}
+
+TEST(ShardUnit, CountsEachGatherAndReductionOnceWithItsBytes) {
+  for_every_variant({{1, 1}, {4, 1}, {1, 2}, {4, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
+    const RankGrid& grid = variant.grid;
+    rank.world.counters().clear();
+    constexpr int times = 3;
+    for (int time = 0; time < times; ++time) {
+      unit.unshard();
+      unit.gradient(0);
+      unit.reshard();
+      unit.begin_step();
+      unit.reduce_gradient();
+    }
+    const UnitBytes bytes = unit_bytes(unit.layout(), variant.precision, variant.reduced_once);
+    const std::int64_t width = size_of(variant.precision.reduction);
+    const std::int64_t reduce = unit.layout().unsharded_size() * width;
+    if (bytes.unsharded_gradients != 0) {
+      EXPECT_EQ(reduce, bytes.unsharded_gradients / 4 * width);
+    }
+    // Groups of one rank exchange nothing and are not counted.
+    CommunicationCounters expected;
+    if (grid.shard > 1 && variant.whole) expected[{"shard", CollectiveOp::all_reduce}] = {times, times * reduce};
+    if (grid.shard > 1 && !variant.whole) {
+      expected[{"shard", CollectiveOp::all_gather}] = {times, times * bytes.unsharded_parameters};
+      expected[{"shard", CollectiveOp::reduce_scatter}] = {times, times * reduce};
+    }
+    if (grid.replicate > 1) {
+      const std::int64_t shards = variant.whole ? 1 : grid.shard;
+      expected[{"replicate", CollectiveOp::all_reduce}] = {times, times * reduce / shards};
+    }
+    EXPECT_EQ(rank.world.counters(), expected);
+  });
+}
+
+void run_step(UnitRank& rank, ShardUnit& unit) {
+  unit.begin_step();
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    unit.unshard();
+    accumulate(unit, unit.layout().parameters, rank.world.rank(), microbatch);
+    unit.reshard();
+  }
+  unit.reduce_gradient();
+}
+
+TEST(ShardUnit, AsksTheSystemForNothingAfterItsFirstStep) {
+  for (const RankGrid& grid : {RankGrid{1, 1}, RankGrid{4, 1}, RankGrid{2, 2}}) {
+    for (const bool whole : {false, true}) {
+      for (const UnitPrecision& precision : {float32_precision, bfloat16_precision}) {
+        const Variant variant{grid, whole, false, precision};
+        SCOPED_TRACE(variant.description());
+        run_local_ranks(grid.world(), [&](Communicator& world) {
+          UnitRank rank(world, grid);
+          ShardUnit unit(variant.layout(awkward_parameters()), precision, false, rank.groups(), rank.ledger);
+          run_step(rank, unit);
+          const std::int64_t after_first = rank.ledger.system_allocations();
+          for (int step = 0; step < 3; ++step) run_step(rank, unit);
+          EXPECT_EQ(rank.ledger.system_allocations(), after_first);
+        });
+      }
+    }
+  }
+}
+
+// An optimizer sees the owned rows only. Everything else in the shard is made NaN: a step that reached it would read
+// one, and a row that lay outside of owned_rows would be gathered as one.
+TEST(ShardUnit, AStepThroughOwnedRowsReachesAllParametersAndNoPadding) {
+  for_every_variant({{1, 1}, {3, 1}, {8, 1}, {2, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
+    constexpr std::uint32_t poison = 0x7fc0dead;
+    store_values(unit);
+    unit.begin_step();
+    accumulate(unit, unit.layout().parameters, rank.world.rank(), 0);
+    unit.reduce_gradient();
+
+    const std::vector<OwnedRows> rows = unit.owned_rows();
+    const auto gradients = unit.shard_gradient().as<float>();
+    std::vector<bool> owned(gradients.size(), false);
+    // A shard of padding only has no rows, and with them no way to its memory.
+    float* shard = rows.empty() ? nullptr : rows.front().values.data() - rows.front().offset;
+    for (const OwnedRows& part : rows) {
+      EXPECT_EQ(part.values.data(), shard + part.offset);
+      EXPECT_EQ(part.gradients.data(), gradients.data() + part.offset);
+      for (std::size_t i = 0; i < part.values.size(); ++i) owned[static_cast<std::size_t>(part.offset) + i] = true;
+    }
+    for (std::size_t i = 0; shard != nullptr && i < owned.size(); ++i) {
+      if (!owned[i]) shard[i] = gradients[i] = std::bit_cast<float>(poison);
+    }
+    for (const OwnedRows& part : rows) {
+      for (std::size_t i = 0; i < part.values.size(); ++i) part.values[i] += 0.0F * part.gradients[i];
+    }
+    for (std::size_t i = 0; shard != nullptr && i < owned.size(); ++i) {
+      if (owned[i]) continue;
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(shard[i]), poison);
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(gradients[i]), poison);
+    }
+    unit.unshard();
+    EXPECT_EQ(wrong_values(unit, variant.precision.compute), 0);
+    unit.reshard();
+  });
+}
+
+}  // namespace
+}  // namespace weft
