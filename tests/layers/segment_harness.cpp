@@ -194,8 +194,9 @@ Values draw(std::string_view name, std::int64_t count, DType dtype, double scale
 void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters) {
   for (const ParameterSpec& spec : specs) {
     const DType dtype = spec.family == Family::routing ? DType::float32 : compute;
-    // Gains near one; projections that keep the scale of what they project.
-    Values values = draw(spec.name, spec.global_size(), dtype, spec.global_columns == 1 ? 0.25 : 0.375);
+    // Gains near one; projections that keep the scale of what they project; embeddings that tell tokens apart.
+    const double scale = spec.global_columns == 1 ? 0.25 : spec.family == Family::embedding ? 1.0 : 0.375;
+    Values values = draw(spec.name, spec.global_size(), dtype, scale);
     if (spec.global_columns == 1) {
       for (double& value : values) value = static_cast<float>(bfloat16(static_cast<float>(1.0 + value)));
     }

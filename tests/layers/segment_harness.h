@@ -58,8 +58,8 @@ using Schedule = std::vector<Call>;
 Schedule one_at_a_time(int microbatches);
 
 struct RunOptions {
-  Schedule schedule;                                   // empty: one at a time
-  bool poison_weights_before_weight_gradient = false;  // the last of the schedule's calls must be weight gradients
+  Schedule schedule = {};                              // empty: one at a time
+  bool poison_weights_before_weight_gradient = false;  // NaN; for a single microbatch
   bool drop_expert_row = false;                        // a fault: rank 0 loses a row of what the experts send back
 };
 
