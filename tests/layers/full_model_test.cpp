@@ -1,0 +1,132 @@
+// All segments of a model chained as a pipeline stage chains them: the loss and every parameter against the double
+// reference. Single segments being right, this holds what lies between them: order, residuals, names by block.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "layers/attention.h"
+#include "layers/embedding.h"
+#include "layers/head.h"
+#include "layers/mlp.h"
+#include "layers/moe.h"
+#include "parallel/comm/local.h"
+#include "parallel/runtime/random.h"
+#include "tests/layers/segment_expectation.h"
+
+namespace weft {
+namespace {
+
+std::vector<std::unique_ptr<Segment>> make_chain(const SegmentSetup& setup) {
+  std::vector<std::unique_ptr<Segment>> chain;
+  chain.push_back(make_embedding(setup));
+  for (int block = 0; block < static_cast<int>(setup.model.blocks.size()); ++block) {
+    const bool dense = setup.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
+    chain.push_back(make_attention(setup, block));
+    chain.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
+  }
+  chain.push_back(make_head(setup));
+  return chain;
+}
+
+// One microbatch of this rank through the whole model and back.
+RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const SegmentInputs& inputs) {
+  TestRank rank(world, the_case, {});
+  const std::vector<std::unique_ptr<Segment>> chain = make_chain(rank.setup);
+  std::vector<ParameterMemory> memory;
+  for (const auto& segment : chain) {
+    memory.emplace_back(rank.ledger, the_case.compute, segment->parameters(), inputs.parameters);
+  }
+  const auto g = static_cast<std::size_t>(rank.data_index);
+  const MicrobatchInput input{inputs.tokens[g], inputs.targets[g]};
+  std::vector<std::unique_ptr<Saved>> saved(chain.size());
+  Tensor activations, gradient;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    activations = chain[i]->forward(rank.context, memory[i].weights(), input, std::move(activations), saved[i]);
+  }
+  for (std::size_t i = chain.size(); i-- > 0;) {
+    gradient = chain[i]->backward_input(rank.context, memory[i].weights(), std::move(gradient), *saved[i]);
+  }
+  RankOutcome outcome;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    chain[i]->backward_weight(rank.context, memory[i].gradients(), *saved[i]);
+    for (std::size_t p = 0; p < chain[i]->parameters().size(); ++p) {
+      outcome.parameters.push_back(chain[i]->parameters()[p]);
+      outcome.gradients.push_back(values_of(memory[i].gradients()[p]));
+    }
+  }
+  outcome.report = rank.report;
+  return outcome;
+}
+
+Outcome run_model(const SegmentCase& the_case, const SegmentInputs& inputs) {
+  std::vector<RankOutcome> ranks(static_cast<std::size_t>(the_case.ranks()));
+  run_local_ranks(
+      the_case.ranks(),
+      [&](Communicator& world) { ranks[static_cast<std::size_t>(world.rank())] = run_chain(world, the_case, inputs); },
+      {std::chrono::seconds(60)});
+  return assemble(the_case, ranks);
+}
+
+SegmentCase model_case(int data, int tensor, int expert) {
+  SegmentCase the_case{.model = small_model(), .data = data, .tensor = tensor, .expert = expert};
+  // Enough tokens for every expert to be chosen.
+  the_case.sequences = 8;
+  the_case.model.blocks = parse_layers("d e d e");
+  the_case.model.moe.shared_expert_intermediate_size = 8;
+  the_case.model.moe.router_aux_loss_coef = 0.5;
+  the_case.model.moe.router_z_loss_coef = 0.1;
+  the_case.loss_factor = 1.0 / static_cast<double>(the_case.tokens() * data);
+  return the_case;
+}
+
+void expect_reference(const SegmentCase& the_case) {
+  SegmentInputs inputs = draw_inputs(the_case);
+  inputs.parameters.clear();
+  SegmentCase alone = the_case;
+  alone.data = alone.tensor = alone.expert = 1;
+  for (const auto& segment : make_chain(alone.setup(0))) {
+    draw_parameters(segment->parameters(), the_case.compute, inputs.parameters);
+  }
+  const Outcome outcome = run_model(the_case, inputs);
+
+  const ModelReference reference(the_case.model, inputs.parameters, the_case.sequence_length, the_case.loss_factor);
+  const auto objective = [&] {
+    double sum = 0.0;
+    for (std::size_t g = 0; g < inputs.tokens.size(); ++g) {
+      sum += reference.objective(inputs.tokens[g], inputs.targets[g]);
+    }
+    return sum;
+  };
+  // The roundings of all segments lie one behind the other.
+  const double model_tolerance = tolerance(the_case) * static_cast<double>(2 * the_case.model.blocks.size() + 2);
+  const double objective_value = the_case.loss_factor * outcome.loss_sum + outcome.auxiliary_loss + outcome.z_loss;
+  EXPECT_NEAR(objective_value, objective(), model_tolerance * objective());
+
+  ASSERT_EQ(outcome.gradients.size(), inputs.parameters.size());
+  for (auto& [name, values] : inputs.parameters) {
+    const Values& gradient = outcome.gradients.at(name);
+    double largest = 0.0;
+    for (double value : gradient) largest = std::max(largest, std::abs(value));
+    ASSERT_GT(largest, 1e-4) << name << " has no gradient that finite differences could tell from none";
+    const RandomStream sample(3, name);
+    for (std::uint64_t draw_index = 0; draw_index < 5; ++draw_index) {
+      const std::size_t i = sample.bits(draw_index) % values.size();
+      EXPECT_NEAR(gradient[i], central_difference(objective, values[i]), model_tolerance * largest)
+          << name << " element " << i;
+    }
+  }
+}
+
+TEST(FullModel, LossAndGradientsMatchReferenceOnOneRank) {
+  expect_reference(model_case(1, 1, 1));
+}
+TEST(FullModel, LossAndGradientsMatchReferenceOnATensorAndExpertGroup) {
+  expect_reference(model_case(1, 2, 2));
+}
+TEST(FullModel, LossAndGradientsMatchReferenceOnAnExpertGroupOverData) {
+  expect_reference(model_case(2, 2, 4));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,234 @@
+#include "tests/layers/model_reference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace weft {
+namespace {
+
+std::size_t to_size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+// a [rows, inner] times b [inner, columns].
+Values product(const Values& a, const Values& b, std::size_t inner) {
+  const std::size_t rows = a.size() / inner, columns = b.size() / inner;
+  Values c(rows * columns, 0.0);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t i = 0; i < inner; ++i) {
+      for (std::size_t column = 0; column < columns; ++column) {
+        c[row * columns + column] += a[row * inner + i] * b[i * columns + column];
+      }
+    }
+  }
+  return c;
+}
+
+// a [rows, inner] times the transpose of b [columns, inner].
+Values product_with_transpose(const Values& a, const Values& b, std::size_t inner) {
+  const std::size_t rows = a.size() / inner, columns = b.size() / inner;
+  Values c(rows * columns, 0.0);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      for (std::size_t i = 0; i < inner; ++i) c[row * columns + column] += a[row * inner + i] * b[column * inner + i];
+    }
+  }
+  return c;
+}
+
+void add_to(Values& y, const Values& x) {
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+}
+
+double log_sum_exp(std::span<const double> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (double logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+// Rows are as wide as the weight: a token's hidden values, or one head.
+Values ModelReference::norm(const Values& x, const std::string& weight) const {
+  const Values& w = parameter(weight);
+  Values y = x;
+  for (std::size_t begin = 0; begin < x.size(); begin += w.size()) {
+    double squares = 0.0;
+    for (std::size_t i = 0; i < w.size(); ++i) squares += x[begin + i] * x[begin + i];
+    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(w.size()) + model_.rms_norm_eps);
+    for (std::size_t i = 0; i < w.size(); ++i) y[begin + i] *= inverse * w[i];
+  }
+  return y;
+}
+
+Values ModelReference::swiglu(const Values& x, const std::string& name) const {
+  const std::size_t hidden = to_size(model_.hidden_size);
+  Values activated = product_with_transpose(x, parameter(name + ".gate_proj.weight"), hidden);
+  const Values up = product_with_transpose(x, parameter(name + ".up_proj.weight"), hidden);
+  for (std::size_t i = 0; i < up.size(); ++i) activated[i] *= up[i] / (1.0 + std::exp(-activated[i]));
+  const Values& down = parameter(name + ".down_proj.weight");
+  return product(activated, down, down.size() / hidden);
+}
+
+void ModelReference::rotate(Values& heads, std::int64_t head_count) const {
+  const std::size_t head_dim = to_size(model_.head_dim), half = head_dim / 2, columns = to_size(head_count) * head_dim;
+  for (std::size_t begin = 0; begin < heads.size(); begin += head_dim) {
+    const double position = static_cast<double>(begin / columns % to_size(sequence_length_));
+    for (std::size_t i = 0; i < half; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
+      const double angle = position * std::pow(model_.rope_theta, exponent);
+      double &first = heads[begin + i], &second = heads[begin + half + i];
+      const double turned = first * std::cos(angle) - second * std::sin(angle);
+      second = second * std::cos(angle) + first * std::sin(angle);
+      first = turned;
+    }
+  }
+}
+
+Values ModelReference::embedding(std::span<const std::int32_t> tokens) const {
+  const Values& table = parameter("embedding.weight");
+  const std::int64_t hidden = model_.hidden_size;
+  Values y;
+  for (std::int64_t token : tokens) {
+    y.insert(y.end(), table.begin() + token * hidden, table.begin() + (token + 1) * hidden);
+  }
+  return y;
+}
+
+Values ModelReference::attention(int block, const Values& x) const {
+  const std::string name = fmt::format("blocks.{}.attention", block);
+  const std::size_t hidden = to_size(model_.hidden_size), head_dim = to_size(model_.head_dim);
+  const std::size_t heads = to_size(model_.num_attention_heads), key_heads = to_size(model_.num_key_value_heads);
+  const Values normed = norm(x, name + ".norm.weight");
+  Values q = product_with_transpose(normed, parameter(name + ".q_proj.weight"), hidden);
+  Values k = product_with_transpose(normed, parameter(name + ".k_proj.weight"), hidden);
+  const Values v = product_with_transpose(normed, parameter(name + ".v_proj.weight"), hidden);
+  if (model_.qk_norm) {
+    q = norm(q, name + ".q_norm.weight");
+    k = norm(k, name + ".k_norm.weight");
+  }
+  rotate(q, model_.num_attention_heads);
+  rotate(k, model_.num_key_value_heads);
+
+  Values out(q.size(), 0.0);
+  for (std::size_t token = 0; token < x.size() / hidden; ++token) {
+    const std::size_t first = token - token % to_size(sequence_length_);
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::size_t q_begin = (token * heads + head) * head_dim, key_head = head / (heads / key_heads);
+      const auto k_begin = [&](std::size_t other) { return (other * key_heads + key_head) * head_dim; };
+      Values logits;
+      for (std::size_t other = first; other <= token; ++other) {
+        double dot = 0.0;
+        for (std::size_t i = 0; i < head_dim; ++i) dot += q[q_begin + i] * k[k_begin(other) + i];
+        logits.push_back(dot / std::sqrt(static_cast<double>(head_dim)));
+      }
+      const double total = log_sum_exp(logits);
+      for (std::size_t other = first; other <= token; ++other) {
+        const double probability = std::exp(logits[other - first] - total);
+        for (std::size_t i = 0; i < head_dim; ++i) out[q_begin + i] += probability * v[k_begin(other) + i];
+      }
+    }
+  }
+  Values y = product(out, parameter(name + ".o_proj.weight"), heads * head_dim);
+  add_to(y, x);
+  return y;
+}
+
+Values ModelReference::mlp(int block, const Values& x) const {
+  const std::string name = fmt::format("blocks.{}.mlp", block);
+  Values y = swiglu(norm(x, name + ".norm.weight"), name);
+  add_to(y, x);
+  return y;
+}
+
+Values ModelReference::scores(std::span<const double> logits) const {
+  Values scores;
+  const double total = log_sum_exp(logits);
+  for (double logit : logits) {
+    scores.push_back(model_.moe.scoring == Scoring::softmax ? std::exp(logit - total) : 1.0 / (1.0 + std::exp(-logit)));
+  }
+  return scores;
+}
+
+std::vector<std::size_t> ModelReference::choose(const Values& scores) const {
+  std::vector<std::size_t> experts(scores.size());
+  std::iota(experts.begin(), experts.end(), std::size_t{0});
+  std::stable_sort(experts.begin(), experts.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  experts.resize(to_size(model_.moe.num_experts_per_tok));
+  return experts;
+}
+
+MoeReference ModelReference::moe(int block, const Values& x) const {
+  const std::string scope = fmt::format("blocks.{}", block);
+  const MoeConfig& moe = model_.moe;
+  const std::size_t hidden = to_size(model_.hidden_size), experts = to_size(moe.num_experts);
+  const std::size_t tokens = x.size() / hidden, length = to_size(sequence_length_);
+  const Values normed = norm(x, scope + ".experts.norm.weight");
+  const Values logits = product_with_transpose(normed, parameter(scope + ".router.weight"), hidden);
+
+  MoeReference result{x, 0.0, 0.0, std::vector<std::int64_t>(experts, 0)};
+  if (moe.shared_expert_intermediate_size > 0) add_to(result.y, swiglu(normed, scope + ".shared_expert"));
+  // E / (K S^2), times S and the loss factor: each sequence is a batch of its own, and the mean over all tokens is
+  // taken.
+  const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(experts) /
+                                static_cast<double>(to_size(moe.num_experts_per_tok) * length);
+  for (std::size_t sequence = 0; sequence < tokens; sequence += length) {
+    Values score_sums(experts, 0.0), counts(experts, 0.0);
+    for (std::size_t token = sequence; token < sequence + length; ++token) {
+      const std::span<const double> token_logits(logits.data() + token * experts, experts);
+      const Values score = scores(token_logits);
+      const double all = std::accumulate(score.begin(), score.end(), 0.0);
+      for (std::size_t e = 0; e < experts; ++e) score_sums[e] += score[e] / all;
+      result.z_loss += moe.router_z_loss_coef * loss_factor_ * std::pow(log_sum_exp(token_logits), 2);
+
+      const std::vector<std::size_t> chosen = choose(score);
+      double chosen_sum = 0.0;
+      for (std::size_t e : chosen) chosen_sum += score[e];
+      const Values row(normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
+                       normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
+      for (std::size_t e : chosen) {
+        const Values out = swiglu(row, fmt::format("{}.experts.{}", scope, e));
+        const double weight = moe.norm_topk_prob ? score[e] / chosen_sum : score[e];
+        for (std::size_t i = 0; i < hidden; ++i) result.y[token * hidden + i] += weight * out[i];
+        counts[e] += 1.0;
+        ++result.expert_tokens[e];
+      }
+    }
+    for (std::size_t e = 0; e < experts; ++e) result.auxiliary_loss += balance_factor * score_sums[e] * counts[e];
+  }
+  return result;
+}
+
+double ModelReference::head(const Values& x, std::span<const std::int32_t> targets) const {
+  const Values logits =
+      product_with_transpose(norm(x, "head.norm.weight"), parameter("head.weight"), to_size(model_.hidden_size));
+  const std::size_t vocabulary = to_size(model_.vocab_size);
+  double loss = 0.0;
+  for (std::size_t token = 0; token < targets.size(); ++token) {
+    const std::span<const double> row(logits.data() + token * vocabulary, vocabulary);
+    loss += log_sum_exp(row) - row[to_size(targets[token])];
+  }
+  return loss;
+}
+
+double ModelReference::objective(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const {
+  Values x = embedding(tokens);
+  double auxiliary = 0.0;
+  for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
+    x = attention(block, x);
+    if (model_.blocks[to_size(block)] == BlockKind::dense) {
+      x = mlp(block, x);
+    } else {
+      MoeReference output = moe(block, x);
+      auxiliary += output.auxiliary_loss + output.z_loss;
+      x = std::move(output.y);
+    }
+  }
+  return loss_factor_ * head(x, targets) + auxiliary;
+}
+
+}  // namespace weft

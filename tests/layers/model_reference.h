@@ -1,0 +1,58 @@
+// The whole model in plain double loops: what the segments are compared with. Nothing is shared with layers/ but the
+// configuration and the names and orientation of the parameters (o_proj and down_proj are stored transposed).
+//
+// Activations are [tokens, hidden], several sequences one after another. T tokens, S tokens a sequence, E experts, K
+// choices a token.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "layers/model_config.h"
+
+namespace weft {
+
+using Values = std::vector<double>;
+using NamedValues = std::map<std::string, Values>;  // by global parameter name
+
+struct MoeReference {
+  Values y;
+  double auxiliary_loss = 0.0, z_loss = 0.0;  // with coefficient and loss factor
+  std::vector<std::int64_t> expert_tokens;    // choices by expert
+};
+
+class ModelReference {
+ public:
+  // The model and the parameters must outlive this object.
+  ModelReference(const ModelConfig& model, const NamedValues& parameters, std::int64_t sequence_length,
+                 double loss_factor)
+      : model_(model), parameters_(parameters), sequence_length_(sequence_length), loss_factor_(loss_factor) {}
+
+  Values embedding(std::span<const std::int32_t> tokens) const;
+  Values attention(int block, const Values& x) const;
+  Values mlp(int block, const Values& x) const;
+  MoeReference moe(int block, const Values& x) const;
+  // The sum over tokens of the cross-entropy, in nats.
+  double head(const Values& x, std::span<const std::int32_t> targets) const;
+  // What a step minimises: loss_factor * cross-entropy of the chained segments, plus every auxiliary loss.
+  double objective(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
+
+ private:
+  const Values& parameter(const std::string& name) const { return parameters_.at(name); }
+  Values norm(const Values& x, const std::string& weight) const;
+  Values swiglu(const Values& x, const std::string& name) const;
+  // heads [T, heads * head_dim], in place: the pair (i, i + d/2) turns by position * theta^(-2i/d), d the head size.
+  void rotate(Values& heads, std::int64_t head_count) const;
+  Values scores(std::span<const double> logits) const;
+  // The K largest scores, ties to the lower expert.
+  std::vector<std::size_t> choose(const Values& scores) const;
+
+  const ModelConfig& model_;
+  const NamedValues& parameters_;
+  std::int64_t sequence_length_;
+  double loss_factor_;
+};
+
+}  // namespace weft

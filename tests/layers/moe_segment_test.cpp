@@ -1,0 +1,139 @@
+// The MoE segment against the double reference, over tensor and expert parallelism together. Expert groups are cut out
+// of the data- and tensor-parallel ranks: without tensor parallelism each of their ranks has a microbatch of its own,
+// with it each has a slice of one.
+#include <gtest/gtest.h>
+
+#include "tests/layers/segment_expectation.h"
+
+namespace weft {
+namespace {
+
+struct Layout {
+  int data, tensor, expert;
+};
+constexpr Layout layouts[] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {1, 4, 2}, {1, 4, 4}, {2, 1, 1},
+                              {2, 1, 2}, {2, 2, 2}, {2, 2, 4}, {4, 1, 2}, {4, 1, 4}};
+
+SegmentCase moe_case(Scoring scoring, bool normalise, std::int64_t shared_width, Layout layout) {
+  SegmentCase the_case{.kind = SegmentKind::moe,
+                       .model = small_model(),
+                       .data = layout.data,
+                       .tensor = layout.tensor,
+                       .expert = layout.expert};
+  MoeConfig& moe = the_case.model.moe;
+  moe.scoring = scoring;
+  moe.norm_topk_prob = normalise;
+  moe.shared_expert_intermediate_size = shared_width;
+  // Of the order of the other gradients.
+  moe.router_aux_loss_coef = 2.0;
+  moe.router_z_loss_coef = 0.5;
+  return the_case;
+}
+
+void expect_reference(const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
+  const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+  EXPECT_LE(largest_relative_error(actual, expected), tolerance(the_case));
+  EXPECT_EQ(actual.expert_tokens, expected.expert_tokens);
+}
+
+void expect_reference_in_all_layouts(Scoring scoring, bool normalise, std::int64_t shared_width) {
+  for (int data : {1, 2, 4}) {
+    const SegmentCase alone = moe_case(scoring, normalise, shared_width, {data, 1, 1});
+    const SegmentInputs inputs = draw_inputs(alone);
+    const Outcome expected = expected_outcome(alone, inputs);
+    for (const Layout& layout : layouts) {
+      if (layout.data != data) continue;
+      SCOPED_TRACE(fmt::format("data {}, tensor {}, expert {}", layout.data, layout.tensor, layout.expert));
+      expect_reference(moe_case(scoring, normalise, shared_width, layout), inputs, expected);
+    }
+  }
+}
+
+TEST(MoeSegment, SoftmaxNormalised) {
+  expect_reference_in_all_layouts(Scoring::softmax, true, 0);
+}
+TEST(MoeSegment, SoftmaxNormalisedWithSharedExpert) {
+  expect_reference_in_all_layouts(Scoring::softmax, true, 8);
+}
+TEST(MoeSegment, SoftmaxNotNormalised) {
+  expect_reference_in_all_layouts(Scoring::softmax, false, 0);
+}
+TEST(MoeSegment, SigmoidNormalised) {
+  expect_reference_in_all_layouts(Scoring::sigmoid, true, 0);
+}
+TEST(MoeSegment, SigmoidNotNormalisedWithSharedExpert) {
+  expect_reference_in_all_layouts(Scoring::sigmoid, false, 8);
+}
+
+TEST(MoeSegment, WithoutAuxiliaryLosses) {
+  SegmentCase the_case = moe_case(Scoring::softmax, true, 0, {1, 2, 2});
+  the_case.model.moe.router_aux_loss_coef = the_case.model.moe.router_z_loss_coef = 0.0;
+  const SegmentInputs inputs = draw_inputs(the_case);
+  expect_reference(the_case, inputs, expected_outcome(the_case, inputs));
+}
+
+// Makes the first hidden value of a data rank's tokens decide their experts: +3 those of `upper` (experts 2 and 3), -3
+// the lower ones, by a margin that the other values do not reach.
+void force_routing(const SegmentCase& the_case, SegmentInputs& inputs, const std::vector<bool>& upper) {
+  const std::int64_t hidden = the_case.model.hidden_size;
+  for (std::size_t g = 0; g < inputs.x.size(); ++g) {
+    for (std::int64_t t = 0; t < the_case.tokens(); ++t) {
+      inputs.x[g][static_cast<std::size_t>(t * hidden)] = upper[g] ? 3.0 : -3.0;
+    }
+  }
+  Values& router = inputs.parameters.at("blocks.0.router.weight");
+  for (std::int64_t e = 0; e < the_case.model.moe.num_experts; ++e) {
+    for (std::int64_t i = 0; i < hidden; ++i) router[static_cast<std::size_t>(e * hidden + i)] *= 0.5;
+    router[static_cast<std::size_t>(e * hidden)] = e < 2 ? -2.0 : 2.0;
+  }
+}
+
+// How many choices of each rank's own tokens fell on each expert.
+std::vector<std::vector<std::int64_t>> expert_tokens_by_rank(const std::vector<RankOutcome>& ranks) {
+  std::vector<std::vector<std::int64_t>> tokens;
+  for (const RankOutcome& rank : ranks) tokens.push_back(rank.report.moe[0].expert_tokens);
+  return tokens;
+}
+
+TEST(MoeSegment, RanksOfAnExpertGroupWithZeroIncomingRows) {
+  for (const Layout& layout : {Layout{2, 1, 2}, Layout{4, 1, 4}, Layout{1, 4, 4}}) {
+    SCOPED_TRACE(fmt::format("data {}, tensor {}, expert {}", layout.data, layout.tensor, layout.expert));
+    const SegmentCase the_case = moe_case(Scoring::softmax, true, 0, layout);
+    SegmentInputs inputs = draw_inputs(the_case);
+    force_routing(the_case, inputs, std::vector(inputs.x.size(), true));
+    const Outcome expected = expected_outcome(the_case, inputs);
+    // All tokens choose experts 2 and 3: the ranks that hold 0 and 1 receive nothing.
+    ASSERT_EQ(expected.expert_tokens[0] + expected.expert_tokens[1], 0);
+    expect_reference(the_case, inputs, expected);
+  }
+}
+
+TEST(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
+  const SegmentCase the_case = moe_case(Scoring::sigmoid, true, 0, {2, 1, 2});
+  SegmentInputs inputs = draw_inputs(the_case);
+  // Rank 0 holds experts 0 and 1: every row leaves for the other rank, and the other rank's all come here.
+  force_routing(the_case, inputs, {true, false});
+  const Outcome expected = expected_outcome(the_case, inputs);
+  const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+  const std::vector<std::vector<std::int64_t>> crossed = {{0, 0, 8, 8}, {8, 8, 0, 0}};
+  ASSERT_EQ(expert_tokens_by_rank(ranks), crossed);
+  EXPECT_LE(largest_relative_error(assemble(the_case, ranks), expected), tolerance(the_case));
+}
+
+TEST(MoeSegment, Bfloat16ForwardIsCloseToTheReference) {
+  for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 2, 4}}) {
+    SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+    the_case.compute = DType::bfloat16;
+    const SegmentInputs inputs = draw_inputs(the_case);
+    const Outcome expected = expected_outcome(the_case, inputs);
+    const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+    // A choice that rounding turns round would be an error of its own; none is near a tie.
+    ASSERT_EQ(actual.expert_tokens, expected.expert_tokens);
+    for (std::size_t g = 0; g < expected.y.size(); ++g) {
+      EXPECT_LE(relative_error(actual.y[g], expected.y[g]), tolerance(the_case));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,174 @@
+// What a segment declares before it runs against what it then does: memory kept, collectives by phase, and the contract
+// between its three calls (any number of microbatches in flight, weight gradients that read no weights).
+#include <gtest/gtest.h>
+
+#include "tests/layers/segment_expectation.h"
+
+namespace weft {
+namespace {
+
+using When = SegmentTraffic::When;
+
+constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
+                                       SegmentKind::head};
+constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe,
+                                     SegmentKind::head};
+
+// All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
+SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1) {
+  SegmentCase the_case{.kind = kind, .model = small_model(), .data = data, .tensor = tensor, .expert = expert};
+  ModelConfig& model = the_case.model;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 4;
+  model.moe.shared_expert_intermediate_size = 8;
+  model.moe.router_aux_loss_coef = 2.0;
+  model.moe.router_z_loss_coef = 0.5;
+  return the_case;
+}
+
+std::string describe(const SegmentCase& the_case) {
+  return fmt::format("segment {}, data {}, tensor {}, expert {}, {}", static_cast<int>(the_case.kind), the_case.data,
+                     the_case.tensor, the_case.expert, name_of(the_case.compute));
+}
+
+TEST(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
+  for (SegmentKind kind : dense_kinds) {
+    for (bool qk_norm : {false, true}) {
+      for (DType compute : {DType::float32, DType::bfloat16}) {
+        for (int tensor : {1, 2, 4}) {
+          SegmentCase the_case = full_case(kind, 1, tensor);
+          the_case.compute = compute;
+          the_case.model.qk_norm = qk_norm;
+          SCOPED_TRACE(describe(the_case));
+          for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
+            EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
+            EXPECT_EQ(rank.leaked_bytes, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
+  for (DType compute : {DType::float32, DType::bfloat16}) {
+    for (int tensor : {1, 2, 4}) {
+      SegmentCase the_case = full_case(SegmentKind::moe, 1, tensor);
+      the_case.compute = compute;
+      SCOPED_TRACE(describe(the_case));
+      for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
+        EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
+        EXPECT_EQ(rank.leaked_bytes, 0);
+      }
+    }
+  }
+}
+
+TEST(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArrive) {
+  SegmentCase the_case = full_case(SegmentKind::moe, 2, 2, 4);
+  for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
+    EXPECT_LT(rank.kept_bytes[0], rank.declared_bytes);
+    EXPECT_EQ(rank.leaked_bytes, 0);
+  }
+  // Equal scores choose the lower experts, 0 and 1: with two experts a rank all choices arrive at rank 0.
+  the_case = full_case(SegmentKind::moe, 2, 1, 2);
+  SegmentInputs inputs = draw_inputs(the_case);
+  for (double& value : inputs.parameters.at("blocks.0.router.weight")) value = 0.0;
+  const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+  EXPECT_EQ(ranks[0].kept_bytes[0], ranks[0].declared_bytes);
+  // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones.
+  const std::int64_t row_bytes = (12 + 3 * 5) * 4;
+  EXPECT_EQ(ranks[1].kept_bytes[0], ranks[1].declared_bytes - 2 * the_case.tokens() * 2 * row_bytes);
+}
+
+struct Declared {
+  CommunicationCount exact, bound;
+};
+
+void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
+  std::map<std::pair<When, CommunicationKey>, Declared> declared;
+  for (const SegmentTraffic& entry : rank.declared_traffic) {
+    if (entry.count == 0) continue;
+    Declared& total = declared[{entry.when, {std::string(name_of(entry.group)), entry.op}}];
+    CommunicationCount& part = entry.is_bound ? total.bound : total.exact;
+    part.count += entry.count * microbatches;
+    part.bytes += entry.bytes * microbatches;
+  }
+  for (const auto& [key, counted] : rank.counted_traffic) {
+    SCOPED_TRACE(fmt::format("phase {}, {} {}", static_cast<int>(key.first), key.second.group, name_of(key.second.op)));
+    ASSERT_TRUE(declared.contains(key));
+    const Declared& expected = declared.at(key);
+    EXPECT_EQ(counted.count, expected.exact.count + expected.bound.count);
+    EXPECT_GE(counted.bytes, expected.exact.bytes);
+    EXPECT_LE(counted.bytes, expected.exact.bytes + expected.bound.bytes);
+  }
+  EXPECT_EQ(rank.counted_traffic.size(), declared.size());
+}
+
+TEST(SegmentTraffic, IsWhatTheCommunicatorsCountInEachPhase) {
+  struct Layout {
+    int data, tensor, expert;
+  };
+  for (SegmentKind kind : all_kinds) {
+    for (const Layout& layout :
+         {Layout{1, 1, 1}, Layout{1, 2, 1}, Layout{1, 4, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}, Layout{2, 2, 4}}) {
+      for (DType compute : {DType::float32, DType::bfloat16}) {
+        SegmentCase the_case = full_case(kind, layout.data, layout.tensor, layout.expert);
+        the_case.compute = compute;
+        the_case.microbatches = 2;
+        SCOPED_TRACE(describe(the_case));
+        for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
+          expect_declared_traffic(rank, the_case.microbatches);
+        }
+      }
+    }
+  }
+}
+
+TEST(SegmentTraffic, MoeReachesItsBoundWhenAllTokensArrive) {
+  const SegmentCase the_case = full_case(SegmentKind::moe, 2, 1, 2);
+  SegmentInputs inputs = draw_inputs(the_case);
+  for (double& value : inputs.parameters.at("blocks.0.router.weight")) value = 0.0;
+  const RankOutcome rank = run_segment(the_case, inputs).front();
+  std::int64_t declared = 0, counted = 0;
+  for (const SegmentTraffic& entry : rank.declared_traffic) {
+    if (entry.op == CollectiveOp::all_to_all) declared += entry.bytes;
+  }
+  for (const auto& [key, count] : rank.counted_traffic) {
+    if (key.second.op == CollectiveOp::all_to_all) counted += count.bytes;
+  }
+  EXPECT_EQ(counted, declared);
+}
+
+// Weight gradients wait while other microbatches run, and come in another order than the input gradients.
+TEST(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
+  const Schedule interleaved = {{When::forward, 0},        {When::forward, 1},         {When::backward_input, 0},
+                                {When::forward, 2},        {When::backward_input, 1},  {When::backward_weight, 1},
+                                {When::backward_input, 2}, {When::backward_weight, 0}, {When::backward_weight, 2}};
+  for (SegmentKind kind : all_kinds) {
+    SegmentCase the_case = full_case(kind, 1, 2, 2);
+    the_case.microbatches = 3;
+    SCOPED_TRACE(describe(the_case));
+    const SegmentInputs inputs = draw_inputs(the_case);
+    const Outcome outcome = assemble(the_case, run_segment(the_case, inputs, {.schedule = interleaved}));
+    EXPECT_LE(largest_relative_error(outcome, expected_outcome(the_case, inputs)), tolerance(the_case));
+    // No microbatch leaves a trace in another: not a bit differs from running them one after the other.
+    const Outcome alone = assemble(the_case, run_segment(the_case, inputs));
+    EXPECT_EQ(outcome.y, alone.y);
+    EXPECT_EQ(outcome.dx, alone.dx);
+  }
+}
+
+TEST(SegmentCalls, WeightGradientsReadNoWeights) {
+  for (SegmentKind kind : all_kinds) {
+    const SegmentCase the_case = full_case(kind, 1, 2, 2);
+    SCOPED_TRACE(describe(the_case));
+    const SegmentInputs inputs = draw_inputs(the_case);
+    const Outcome poisoned =
+        assemble(the_case, run_segment(the_case, inputs, {.poison_weights_before_weight_gradient = true}));
+    EXPECT_EQ(poisoned.gradients, assemble(the_case, run_segment(the_case, inputs)).gradients);
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,149 @@
+#include "tests/layers/segment_expectation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace weft {
+namespace {
+
+double dot(const Values& a, const Values& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// What one microbatch adds to the objective.
+double objective(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
+                 std::size_t g, const Values& x) {
+  switch (the_case.kind) {
+    case SegmentKind::embedding:
+      return dot(reference.embedding(inputs.tokens[g]), inputs.dy[g]);
+    case SegmentKind::attention:
+      return dot(reference.attention(0, x), inputs.dy[g]);
+    case SegmentKind::mlp:
+      return dot(reference.mlp(0, x), inputs.dy[g]);
+    case SegmentKind::moe: {
+      const MoeReference moe = reference.moe(0, x);
+      return dot(moe.y, inputs.dy[g]) + moe.auxiliary_loss + moe.z_loss;
+    }
+    case SegmentKind::head:
+      return the_case.loss_factor * reference.head(x, inputs.targets[g]);
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+void add_forward(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
+                 std::size_t g, Outcome& outcome) {
+  const Values& x = inputs.x[g];
+  switch (the_case.kind) {
+    case SegmentKind::embedding:
+      outcome.y.push_back(reference.embedding(inputs.tokens[g]));
+      return;
+    case SegmentKind::attention:
+      outcome.y.push_back(reference.attention(0, x));
+      return;
+    case SegmentKind::mlp:
+      outcome.y.push_back(reference.mlp(0, x));
+      return;
+    case SegmentKind::moe: {
+      MoeReference moe = reference.moe(0, x);
+      outcome.y.push_back(std::move(moe.y));
+      outcome.auxiliary_loss += moe.auxiliary_loss;
+      outcome.z_loss += moe.z_loss;
+      outcome.expert_tokens.resize(moe.expert_tokens.size(), 0);
+      for (std::size_t e = 0; e < moe.expert_tokens.size(); ++e) outcome.expert_tokens[e] += moe.expert_tokens[e];
+      return;
+    }
+    case SegmentKind::head:
+      outcome.y.emplace_back();
+      outcome.loss_sum += reference.head(x, inputs.targets[g]);
+      return;
+  }
+}
+
+}  // namespace
+
+double central_difference(const std::function<double()>& f, double& x) {
+  constexpr double step = 1e-5;
+  const double at = x;
+  x = at + step;
+  const double above = f();
+  x = at - step;
+  const double below = f();
+  x = at;
+  return (above - below) / (2.0 * step);
+}
+
+Outcome expected_outcome(const SegmentCase& the_case, const SegmentInputs& inputs) {
+  Outcome outcome;
+  NamedValues parameters = inputs.parameters;
+  const ModelReference reference(the_case.model, parameters, the_case.sequence_length, the_case.loss_factor);
+  for (std::size_t g = 0; g < inputs.x.size(); ++g) {
+    add_forward(the_case, reference, inputs, g, outcome);
+    outcome.dx.emplace_back();
+    if (the_case.kind == SegmentKind::embedding) continue;
+    Values x = inputs.x[g];
+    for (double& element : x) {
+      outcome.dx.back().push_back(
+          central_difference([&] { return objective(the_case, reference, inputs, g, x); }, element));
+    }
+  }
+  const auto all = [&] {
+    double sum = 0.0;
+    for (std::size_t g = 0; g < inputs.x.size(); ++g) sum += objective(the_case, reference, inputs, g, inputs.x[g]);
+    return sum;
+  };
+  for (auto& [name, values] : parameters) {
+    for (double& element : values) outcome.gradients[name].push_back(central_difference(all, element));
+  }
+  return outcome;
+}
+
+double relative_error(const Values& actual, const Values& expected) {
+  if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double scale = 1.0 / 16.0, error = 0.0;
+  for (double value : expected) scale = std::max(scale, std::abs(value));
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (!std::isfinite(actual[i])) return std::numeric_limits<double>::infinity();
+    error = std::max(error, std::abs(actual[i] - expected[i]));
+  }
+  return error / scale;
+}
+
+double largest_relative_error(const Outcome& actual, const Outcome& expected) {
+  if (actual.y.size() != expected.y.size() || actual.dx.size() != expected.dx.size() ||
+      actual.gradients.size() != expected.gradients.size()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  double error = relative_error({actual.loss_sum, actual.auxiliary_loss, actual.z_loss},
+                                {expected.loss_sum, expected.auxiliary_loss, expected.z_loss});
+  for (std::size_t g = 0; g < expected.y.size(); ++g) {
+    error = std::max({error, relative_error(actual.y[g], expected.y[g]), relative_error(actual.dx[g], expected.dx[g])});
+  }
+  for (const auto& [name, values] : expected.gradients) {
+    const auto found = actual.gradients.find(name);
+    error = std::max(error, relative_error(found == actual.gradients.end() ? Values() : found->second, values));
+  }
+  return error;
+}
+
+// float32: one element of a weight gradient has behind it every sum of the segment, forward and backward: over the
+// hidden width (norm, projection, and both again), over the widest inner dimension twice, over the keys of a sequence
+// (scores, softmax, values, and again), over all tokens of the world, and some 64 roundings of single elements. A sum
+// of n terms loses at most n u of their magnitudes. That roundings do not all point one way leaves room for sums that
+// cancel to less than their terms.
+//
+// bfloat16: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
+// (input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the routed sum).
+// Each is at most as large as the output's largest element.
+double tolerance(const SegmentCase& the_case) {
+  if (the_case.compute == DType::bfloat16) return 8.0 * 0x1.0p-8;
+  const ModelConfig& model = the_case.model;
+  const std::int64_t widest = std::max({(model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim,
+                                        2 * model.intermediate_size, model.vocab_size});
+  const std::int64_t roundings = 4 * model.hidden_size + 2 * widest + 6 * the_case.sequence_length +
+                                 the_case.tokens() * the_case.all_microbatches() + 64;
+  return static_cast<double>(roundings) * 0x1.0p-24;
+}
+
+}  // namespace weft

@@ -1,0 +1,91 @@
+// The dense segments against the double reference: outputs, input gradients and all weight gradients, over every degree
+// of tensor parallelism. What is held for any layout is also held between layouts.
+#include <gtest/gtest.h>
+
+#include "tests/layers/segment_expectation.h"
+
+namespace weft {
+namespace {
+
+constexpr int tensor_degrees[] = {1, 2, 4};
+
+// 8 query and 4 key heads, so that four ranks have a key head each.
+ModelConfig model_for_four_ranks() {
+  ModelConfig model = small_model();
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 4;
+  return model;
+}
+
+// Two data-parallel ranks of `tensor` ranks each; both hold all parameters and see other tokens.
+void expect_reference(SegmentCase the_case, std::span<const int> degrees) {
+  the_case.data = 2;
+  const SegmentInputs inputs = draw_inputs(the_case);
+  const Outcome expected = expected_outcome(the_case, inputs);
+  for (int tensor : degrees) {
+    SCOPED_TRACE(fmt::format("{} tensor ranks", tensor));
+    the_case.tensor = tensor;
+    EXPECT_LE(largest_relative_error(assemble(the_case, run_segment(the_case, inputs)), expected), tolerance(the_case));
+  }
+}
+
+TEST(EmbeddingSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
+  expect_reference({.kind = SegmentKind::embedding, .model = small_model()}, tensor_degrees);
+}
+
+TEST(EmbeddingSegment, EmptyVocabularyShard) {
+  ModelConfig model = small_model();
+  model.vocab_size = 3;
+  expect_reference({.kind = SegmentKind::embedding, .model = model}, tensor_degrees);
+}
+
+TEST(AttentionSegment, MatchesReferenceWithQkNorm) {
+  expect_reference({.kind = SegmentKind::attention, .model = model_for_four_ranks()}, tensor_degrees);
+}
+
+TEST(AttentionSegment, MatchesReferenceWithoutQkNorm) {
+  ModelConfig model = model_for_four_ranks();
+  model.qk_norm = false;
+  expect_reference({.kind = SegmentKind::attention, .model = model}, tensor_degrees);
+}
+
+TEST(AttentionSegment, MatchesReferenceWithHowManyKeyHeadsThereAre) {
+  for (std::int64_t key_heads : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("{} key heads", key_heads));
+    ModelConfig model = small_model();
+    model.num_key_value_heads = key_heads;
+    const std::vector<int> degrees = key_heads == 1 ? std::vector{1} : std::vector{1, 2};
+    expect_reference({.kind = SegmentKind::attention, .model = model}, degrees);
+  }
+}
+
+TEST(MlpSegment, MatchesReference) {
+  expect_reference({.kind = SegmentKind::mlp, .model = small_model()}, tensor_degrees);
+}
+
+TEST(HeadSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
+  expect_reference({.kind = SegmentKind::head, .model = small_model()}, tensor_degrees);
+}
+
+TEST(HeadSegment, EmptyVocabularyShard) {
+  ModelConfig model = small_model();
+  model.vocab_size = 3;
+  expect_reference({.kind = SegmentKind::head, .model = model}, tensor_degrees);
+}
+
+TEST(DenseSegments, Bfloat16ForwardIsCloseToTheReference) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
+    for (int tensor : {1, 2}) {
+      SCOPED_TRACE(fmt::format("segment {}, {} tensor ranks", static_cast<int>(kind), tensor));
+      const SegmentCase the_case{.kind = kind, .model = small_model(), .tensor = tensor, .compute = DType::bfloat16};
+      const SegmentInputs inputs = draw_inputs(the_case);
+      const Outcome expected = expected_outcome(the_case, inputs);
+      const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+      EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
+      EXPECT_LE(relative_error({actual.loss_sum}, {expected.loss_sum}), tolerance(the_case));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
