@@ -1,0 +1,113 @@
+#include "trainer/data.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/random.h"
+
+namespace weft {
+namespace {
+
+// Four rounds make a Feistel network look random on large domains; the small ones of a test file need more.
+constexpr int feistel_rounds = 8;
+
+// A permutation of the numbers of 2 * half_bits bits: each round is undone by repeating it, so no two inputs can meet.
+std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t value) {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = value >> half_bits, right = value & mask;
+  for (std::uint64_t round = 0; round < feistel_rounds; ++round) {
+    left ^= random.bits(round << half_bits | right) & mask;
+    std::swap(left, right);
+  }
+  return left << half_bits | right;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(std::string name) : name_(std::move(name)) {
+  const auto refuse = [this](const char* why) { fail_request("data.train: \"{}\": {}", name_, why); };
+  const int descriptor = open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) refuse(std::strerror(errno));
+  struct stat status {};
+  const bool known = fstat(descriptor, &status) == 0;
+  const bool regular = known && S_ISREG(status.st_mode);
+  const auto size = static_cast<std::size_t>(regular ? status.st_size : 0);
+  void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
+  const int reason = errno;
+  close(descriptor);  // the mapping does not need it
+  if (known && !regular) refuse("it is not a regular file");
+  if (known && size == 0) refuse("the file is empty");
+  if (data == MAP_FAILED) refuse(std::strerror(reason));
+  bytes_ = {static_cast<const std::uint8_t*>(data), size};
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
+}
+
+std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count) {
+  require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
+  const RandomStream random(seed, fmt::format("data.order.{}", epoch));
+  const int half_bits = (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
+  // The network permutes a power of four below 4 * count. Walking its cycle until it is back inside permutes
+  // 0 .. count-1, in less than four steps on average; it ends because the cycle passes through `index` itself.
+  auto position = static_cast<std::uint64_t>(index);
+  do {
+    position = feistel(random, half_bits, position);
+  } while (position >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(position);
+}
+
+TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
+                           std::uint64_t seed)
+    : first_sample_{0}, sequence_length_(sequence_length), vocab_size_(vocab_size), seed_(seed) {
+  require(sequence_length >= 1 && vocab_size >= 1, "a dataset has windows and a vocabulary");
+  if (files.empty()) fail_request("data.train names no file; give at least one text file");
+  std::string faults;
+  for (const std::string& name : files) {
+    try {
+      const auto size = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size());
+      if (size <= sequence_length) {
+        fail_request("data.train: \"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
+                     sequence_length + 1);
+      }
+      first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
+    } catch (const Error& error) {
+      faults += faults.empty() ? "" : "\n";
+      faults += error.what();
+    }
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+  const auto length = static_cast<std::size_t>(sequence_length_);
+  require(sample >= 0 && tokens.size() == length && targets.size() == length, "a sample is read as one sequence");
+  const std::int64_t count = samples_per_epoch();
+  const std::int64_t window = shuffled_position(seed_, sample / count, sample % count, count);
+  const auto file = std::upper_bound(first_sample_.begin(), first_sample_.end(), window) - first_sample_.begin() - 1;
+  const std::int64_t offset = (window - first_sample_[file]) * sequence_length_;
+  const std::span<const std::uint8_t> bytes = files_[file].bytes().subspan(offset, length + 1);
+  for (std::size_t i = 0; i <= length; ++i) {
+    if (bytes[i] >= vocab_size_) {
+      fail("\"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens", files_[file].name(), bytes[i],
+           offset + static_cast<std::int64_t>(i), vocab_size_);
+    }
+  }
+  std::copy_n(bytes.begin(), length, tokens.begin());
+  std::copy_n(bytes.begin() + 1, length, targets.begin());
+}
+
+}  // namespace weft

@@ -1,0 +1,76 @@
+// Training text as tokens, one byte a token. Which tokens a sample holds is a function of the seed and the sample's
+// global number alone, and which samples a rank reads is arithmetic (BatchPlan): every layout trains on the same
+// batches in the same order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// A whole file, mapped read-only. Movable; the mapping ends with the owner.
+class MappedFile {
+ public:
+  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory.
+  explicit MappedFile(std::string name);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  const std::string& name() const { return name_; }
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+ private:
+  std::string name_;
+  std::span<const std::uint8_t> bytes_;
+};
+
+// Where sample `index` of an epoch stands when `count` samples are shuffled: for each (seed, epoch) a permutation of
+// 0 .. count-1, computed without a table. Requires 0 <= index < count <= 2^62.
+std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count);
+
+// A file of n bytes holds the windows that start every sequence_length bytes and are sequence_length + 1 long, so that
+// neighbours share one token (the last target of one is the first token of the next). No window crosses from one file
+// into the next; what is left at the end of a file is not read. Safe to read from several threads at once.
+class TokenDataset {
+ public:
+  // Throws Error (request) naming every file that is missing, unreadable, empty or shorter than one window.
+  TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
+               std::uint64_t seed);
+
+  std::int64_t samples_per_epoch() const { return first_sample_.back(); }
+
+  // Sample 0, 1, 2, ... of the whole run: each epoch holds every window once, in an order of its own. Writes
+  // sequence_length tokens, and as targets the token that follows each. Throws Error (failure) naming file and byte
+  // offset when a token lies outside the vocabulary.
+  void read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+
+ private:
+  std::vector<MappedFile> files_;
+  std::vector<std::int64_t> first_sample_;  // of each file, then the number of all
+  std::int64_t sequence_length_;
+  std::int64_t vocab_size_;
+  std::uint64_t seed_;
+};
+
+// Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix
+// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence in step s the ranks
+// together read exactly the samples s * sequences() .. (s + 1) * sequences() - 1, the same set for every data-parallel
+// degree, microbatch size and number of microbatches with the same product.
+struct BatchPlan {
+  std::int64_t microbatches = 1;
+  std::int64_t data_ranks = 1;
+  std::int64_t microbatch_size = 1;
+
+  // The global batch.
+  std::int64_t sequences() const { return microbatches * data_ranks * microbatch_size; }
+  // All arguments count from 0; `data_rank` is Mesh::data_index.
+  std::int64_t sample(std::int64_t step, std::int64_t microbatch, std::int64_t data_rank, std::int64_t sequence) const {
+    return ((step * microbatches + microbatch) * data_ranks + data_rank) * microbatch_size + sequence;
+  }
+};
+
+}  // namespace weft
