@@ -1,35 +1,69 @@
 #!/usr/bin/env bash
-# Installs what Weft needs on Debian 12, and only what is missing. Arguments choose: build, test, data (default: all).
+# Installs the Debian or Ubuntu packages that Weft needs and that are not there yet.
+#   tools/install-packages.sh [build] [test] [data]      without arguments: all groups
+# When nothing is missing apt is not touched, so this needs neither root nor a network then.
 set -euo pipefail
 
-packages_for() {
-  case "$1" in
-    build) echo g++ cmake ninja-build libdnnl-dev libtomlplusplus-dev libcli11-dev libfmt-dev nlohmann-json3-dev \
-                librandom123-dev libxxhash-dev ;;
-    test) echo libgtest-dev ;;
-    data) echo dict-gcide ;;
-    *) echo "install-packages.sh: unknown group $1 (build, test, data)" >&2; exit 2 ;;
-  esac
-}
+build=(g++ cmake ninja-build git libdnnl-dev libtomlplusplus-dev libcli11-dev libfmt-dev nlohmann-json3-dev
+       librandom123-dev libxxhash-dev)
+optional=(ccache)  # makes a second build quicker; nothing needs it
+tests=(libgtest-dev)
+data=(dict-gcide)  # the text that configs/quickstart.toml trains on
 
-is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
-
-[ $# -gt 0 ] || set -- build test data
-missing=()
+needed=()
+wished=()  # asked for only when apt has to run anyway
+[[ $# -gt 0 ]] || set -- build test data
 for group in "$@"; do
-  for package in $(packages_for "$group"); do
-    is_installed "$package" || missing+=("$package")
-  done
+  case "$group" in
+    build) needed+=("${build[@]}"); wished+=("${optional[@]}") ;;
+    test) needed+=("${tests[@]}") ;;
+    data) needed+=("${data[@]}") ;;
+    *) echo "install-packages.sh: there is no group '$group'; the groups are build, test and data" >&2; exit 2 ;;
+  esac
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
 
-command -v apt-get >/dev/null || { echo "Weft needs these packages, and there is no apt-get here: ${missing[*]}" >&2; exit 1; }
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "Installing ${missing[*]} needs root or sudo" >&2; exit 1; }
-  as_root=(sudo)
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  {
+    echo "install-packages.sh: this system has no apt, so it cannot tell or install what is missing."
+    echo "Install what Debian calls: ${needed[*]}"
+    echo "and then build with tools/build.sh."
+  } >&2
+  exit 1
 fi
-echo "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+
+# Prints those of the given packages that are not installed.
+missing_of() {
+  local package
+  for package in "$@"; do
+    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
+  done
+}
+mapfile -t missing < <(missing_of "${needed[@]}")
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "packages: all present"
+  exit 0
+fi
+mapfile -t missing_optional < <(missing_of "${wished[@]}")
+
+as_root=(env DEBIAN_FRONTEND=noninteractive)
+if [[ $EUID -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install-packages.sh: missing, and neither root nor sudo is at hand: ${missing[*]}" >&2
+    echo "Run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo "${as_root[@]}")
+fi
+# Another apt (a machine's first-boot updates, for example) is waited for rather than failed on.
+apt() { "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >/dev/null; }
+
+echo "packages: installing ${missing[*]}"
+apt update || echo "install-packages.sh: the package lists could not be renewed; going on with those at hand" >&2
+if ! apt install -y --no-install-recommends "${missing[@]}"; then
+  echo "install-packages.sh: apt could not install what is missing: ${missing[*]}" >&2
+  exit 1
+fi
+for package in "${missing_optional[@]}"; do
+  apt install -y --no-install-recommends "$package" ||
+    echo "install-packages.sh: going on without $package, which nothing needs" >&2
+done

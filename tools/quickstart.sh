@@ -1,27 +1,35 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 to a trained model: installs what is missing, builds, fetches text, trains configs/quickstart.toml
-# on 8 ranks in this process (pp 2 x tp 2 x dp_shard 2, experts over 2).
+# From a fresh checkout to a trained model: installs packages, builds, unpacks a dictionary to train on, and runs
+# configs/quickstart.toml on the CPU. Repeating it does only what is not done yet, and trains again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install-packages.sh build data
-echo "building (a few minutes the first time)"
 tools/build.sh weft
 
-text=data/gcide.txt
-if [ ! -s "$text" ]; then
+dictionary=/usr/share/dictd/gcide.dict.dz
+if [[ ! -s data/gcide.txt ]]; then
+  if [[ ! -r $dictionary ]]; then
+    echo "quickstart.sh: $dictionary is not there, although the package dict-gcide should have brought it" >&2
+    echo "Put any large text file at data/gcide.txt and run this again." >&2
+    exit 1
+  fi
+  echo "data: unpacking the GCIDE dictionary into data/gcide.txt"
   mkdir -p data
-  gzip -dc </usr/share/dictd/gcide.dict.dz >"$text.partial"
-  mv "$text.partial" "$text"
+  # Renamed when complete, so that an interruption never leaves half a file to train on.
+  gzip --decompress --stdout <"$dictionary" >data/gcide.txt.partial
+  mv data/gcide.txt.partial data/gcide.txt
 fi
+
 build/weft train configs/quickstart.toml
 
-cat <<'NEXT'
+cat <<'END'
 
-What to do next
-  see what a step does      build/weft program configs/quickstart.toml --stages-only --format csv
-  see the shard units       build/weft units configs/quickstart.toml
-  read the measurements     runs/quickstart/metrics.jsonl and runs/quickstart/summary.json
-  try another layout        build/weft train configs/quickstart.toml --parallelism.pipeline=1 --parallelism.data_shard=4
-  run the tests             tools/test.sh
-NEXT
+Done. What to look at next:
+  runs/quickstart/metrics.jsonl                  every step: loss, gradient norm, memory and communication
+  build/weft program configs/quickstart.toml     the actions of one step, for every rank
+  build/weft units configs/quickstart.toml       what is sharded, over which ranks, and why
+  build/weft plan configs/quickstart.toml        memory by bucket and rank, before anything runs
+Change [parallelism] in configs/quickstart.toml and train again: the losses stay the same.
+tools/test.sh builds and runs the tests.
+END

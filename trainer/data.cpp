@@ -15,93 +15,99 @@
 #include "parallel/runtime/random.h"
 
 namespace weft {
+namespace {
 
-MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail_request("data file {} cannot be read: {}", path.string(), std::strerror(errno));
-  struct stat status = {};
-  const bool regular = fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-  void* data = MAP_FAILED;
-  if (regular && status.st_size > 0) {
-    data = mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0);
+// Four rounds make a Feistel network look random on large domains; the small ones of a test file need more.
+constexpr int feistel_rounds = 8;
+
+// A permutation of the numbers of 2 * half_bits bits: each round is undone by repeating it, so no two inputs can meet.
+std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t value) {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = value >> half_bits, right = value & mask;
+  for (std::uint64_t round = 0; round < feistel_rounds; ++round) {
+    left ^= random.bits(round << half_bits | right) & mask;
+    std::swap(left, right);
   }
-  close(file);
-  if (!regular) fail_request("data file {} is not a file", path.string());
-  if (status.st_size == 0) fail_request("data file {} is empty", path.string());
-  if (data == MAP_FAILED) fail_request("data file {} cannot be mapped: {}", path.string(), std::strerror(errno));
-  bytes_ = {static_cast<const std::uint8_t*>(data), static_cast<std::size_t>(status.st_size)};
+  return left << half_bits | right;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(std::string name) : name_(std::move(name)) {
+  const auto refuse = [this](const char* why) { fail_request("data.train: \"{}\": {}", name_, why); };
+  const int descriptor = open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) refuse(std::strerror(errno));
+  struct stat status {};
+  const bool known = fstat(descriptor, &status) == 0;
+  const bool regular = known && S_ISREG(status.st_mode);
+  const auto size = static_cast<std::size_t>(regular ? status.st_size : 0);
+  void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
+  const int reason = errno;
+  close(descriptor);  // the mapping does not need it
+  if (known && !regular) refuse("it is not a regular file");
+  if (known && size == 0) refuse("the file is empty");
+  if (data == MAP_FAILED) refuse(std::strerror(reason));
+  bytes_ = {static_cast<const std::uint8_t*>(data), size};
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
 }
 
-TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length,
-                           std::int64_t vocab_size, std::uint64_t seed)
-    : sequence_length_(sequence_length), vocab_size_(vocab_size), seed_(seed) {
-  if (files.empty()) fail_request("data.train names no file");
-  std::int64_t windows = 0;
-  for (const std::string& path : files) {
-    const MappedFile& file = files_.emplace_back(path);
-    const auto size = static_cast<std::int64_t>(file.bytes().size());
-    if (size < sequence_length + 1) {
-      fail_request("data file {} has {} tokens; a sample of sequence_length {} needs {}", path, size, sequence_length,
-                   sequence_length + 1);
-    }
-    windows += (size - 1) / sequence_length;
-    window_ends_.push_back(windows);
-  }
+std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count) {
+  require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
+  const RandomStream random(seed, fmt::format("data.order.{}", epoch));
+  const int half_bits = (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
+  // The network permutes a power of four below 4 * count. Walking its cycle until it is back inside permutes
+  // 0 .. count-1, in less than four steps on average; it ends because the cycle passes through `index` itself.
+  auto position = static_cast<std::uint64_t>(index);
+  do {
+    position = feistel(random, half_bits, position);
+  } while (position >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(position);
 }
 
-std::int64_t TokenDataset::window_of(std::int64_t sample) const {
-  return permuted_index(seed_, sample / windows(), windows(), sample % windows());
+TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
+                           std::uint64_t seed)
+    : first_sample_{0}, sequence_length_(sequence_length), vocab_size_(vocab_size), seed_(seed) {
+  require(sequence_length >= 1 && vocab_size >= 1, "a dataset has windows and a vocabulary");
+  if (files.empty()) fail_request("data.train names no file; give at least one text file");
+  std::string faults;
+  for (const std::string& name : files) {
+    try {
+      const auto size = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size());
+      if (size <= sequence_length) {
+        fail_request("data.train: \"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
+                     sequence_length + 1);
+      }
+      first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
+    } catch (const Error& error) {
+      faults += faults.empty() ? "" : "\n";
+      faults += error.what();
+    }
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
 }
 
 void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
   const auto length = static_cast<std::size_t>(sequence_length_);
-  require(tokens.size() == length && targets.size() == length, "a sample fills sequence_length tokens and targets");
-  const std::int64_t window = window_of(sample);
-  const auto which = static_cast<std::size_t>(std::upper_bound(window_ends_.begin(), window_ends_.end(), window) -
-                                              window_ends_.begin());
-  const std::int64_t first_window = which == 0 ? 0 : window_ends_[which - 1];
-  const auto offset = static_cast<std::size_t>((window - first_window) * sequence_length_);
-  const MappedFile& file = files_[which];
-  const auto bytes = file.bytes().subspan(offset, length + 1);
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
+  require(sample >= 0 && tokens.size() == length && targets.size() == length, "a sample is read as one sequence");
+  const std::int64_t count = samples_per_epoch();
+  const std::int64_t window = shuffled_position(seed_, sample / count, sample % count, count);
+  const auto file = std::upper_bound(first_sample_.begin(), first_sample_.end(), window) - first_sample_.begin() - 1;
+  const std::int64_t offset = (window - first_sample_[file]) * sequence_length_;
+  const std::span<const std::uint8_t> bytes = files_[file].bytes().subspan(offset, length + 1);
+  for (std::size_t i = 0; i <= length; ++i) {
     if (bytes[i] >= vocab_size_) {
-      fail("token {} at offset {} of {} is outside the vocabulary of {}", bytes[i], offset + i, file.path().string(),
-           vocab_size_);
+      fail("\"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens", files_[file].name(), bytes[i],
+           offset + static_cast<std::int64_t>(i), vocab_size_);
     }
   }
-  std::copy(bytes.begin(), bytes.end() - 1, tokens.begin());
-  std::copy(bytes.begin() + 1, bytes.end(), targets.begin());
-}
-
-std::int64_t permuted_index(std::uint64_t seed, std::int64_t epoch, std::int64_t count, std::int64_t index) {
-  require(index >= 0 && index < count, "an index lies in its range");
-  const RandomStream random(seed, fmt::format("data order of epoch {}", epoch));
-  // Two halves of `half` bits each cover at least `count` values.
-  const int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(count - 1)));
-  const int half = std::max(1, (width + 1) / 2);
-  const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
-  auto value = static_cast<std::uint64_t>(index);
-  do {
-    std::uint64_t left = value >> half, right = value & mask;
-    for (std::uint64_t round = 0; round < 4; ++round) {
-      left ^= random.bits(round << 40 | right) & mask;
-      std::swap(left, right);
-    }
-    value = left << half | right;
-  } while (value >= static_cast<std::uint64_t>(count));
-  return static_cast<std::int64_t>(value);
-}
-
-std::int64_t sample_index(const BatchShape& shape, std::int64_t step, std::int64_t microbatch, std::int64_t rank,
-                          std::int64_t sequence) {
-  return ((step * shape.microbatches + microbatch) * shape.data_ranks + rank) * shape.microbatch_size + sequence;
+  std::copy_n(bytes.begin(), length, tokens.begin());
+  std::copy_n(bytes.begin() + 1, length, targets.begin());
 }
 
 }  // namespace weft

@@ -1,67 +1,76 @@
-// Text as tokens, in an order that no layout changes: which window of the files a sample is depends on the run's seed and the
-// sample's global index alone.
+// Training text as tokens, one byte a token. Which tokens a sample holds is a function of the seed and the sample's
+// global number alone, and which samples a rank reads is arithmetic (BatchPlan): every layout trains on the same
+// batches in the same order.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace weft {
 
-// A whole file in memory, read-only, paged in by the system as it is used. Throws Error (request) naming a file that is missing,
-// unreadable or empty.
+// A whole file, mapped read-only. Movable; the mapping ends with the owner.
 class MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path& path);
+  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory.
+  explicit MappedFile(std::string name);
   MappedFile(MappedFile&& other) noexcept;
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
   MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::string& name() const { return name_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
 
  private:
-  std::filesystem::path path_;
+  std::string name_;
   std::span<const std::uint8_t> bytes_;
 };
 
-// Bytes as tokens. Samples are windows of sequence_length + 1 bytes (inputs and the bytes that follow them) that begin every
-// sequence_length bytes and never cross a file; an epoch is a permutation of all windows. Reading is thread-safe.
+// Where sample `index` of an epoch stands when `count` samples are shuffled: for each (seed, epoch) a permutation of
+// 0 .. count-1, computed without a table. Requires 0 <= index < count <= 2^62.
+std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count);
+
+// A file of n bytes holds the windows that start every sequence_length bytes and are sequence_length + 1 long, so that
+// neighbours share one token (the last target of one is the first token of the next). No window crosses from one file
+// into the next; what is left at the end of a file is not read. Safe to read from several threads at once.
 class TokenDataset {
  public:
-  // Throws Error (request) naming a file that cannot be used or is too short for one window.
+  // Throws Error (request) naming every file that is missing, unreadable, empty or shorter than one window.
   TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
                std::uint64_t seed);
 
-  std::int64_t windows() const { return window_ends_.back(); }
-  // The window that sample 0, 1, 2, ... of the run reads.
-  std::int64_t window_of(std::int64_t sample) const;
-  // sequence_length tokens and their targets. Throws Error (failure) naming file and offset of a token outside the vocabulary.
+  std::int64_t samples_per_epoch() const { return first_sample_.back(); }
+
+  // Sample 0, 1, 2, ... of the whole run: each epoch holds every window once, in an order of its own. Writes
+  // sequence_length tokens, and as targets the token that follows each. Throws Error (failure) naming file and byte
+  // offset when a token lies outside the vocabulary.
   void read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
   std::vector<MappedFile> files_;
-  std::vector<std::int64_t> window_ends_;  // windows in the files up to and with this one
-  std::int64_t sequence_length_, vocab_size_;
+  std::vector<std::int64_t> first_sample_;  // of each file, then the number of all
+  std::int64_t sequence_length_;
+  std::int64_t vocab_size_;
   std::uint64_t seed_;
 };
 
-// A permutation of [0, count) as a pure function of (seed, epoch), in constant memory: a Feistel network over the next
-// power of four, walked until it lands inside (cycle walking).
-std::int64_t permuted_index(std::uint64_t seed, std::int64_t epoch, std::int64_t count, std::int64_t index);
-
-struct BatchShape {
-  std::int64_t microbatches = 1;     // a rank and step
-  std::int64_t microbatch_size = 1;  // sequences
+// Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix
+// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence in step s the ranks
+// together read exactly the samples s * sequences() .. (s + 1) * sequences() - 1, the same set for every data-parallel
+// degree, microbatch size and number of microbatches with the same product.
+struct BatchPlan {
+  std::int64_t microbatches = 1;
   std::int64_t data_ranks = 1;
+  std::int64_t microbatch_size = 1;
+
+  // The global batch.
+  std::int64_t sequences() const { return microbatches * data_ranks * microbatch_size; }
+  // All arguments count from 0; `data_rank` is Mesh::data_index.
+  std::int64_t sample(std::int64_t step, std::int64_t microbatch, std::int64_t data_rank, std::int64_t sequence) const {
+    return ((step * microbatches + microbatch) * data_ranks + data_rank) * microbatch_size + sequence;
+  }
 };
-// The sample that data-parallel rank `rank` reads as sequence `sequence` of microbatch `microbatch` in step `step` (from 0).
-// Over all of them a step covers one run of global_batch_size consecutive samples, whatever the degree.
-std::int64_t sample_index(const BatchShape& shape, std::int64_t step, std::int64_t microbatch, std::int64_t rank,
-                          std::int64_t sequence);
 
 }  // namespace weft

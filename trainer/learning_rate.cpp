@@ -4,32 +4,33 @@
 #include <cmath>
 #include <numbers>
 
-namespace weft {
+#include "parallel/runtime/error.h"
 
-double learning_rate(const SchedulerConfig& schedule, double peak, std::int64_t step, std::int64_t total_steps) {
-  if (step < schedule.warmup_steps) {
-    return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
+namespace weft {
+namespace {
+
+// The last step at the peak. A warm-up that reaches into the final decay of wsd shortens the decay.
+std::int64_t decay_begin(const SchedulerConfig& scheduler, std::int64_t total_steps) {
+  if (scheduler.decay != Decay::wsd) return scheduler.warmup_steps;
+  const std::int64_t decay_steps =
+      scheduler.decay_steps > 0 ? scheduler.decay_steps : std::max<std::int64_t>(total_steps / 10, 1);
+  return std::max(scheduler.warmup_steps, total_steps - decay_steps);
+}
+
+}  // namespace
+
+double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t step, std::int64_t total_steps) {
+  require(step >= 1, "steps count from 1");
+  if (step < scheduler.warmup_steps) {
+    return peak * static_cast<double>(step) / static_cast<double>(scheduler.warmup_steps);
   }
-  // How far into the decay: 0 at its start, 1 at the last step.
-  const auto progress_over = [&](std::int64_t length) {
-    const auto into = static_cast<double>(step - (total_steps - length));
-    return length <= 0 ? 0.0 : std::clamp(into / static_cast<double>(length), 0.0, 1.0);
-  };
-  const double floor = schedule.min_lr_ratio;
-  const std::int64_t after_warmup = total_steps - schedule.warmup_steps;
-  switch (schedule.decay) {
-    case Decay::constant: return peak;
-    case Decay::linear: return peak * (1.0 - (1.0 - floor) * progress_over(after_warmup));
-    case Decay::cosine: {
-      const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * progress_over(after_warmup)));
-      return peak * (floor + (1.0 - floor) * cosine);
-    }
-    case Decay::wsd: {
-      const std::int64_t wanted = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps / 10;
-      return peak * (1.0 - (1.0 - floor) * progress_over(std::min(wanted, after_warmup)));
-    }
-  }
-  return peak;
+  const std::int64_t begin = decay_begin(scheduler, total_steps);
+  if (scheduler.decay == Decay::constant || step <= begin) return peak;
+  // Both ends are met exactly: 0 in step `begin`, 1 in the last.
+  const double progress = step >= total_steps ? 1.0 : static_cast<double>(step - begin) / (total_steps - begin);
+  const double remaining =
+      scheduler.decay == Decay::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
+  return peak * (scheduler.min_lr_ratio + (1.0 - scheduler.min_lr_ratio) * remaining);
 }
 
 }  // namespace weft

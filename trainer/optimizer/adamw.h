@@ -1,5 +1,10 @@
-// AdamW (Loshchilov and Hutter 2019): Adam with bias correction and decay applied to the weights, not to the gradient.
-// Element-wise: any split of a parameter over ranks gives the same bits.
+// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2), element by element:
+//   g = gradient_scale * gradient
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   p = p - learning_rate (weight_decay p + (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps))
+// The decay acts on the parameter itself and is not scaled by the moments. Nothing but its own four numbers decides an
+// element, so the result does not depend on how parameters are cut into shards.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +13,16 @@
 namespace weft {
 
 struct AdamwStep {
-  double learning_rate = 0.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.0;
-  std::int64_t step = 1;        // from 1
-  double gradient_scale = 1.0;  // multiplies gradients first (the clip factor)
+  double learning_rate = 0.0;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  std::int64_t step = 1;        // from 1: moments start at zero before the first
+  double gradient_scale = 1.0;  // the factor of gradient clipping
 };
 
-// All spans are float32 and of one length; moments start at zero.
-void adamw_update(const AdamwStep& update, std::span<float> parameters, std::span<const float> gradients,
+// Updates parameters and both moments in place; spans have equal sizes and do not overlap. Runs on the calling thread.
+void adamw_update(const AdamwStep& step, std::span<float> parameters, std::span<const float> gradients,
                   std::span<float> first_moment, std::span<float> second_moment);
 
 }  // namespace weft

@@ -1,0 +1,140 @@
+#include "floors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <regex>
+
+namespace weft {
+namespace {
+
+struct Floor {
+  std::string_view folder;
+  std::vector<std::string_view> below;  // besides itself
+};
+
+// From the lowest to the highest.
+const std::vector<Floor>& floors() {
+  static const std::vector<Floor> table = {
+      {"parallel/runtime", {}},
+      {"parallel/mesh", {"parallel/runtime"}},
+      {"parallel/comm", {"parallel/runtime"}},
+      {"parallel/shard", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
+      {"parallel/pipeline", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
+      {"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
+      {"trainer", {"parallel", "layers"}},
+      {"tools", {"parallel", "layers", "trainer"}},
+  };
+  return table;
+}
+
+bool inside(std::string_view path, std::string_view folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// The text with comments and the contents of literals blanked, line breaks kept.
+std::string code_of(std::string_view text) {
+  std::string code(text);
+  std::size_t i = 0;
+  const auto blank_until = [&](std::size_t end) {
+    for (end = std::min(end, code.size()); i < end; ++i) {
+      if (code[i] != '\n') code[i] = ' ';
+    }
+  };
+  // Just behind `mark`, searched from `from`.
+  const auto behind = [&](std::string_view mark, std::size_t from) {
+    const std::size_t found = text.find(mark, from);
+    return found == std::string_view::npos ? text.size() : found + mark.size();
+  };
+  while (i < code.size()) {
+    const std::string_view rest = text.substr(i);
+    const bool after_word = i > 0 && (std::isalnum(static_cast<unsigned char>(text[i - 1])) || text[i - 1] == '_');
+    if (rest.starts_with("//")) {
+      blank_until(text.find('\n', i));
+    } else if (rest.starts_with("/*")) {
+      blank_until(behind("*/", i + 2));
+    } else if (rest.starts_with("R\"") && !after_word) {
+      const std::size_t open = std::min(rest.find('('), rest.size());
+      const std::string close = fmt::format("){}\"", rest.substr(2, open - 2));
+      blank_until(behind(close, i + open));
+    } else if (rest.front() == '"' || (rest.front() == '\'' && !after_word)) {  // 1'000 is no literal of its own
+      std::size_t end = i + 1;
+      while (end < text.size() && text[end] != rest.front()) end += text[end] == '\\' ? 2 : 1;
+      ++i;  // the quotes stay: a literal still stands there
+      blank_until(end);
+      ++i;
+    } else {
+      ++i;
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+std::vector<std::string> include_faults(std::string_view path, std::string_view text) {
+  const auto own =
+      std::find_if(floors().begin(), floors().end(), [path](const Floor& floor) { return inside(path, floor.folder); });
+  if (own == floors().end()) return {fmt::format("{} is on no floor", path)};
+
+  static const std::regex include(R"re(^\s*#\s*include\s*([<"])([^>"]*))re");
+  std::vector<std::string> faults;
+  const std::vector<std::string> lines = lines_of(text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    std::smatch match;
+    if (!std::regex_search(lines[i], match, include)) continue;
+    const std::string header = match[2];
+    const bool ours =
+        std::any_of(floors().begin(), floors().end(), [&](const Floor& floor) { return inside(header, floor.folder); });
+    const bool climbs = header.find("..") != std::string::npos;
+    if (!ours && !climbs && match[1] == "<") continue;  // the system's
+    const bool below = std::any_of(own->below.begin(), own->below.end(),
+                                   [&](std::string_view folder) { return inside(header, folder); });
+    if (!ours || climbs) {
+      faults.push_back(fmt::format("{}:{}: \"{}\" is not a path of a floor from the root", path, i + 1, header));
+    } else if (!below && !inside(header, own->folder)) {
+      faults.push_back(fmt::format("{}:{}: {} may not include \"{}\"", path, i + 1, own->folder, header));
+    }
+  }
+  return faults;
+}
+
+std::vector<std::string> state_faults(std::string_view path, std::string_view text) {
+  // A variable ends its declarator with = { [ or ; where a function has its parenthesis.
+  static const std::regex lasting(
+      R"(^\s*(inline\s+)?(static|thread_local)\s+(?!.*\b(const|constexpr|consteval|constinit)\b)[^(]*?\w\s*(=|\{|\[|;))");
+  static const std::regex at_namespace_scope(
+      R"(^(?!(const|constexpr|consteval|static|thread_local|using|typedef|template|namespace|struct|class|enum|union|extern|friend|concept|inline const|inline constexpr|inline namespace|return|goto|requires)\b)(inline\s+)?[A-Za-z_][\w:<>,\s*&]*[\s*&>][\w:]+\s*(=(?![=(>])|\{|\[|;))");
+  std::vector<std::string> faults;
+  const std::vector<std::string> lines = lines_of(code_of(text));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (std::regex_search(lines[i], lasting) || std::regex_search(lines[i], at_namespace_scope)) {
+      faults.push_back(fmt::format("{}:{}: state for the whole process: {}", path, i + 1, lines[i]));
+    }
+  }
+  return faults;
+}
+
+std::vector<std::string> place_faults(std::string_view path) {
+  constexpr std::array code = {".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".py", ".sh"};
+  constexpr std::array folders = {"parallel", "layers", "trainer", "tools", "tests", "configs"};
+  const std::string extension = std::filesystem::path(path).extension();
+  if (std::find(code.begin(), code.end(), extension) == code.end()) return {};
+  if (std::any_of(folders.begin(), folders.end(), [path](const char* folder) { return inside(path, folder); }))
+    return {};
+  return {fmt::format("{} is code outside the folders that hold code", path)};
+}
+
+}  // namespace weft

@@ -1,0 +1,21 @@
+// What the floors of the house allow, as functions of a file's path and text: which folder may include which, and that
+// nothing keeps state for the whole process.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+// `path` is relative to the root of the sources. One sentence for each fault, with the line; empty when all is well.
+std::vector<std::string> include_faults(std::string_view path, std::string_view text);
+
+// Variables that outlive a call and can change: file-scope ones and statics, in functions and classes alike. Reads code
+// as clang-format lays it out (what stands in column 0 is at namespace scope), not C++ at large.
+std::vector<std::string> state_faults(std::string_view path, std::string_view text);
+
+// Code outside the folders that may hold it.
+std::vector<std::string> place_faults(std::string_view path);
+
+}  // namespace weft

@@ -1,0 +1,167 @@
+#include "floors.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace weft {
+namespace {
+
+const std::filesystem::path root = WEFT_SOURCE_DIR;
+
+// Every file below the root with its path from there. Hidden folders, build trees (whatever their name) and what
+// .gitignore keeps out of the repository are not ours to judge.
+std::vector<std::string> source_files() {
+  std::vector<std::string> paths;
+  for (auto entry = std::filesystem::recursive_directory_iterator(root);
+       entry != std::filesystem::recursive_directory_iterator(); ++entry) {
+    const std::filesystem::path& path = entry->path();
+    const std::string relative = path.lexically_relative(root);
+    if (entry->is_directory()) {
+      const bool ours = !relative.starts_with('.') && !relative.starts_with("build") && relative != "runs" &&
+                        relative != "data" && relative != "third_party" &&
+                        !std::filesystem::exists(path / "CMakeCache.txt");
+      if (!ours) entry.disable_recursion_pending();
+    } else {
+      paths.push_back(relative);
+    }
+  }
+  return paths;
+}
+
+bool is_source_of_a_floor(const std::string& path) {
+  const std::string top = *std::filesystem::path(path).begin(), extension = std::filesystem::path(path).extension();
+  const bool source = extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
+  return source && (top == "parallel" || top == "layers" || top == "trainer" || top == "tools");
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(root / path).rdbuf();
+  return text.str();
+}
+
+TEST(Floors, IncludesPointDown) {
+  int read = 0;
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path)) continue;
+    ++read;
+    for (const std::string& fault : include_faults(path, text_of(path))) ADD_FAILURE() << fault;
+  }
+  EXPECT_GT(read, 40) << "sources below " << root;
+}
+
+TEST(Floors, NothingKeepsStateForTheWholeProcess) {
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path)) continue;
+    for (const std::string& fault : state_faults(path, text_of(path))) ADD_FAILURE() << fault;
+  }
+}
+
+TEST(Floors, CodeStandsInItsFolders) {
+  for (const std::string& path : source_files()) {
+    for (const std::string& fault : place_faults(path)) ADD_FAILURE() << fault;
+  }
+}
+
+// The checks themselves: each rule against a line that breaks it and one that does not.
+
+std::size_t include_fault_count(std::string_view path, std::string_view header) {
+  return include_faults(path, fmt::format("#pragma once\n\n#include \"{}\"\n", header)).size();
+}
+
+TEST(FloorsCheck, CatchesIncludesThatPointUp) {
+  const std::string_view runtime = "parallel/runtime/tensor.h", mesh = "parallel/mesh/mesh.h",
+                         comm = "parallel/comm/communicator.h", shard = "parallel/shard/unit.h",
+                         pipeline = "parallel/pipeline/action.h", layers = "layers/kernels/rotary.h",
+                         trainer = "trainer/config.h", tools = "tools/command.h";
+  const std::vector<std::string_view> all = {runtime, mesh, comm, shard, pipeline, layers, trainer, tools};
+  // Row by row, who may include whom; the columns are in the order of `all`.
+  const std::vector<std::pair<std::string_view, std::string_view>> table = {
+      {runtime, "x......."},  {mesh, "xx......"},   {comm, "x.x....."},    {shard, "xxxx...."},
+      {pipeline, "xxx.x..."}, {layers, "xxx..x.."}, {trainer, "xxxxxxx."}, {tools, "xxxxxxxx"},
+  };
+  for (const auto& [path, allowed] : table) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(include_fault_count(path, all[i]), allowed[i] == 'x' ? 0u : 1u) << path << " includes " << all[i];
+    }
+  }
+}
+
+TEST(FloorsCheck, SaysWhereAndWhat) {
+  EXPECT_EQ(include_faults("layers/block.cpp", "#include \"layers/block.h\"\n\n#include \"trainer/data.h\"\n"),
+            std::vector<std::string>{"layers/block.cpp:3: layers may not include \"trainer/data.h\""});
+}
+
+TEST(FloorsCheck, CatchesIncludesThatEvadeTheFloors) {
+  EXPECT_EQ(include_fault_count("layers/block.cpp", "block.h"), 1u);
+  EXPECT_EQ(include_fault_count("layers/block.cpp", "tests/helper.h"), 1u);
+  EXPECT_EQ(include_fault_count("layers/block.cpp", "layers/../trainer/data.h"), 1u);
+  EXPECT_EQ(include_faults("layers/block.cpp", "  #  include <trainer/data.h>").size(), 1u);
+  EXPECT_EQ(include_faults("layers/block.cpp", "#include <../trainer/data.h>").size(), 1u);
+  EXPECT_EQ(include_faults("parallel/other/file.h", "").size(), 1u);
+  EXPECT_EQ(include_faults("parallel/file.h", "").size(), 1u);
+  // What only looks like one.
+  EXPECT_EQ(include_faults("layers/block.cpp", "#include <vector>\n#include <oneapi/dnnl/dnnl.hpp>\n").size(), 0u);
+  EXPECT_EQ(include_faults("layers/block.cpp", "// #include \"trainer/data.h\"\n").size(), 0u);
+}
+
+TEST(FloorsCheck, CatchesLastingState) {
+  for (std::string_view line :
+       {"int counter = 0;", "std::vector<int> cache;", "inline bool enabled{true};", "static int counter;",
+        "  static std::map<int, int> cache;", "  static int calls = 0;", "thread_local Context* context = nullptr;",
+        "  thread_local int rank;", "bool Engine::started = false;", "std::atomic<bool> stop{false};",
+        "const_iterator place = 0;", "Engine* engine;", "float table[256];", "  static float table[256];",
+        "  static inline int count = 0;", "static auto cache = make_cache();"}) {
+    EXPECT_EQ(state_faults("layers/block.cpp", line).size(), 1u) << line;
+  }
+}
+
+TEST(FloorsCheck, LeavesConstantsTypesAndFunctionsAlone) {
+  for (std::string_view line : {"constexpr int rounds = 8;",
+                                "const std::string name = \"a\";",
+                                "inline constexpr std::array all = {1, 2};",
+                                "  static constexpr int size = 4;",
+                                "  static const std::regex include(pattern);",
+                                "  static const std::vector<int> table = {1};",
+                                "struct State;",
+                                "struct State {",
+                                "enum class Kind : int { a };",
+                                "using Clock = std::chrono::steady_clock;",
+                                "namespace fs = std::filesystem;",
+                                "template <typename T>",
+                                "std::vector<int> make(int count) {",
+                                "static int square(int x) { return x * x; }",
+                                "Tensor::~Tensor() = default;",
+                                "Tensor& Tensor::operator=(Tensor&& other) noexcept {",
+                                "bool operator==(const A&, const A&);",
+                                "  int local = 0;",
+                                "}  // namespace weft",
+                                "extern \"C\" {",
+                                "  static Device& cpu();",
+                                "// static int in_a_comment = 0;",
+                                "/* words\nint counter = 0;\n*/",
+                                "  auto t = R\"(\nint counter = 0;\n)\";",
+                                "  const char* text = \"\\\"; static int x = 0;\";",
+                                "  const char quote = '\"';\n  int y = 1'000;",
+                                "int main(int argc, char** argv) {",
+                                "auto f() -> int;",
+                                "WEFT_MULTIVERSION void add(const float* a) {"}) {
+    EXPECT_EQ(state_faults("layers/block.cpp", line), std::vector<std::string>{}) << line;
+  }
+}
+
+TEST(FloorsCheck, CatchesCodeInOtherPlaces) {
+  EXPECT_EQ(place_faults("utils/helper.cpp").size(), 1u);
+  EXPECT_EQ(place_faults("main.cpp").size(), 1u);
+  EXPECT_EQ(place_faults("scripts/run.sh").size(), 1u);
+  EXPECT_EQ(place_faults("toolsmith/run.sh").size(), 1u);
+  EXPECT_EQ(place_faults("tools/run.sh").size(), 0u);
+  EXPECT_EQ(place_faults("docs/page.md").size(), 0u);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,228 @@
+#include "trainer/data.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::uint64_t seed = 1234;
+
+// A folder of its own for each test, gone with it.
+class Data : public testing::Test {
+ protected:
+  Data()
+      : folder_(
+            std::filesystem::temp_directory_path() /
+            fmt::format("weft_data_{}_{}", testing::UnitTest::GetInstance()->current_test_info()->name(), getpid())) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~Data() override { std::filesystem::remove_all(folder_); }
+
+  std::string file(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// Bytes begin, begin + 1, ...: a window tells by its first byte where it was cut.
+std::string ascending(int begin, int count) {
+  std::string text(count, '\0');
+  std::iota(text.begin(), text.end(), static_cast<char>(begin));
+  return text;
+}
+
+struct Sequence {
+  std::vector<std::int32_t> tokens, targets;
+};
+
+Sequence read(const TokenDataset& dataset, std::int64_t sample, std::int64_t length) {
+  Sequence sequence{std::vector<std::int32_t>(length, -1), std::vector<std::int32_t>(length, -1)};
+  dataset.read(sample, sequence.tokens, sequence.targets);
+  return sequence;
+}
+
+// What the call throws, or "accepted".
+std::string message(ErrorKind kind, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Shuffle, VisitsEveryPositionOnceInEachEpoch) {
+  for (std::int64_t count = 1; count <= 50; ++count) {
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      std::set<std::int64_t> seen;
+      for (std::int64_t index = 0; index < count; ++index) {
+        const std::int64_t position = shuffled_position(seed, epoch, index, count);
+        EXPECT_TRUE(position >= 0 && position < count) << position << " of " << count;
+        EXPECT_TRUE(seen.insert(position).second) << position << " twice among " << count;
+      }
+    }
+  }
+}
+
+TEST(Shuffle, DependsOnSeedAndEpoch) {
+  const auto order = [](std::uint64_t order_seed, std::int64_t epoch) {
+    std::vector<std::int64_t> positions(50);
+    for (std::int64_t i = 0; i < 50; ++i) positions[i] = shuffled_position(order_seed, epoch, i, 50);
+    return positions;
+  };
+  std::vector<std::int64_t> unshuffled(50);
+  std::iota(unshuffled.begin(), unshuffled.end(), 0);
+  // Two independent orders of 50 agree with a chance of 1 in 50!, and the seeds are fixed.
+  EXPECT_EQ(order(seed, 0), order(seed, 0));
+  EXPECT_NE(order(seed, 0), unshuffled);
+  EXPECT_NE(order(seed, 0), order(seed, 1));
+  EXPECT_NE(order(seed, 0), order(seed + 1, 0));
+}
+
+TEST(Shuffle, SpreadsNeighbours) {
+  // In a uniform order of n the distance of neighbours is n/3 on average, with a standard deviation below n/4 each. The
+  // mean over n - 1 = 999 of them (correlated only with the next) stays within 10 % of n unless the order is
+  // structured.
+  constexpr std::int64_t count = 1000;
+  double sum = 0;
+  for (std::int64_t i = 1; i < count; ++i) {
+    sum +=
+        static_cast<double>(std::abs(shuffled_position(seed, 0, i, count) - shuffled_position(seed, 0, i - 1, count)));
+  }
+  EXPECT_NEAR(sum / (count - 1), count / 3.0, count / 10.0);
+}
+
+TEST(Shuffle, RefusesAnIndexOutsideItsEpoch) {
+  EXPECT_THROW(shuffled_position(seed, 0, 5, 5), Error);
+  EXPECT_THROW(shuffled_position(seed, 0, -1, 5), Error);
+}
+
+TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
+  constexpr std::int64_t length = 4;
+  for (int windows = 1; windows <= 50; ++windows) {
+    // Three bytes more than the windows need, which is one too few for another.
+    const TokenDataset dataset({file("text", ascending(0, static_cast<int>(windows * length + 1 + 3)))}, length, 256,
+                               seed);
+    ASSERT_EQ(dataset.samples_per_epoch(), windows);
+    for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+      std::set<std::int32_t> begins;
+      for (std::int64_t i = 0; i < windows; ++i) {
+        const Sequence sequence = read(dataset, epoch * windows + i, length);
+        begins.insert(sequence.tokens[0]);
+        EXPECT_EQ(sequence.tokens[0] % length, 0);
+        for (std::int64_t t = 0; t < length; ++t) {
+          EXPECT_EQ(sequence.tokens[t], sequence.tokens[0] + t);
+          EXPECT_EQ(sequence.targets[t], sequence.tokens[0] + t + 1);
+        }
+      }
+      EXPECT_EQ(begins.size(), static_cast<std::size_t>(windows));
+    }
+  }
+}
+
+TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
+  constexpr std::int64_t length = 4, windows = 50;
+  const TokenDataset dataset({file("text", ascending(0, windows * length + 1))}, length, 256, seed);
+  std::vector<std::int32_t> first, second;
+  for (std::int64_t i = 0; i < windows; ++i) {
+    first.push_back(read(dataset, i, length).tokens[0]);
+    second.push_back(read(dataset, windows + i, length).tokens[0]);
+  }
+  EXPECT_NE(first, second);
+}
+
+TEST_F(Data, NeverCrossesFromOneFileIntoTheNext) {
+  // Of lengths that leave 0, 1 and 3 bytes behind the last window; values tell the files apart.
+  constexpr std::int64_t length = 4;
+  const TokenDataset dataset({file("a", ascending(0, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))},
+                             length, 256, seed);
+  ASSERT_EQ(dataset.samples_per_epoch(), 2 + 1 + 3);
+  std::set<std::int32_t> begins;
+  for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
+    const Sequence sequence = read(dataset, i, length);
+    begins.insert(sequence.tokens[0]);
+    EXPECT_EQ(sequence.targets[length - 1], sequence.tokens[0] + length);
+  }
+  EXPECT_EQ(begins, (std::set<std::int32_t>{0, 4, 100, 200, 204, 208}));
+}
+
+TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
+  const std::string good = file("good", ascending(0, 100));
+  const std::string empty = file("empty", "");
+  const std::string brief = file("brief", ascending(0, 8));
+  const std::string missing = folder() / "missing";
+  const std::string text = message(ErrorKind::request, [&] {
+    TokenDataset({missing, good, empty, brief, folder()}, 8, 256, seed);
+  });
+  EXPECT_NE(text.find("\"" + missing + "\": No such file"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"" + empty + "\": the file is empty"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"" + brief + "\": 8 bytes are fewer than one window of sequence_length + 1 = 9"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\"" + folder().string() + "\": it is not a regular file"), std::string::npos) << text;
+  EXPECT_EQ(text.find(good), std::string::npos) << text;
+  // One byte more is enough.
+  EXPECT_EQ(TokenDataset({file("enough", ascending(0, 9))}, 8, 256, seed).samples_per_epoch(), 1);
+  EXPECT_NE(message(ErrorKind::request, [] { TokenDataset({}, 8, 256, seed); }).find("names no file"),
+            std::string::npos);
+}
+
+TEST_F(Data, NamesTheOffsetOfATokenOutsideTheVocabulary) {
+  constexpr std::int64_t length = 4;
+  std::string text(13, 'a');
+  text[12] = static_cast<char>(200);  // the last target of the last window
+  const std::string name = file("text", text);
+  const TokenDataset dataset({name}, length, 128, seed);
+  std::string faults;
+  for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
+    const std::string fault = message(ErrorKind::failure, [&] { read(dataset, i, length); });
+    if (fault != "accepted") faults += fault;
+  }
+  EXPECT_EQ(faults, "\"" + name + "\": the byte 200 at offset 12 is outside the vocabulary of 128 tokens");
+  // A vocabulary of 201 holds token 200, one of 200 does not.
+  EXPECT_NO_THROW(read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, 201, seed), 0, 4));
+  EXPECT_THROW(read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, 200, seed), 0, 4), Error);
+}
+
+TEST(BatchPlan, RanksTogetherReadTheGlobalBatch) {
+  constexpr std::int64_t global_batch = 16;
+  for (std::int64_t data_ranks : {1, 2, 4, 8}) {
+    for (std::int64_t microbatch_size : {1, 2}) {
+      const BatchPlan plan{global_batch / (data_ranks * microbatch_size), data_ranks, microbatch_size};
+      ASSERT_EQ(plan.sequences(), global_batch);
+      for (std::int64_t step : {0, 1, 7}) {
+        std::vector<std::int64_t> samples;
+        for (std::int64_t rank = 0; rank < data_ranks; ++rank) {
+          for (std::int64_t microbatch = 0; microbatch < plan.microbatches; ++microbatch) {
+            for (std::int64_t sequence = 0; sequence < microbatch_size; ++sequence) {
+              samples.push_back(plan.sample(step, microbatch, rank, sequence));
+            }
+          }
+        }
+        std::sort(samples.begin(), samples.end());
+        std::vector<std::int64_t> expected(global_batch);
+        std::iota(expected.begin(), expected.end(), step * global_batch);
+        EXPECT_EQ(samples, expected) << data_ranks << " data ranks, microbatches of " << microbatch_size;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
