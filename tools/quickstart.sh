@@ -29,7 +29,6 @@ Done. What to look at next:
   runs/quickstart/metrics.jsonl                  every step: loss, gradient norm, memory and communication
   build/weft program configs/quickstart.toml     the actions of one step, for every rank
   build/weft units configs/quickstart.toml       what is sharded, over which ranks, and why
-  build/weft plan configs/quickstart.toml        memory by bucket and rank, before anything runs
-Change [parallelism] in configs/quickstart.toml and train again: the losses stay the same.
+Change [parallelism] in configs/quickstart.toml and train again: the losses stay the same up to rounding.
 tools/test.sh builds and runs the tests.
 END

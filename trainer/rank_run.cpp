@@ -55,15 +55,15 @@ void RankRun::read_batch() {
   const auto microbatches = static_cast<std::size_t>(config_.microbatches());
   const auto length = static_cast<std::size_t>(config_.training.sequence_length);
   const auto sequences = static_cast<std::size_t>(config_.training.microbatch_size);
-  const BatchShape shape{config_.microbatches(), config_.training.microbatch_size, config_.parallelism.data()};
+  const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
   batch_.tokens.resize(microbatches);
   batch_.targets.resize(microbatches);
   for (std::size_t m = 0; m < microbatches; ++m) {
     batch_.tokens[m].resize(sequences * length);
     batch_.targets[m].resize(sequences * length);
     for (std::size_t s = 0; s < sequences; ++s) {
-      const std::int64_t sample = sample_index(shape, step_ - 1, static_cast<std::int64_t>(m),
-                                               mesh_.data_index(world_.rank()), static_cast<std::int64_t>(s));
+      const std::int64_t sample = plan.sample(step_ - 1, static_cast<std::int64_t>(m),
+                                              mesh_.data_index(world_.rank()), static_cast<std::int64_t>(s));
       data_.read(sample, std::span(batch_.tokens[m]).subspan(s * length, length),
                  std::span(batch_.targets[m]).subspan(s * length, length));
     }
