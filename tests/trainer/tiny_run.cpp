@@ -1,0 +1,133 @@
+#include "tests/trainer/tiny_run.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "parallel/runtime/random.h"
+
+namespace weft {
+namespace {
+
+// Text of few words, so that there is something to learn; one file per process, so that parallel tests do not meet.
+std::string text_file() {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("weft-tiny-{}.txt", getpid());
+  if (!std::filesystem::exists(path)) {
+    const char* words[] = {"warp ", "weft ", "loom ", "thread ", "shuttle ", "cloth\n"};
+    const RandomStream random(7, "tiny text");
+    std::string text;
+    for (std::uint64_t i = 0; i < 2000; ++i) text += words[random.bits(i) % 6];
+    std::ofstream(path) << text;
+  }
+  return path.string();
+}
+
+}  // namespace
+
+Config tiny_config(const std::string& layers) {
+  Config config;
+  config.layers_text = layers;
+  ModelConfig& model = config.model;
+  model.blocks = parse_layers(layers);
+  model.vocab_size = 259;  // neither 2 nor 4 divides it
+  model.hidden_size = 20;
+  model.intermediate_size = 28;
+  model.num_attention_heads = 4;
+  model.num_key_value_heads = 4;
+  model.head_dim = 6;
+  model.initializer_range = 0.1;
+  model.moe.num_experts = 4;
+  model.moe.num_experts_per_tok = 2;
+  model.moe.moe_intermediate_size = 9;
+  model.moe.router_aux_loss_coef = 0.02;
+  model.moe.router_z_loss_coef = 0.001;
+  config.training.sequence_length = 8;
+  config.training.global_batch_size = 16;
+  config.training.microbatch_size = 1;
+  config.run.steps = 10;
+  config.optimizer.learning_rate = 1e-3;
+  config.optimizer.weight_decay = 0.1;
+  // Adam divides a gradient by its own size. With eps above the rounding noise of a gradient (about 1e-7 of its largest
+  // elements, which are near 1e-1) noise is not blown up to whole steps, and runs can be compared element by element.
+  config.optimizer.eps = 1e-4;
+  config.training.max_grad_norm = 1.0;
+  for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
+    config.shard_by_family[family] = config.shard;
+  }
+  config.data.train = {text_file()};
+  return config;
+}
+
+LearnedRun learn(const Config& config, const RunObserver& observer) {
+  LearnedRun learned;
+  std::mutex mutex;
+  std::map<std::string, std::vector<bool>> owned;
+  RunObserver all = observer;
+  all.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (observer.after_step) observer.after_step(run, metrics);
+    if (metrics.step != config.run.steps) return;
+    const std::lock_guard lock(mutex);
+    for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
+      for (const OwnedRows& rows : run.stage().owned_rows(u)) {
+        const ParameterSpec& p = *rows.parameter;
+        auto& whole = learned.weights[p.name];
+        auto& seen = owned[p.name];
+        whole.resize(static_cast<std::size_t>(p.global_size()));
+        seen.resize(whole.size());
+        for (std::size_t i = 0; i < rows.values.size(); ++i) {
+          const auto at = static_cast<std::size_t>(rows.row_begin * p.global_columns + p.column_begin) + i;
+          if (seen[at] && std::memcmp(&whole[at], &rows.values[i], sizeof(float)) != 0) {
+            learned.faults.push_back(fmt::format("{}[{}] differs between its holders", p.name, at));
+          }
+          whole[at] = rows.values[i];
+          seen[at] = true;
+        }
+      }
+    }
+  };
+  learned.result = run_steps(config, all);
+  for (const auto& [name, seen] : owned) {
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (!seen[i]) learned.faults.push_back(fmt::format("{}[{}] is owned by no rank", name, i));
+    }
+  }
+  for (const StepMetrics& metrics : learned.result.steps) {
+    learned.losses.push_back(metrics.loss);
+    learned.gradient_norms.push_back(metrics.gradient_norm);
+  }
+  return learned;
+}
+
+RunDifference difference(const LearnedRun& a, const LearnedRun& b) {
+  RunDifference result;
+  const auto relative = [](double x, double y) { return std::abs(x - y) / std::max(std::abs(y), 1e-30); };
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    result.loss = std::max(result.loss, relative(a.losses[i], b.losses[i]));
+    result.gradient_norm = std::max(result.gradient_norm, relative(a.gradient_norms[i], b.gradient_norms[i]));
+    result.bitwise_equal = result.bitwise_equal && a.losses[i] == b.losses[i];
+  }
+  if (a.weights.size() != b.weights.size() || a.losses.size() != b.losses.size()) {
+    return {1.0, 1.0, 1.0, "another set of parameters or steps", false};
+  }
+  for (const auto& [name, whole] : a.weights) {
+    const auto found = b.weights.find(name);
+    if (found == b.weights.end() || found->second.size() != whole.size()) return {1.0, 1.0, 1.0, name, false};
+    double gap = 0.0, size = 0.0;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      gap += std::pow(static_cast<double>(whole[i]) - found->second[i], 2);
+      size += std::pow(static_cast<double>(found->second[i]), 2);
+      result.bitwise_equal = result.bitwise_equal && std::memcmp(&whole[i], &found->second[i], sizeof(float)) == 0;
+    }
+    if (const double error = std::sqrt(gap / size); error > result.weights) {
+      result.weights = error;
+      result.worst_parameter = name;
+    }
+  }
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,34 @@
+// Tiny runs for comparing layouts: what a run learned, assembled from the rows of all ranks under global names.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/train.h"
+
+namespace weft {
+
+struct LearnedRun {
+  std::vector<double> losses, gradient_norms;
+  std::map<std::string, std::vector<float>> weights;  // by global name, whole, after the last step
+  std::vector<std::string> faults;  // elements that no rank owns, or replicas that differ
+  TrainResult result;
+};
+
+// A model of `layers` small enough for hundreds of runs a minute, on a text of its own; every size that tensor
+// parallelism need not divide does not divide.
+Config tiny_config(const std::string& layers);
+
+// Runs and assembles. `observer` sees the ranks as well.
+LearnedRun learn(const Config& config, const RunObserver& observer = {});
+
+// Largest difference of two runs: losses and norms relative, weights as norm of the difference over norm, by parameter.
+struct RunDifference {
+  double loss = 0.0, gradient_norm = 0.0, weights = 0.0;
+  std::string worst_parameter;
+  bool bitwise_equal = true;
+};
+RunDifference difference(const LearnedRun& a, const LearnedRun& b);
+
+}  // namespace weft
