@@ -29,7 +29,7 @@ struct ParameterSet {
 ParameterSet random_set(std::uint64_t seed) {
   const RandomStream random(seed, "parameter sets");
   ParameterSet set{fmt::format("random {}", seed), {}};
-  const std::uint64_t count = 1 + random.bits(0) % 9;
+  const std::uint64_t count = 1 + random.bits(0) % 30;
   for (std::uint64_t i = 1; i <= count; ++i) {
     const std::uint64_t draw = random.bits(i);
     const std::int64_t columns = draw % 3 == 0 ? 1 : static_cast<std::int64_t>(2 + draw / 3 % 11);
