@@ -13,6 +13,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
 #include "tests/layers/segment_expectation.h"
+#include "tests/layers/test_rank.h"
 
 namespace weft {
 namespace {
@@ -31,7 +32,7 @@ std::vector<std::unique_ptr<Segment>> make_chain(const SegmentSetup& setup) {
 
 // One microbatch of this rank through the whole model and back.
 RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const SegmentInputs& inputs) {
-  TestRank rank(world, the_case, {});
+  TestRank rank(world, the_case);
   const std::vector<std::unique_ptr<Segment>> chain = make_chain(rank.setup);
   std::vector<ParameterMemory> memory;
   for (const auto& segment : chain) {

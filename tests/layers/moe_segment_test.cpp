@@ -120,7 +120,8 @@ TEST(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
   EXPECT_LE(largest_relative_error(assemble(the_case, ranks), expected), tolerance(the_case));
 }
 
-TEST(MoeSegment, Bfloat16ForwardIsCloseToTheReference) {
+// The backward's longest path is twice the forward's.
+TEST(MoeSegment, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
   for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 2, 4}}) {
     SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
     the_case.compute = DType::bfloat16;
@@ -132,6 +133,7 @@ TEST(MoeSegment, Bfloat16ForwardIsCloseToTheReference) {
     for (std::size_t g = 0; g < expected.y.size(); ++g) {
       EXPECT_LE(relative_error(actual.y[g], expected.y[g]), tolerance(the_case));
     }
+    EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
   }
 }
 

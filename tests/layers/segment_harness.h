@@ -1,53 +1,13 @@
-// Runs one segment, or a chain of them, on every rank of a small world, as a stage of the trainer would: weights cut
-// from global values, microbatches by data-parallel rank, gradients summed over the ranks that share a parameter.
-//
-// Global microbatch g = data index * microbatches + m. Its activations are [tokens, hidden] of the whole tensor group.
+// Runs one segment on every rank of a small world, as a stage of the trainer would: weights cut from global values,
+// microbatches by data-parallel rank, gradients summed over the ranks that share a parameter.
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <map>
 #include <vector>
 
-#include "layers/kernels/matrix_products.h"
-#include "layers/segment.h"
-#include "tests/layers/model_reference.h"
+#include "tests/layers/segment_case.h"
 
 namespace weft {
-
-enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, head };
-
-struct SegmentCase {
-  SegmentKind kind = SegmentKind::attention;
-  ModelConfig model;
-  int data = 1, tensor = 1, expert = 1;
-  int microbatches = 1;  // of each data-parallel rank
-  DType compute = DType::float32;
-  std::int64_t sequence_length = 4, sequences = 2;
-  double loss_factor = 1.0 / 16.0;
-
-  std::int64_t tokens() const { return sequence_length * sequences; }
-  int ranks() const { return data * tensor; }
-  int all_microbatches() const { return data * microbatches; }
-  SegmentSetup setup(int rank) const;
-};
-
-// Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
-// tolerances, sizes that differ so that no two can be mistaken for each other.
-ModelConfig small_model();
-std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
-
-// Everything a case computes from, exact in its compute dtype (the router in float32).
-struct SegmentInputs {
-  NamedValues parameters;
-  // By global microbatch. dy is the gradient of the segment's output.
-  std::vector<std::vector<std::int32_t>> tokens, targets;
-  std::vector<Values> x, dy;
-};
-SegmentInputs draw_inputs(const SegmentCase& the_case);
-// Standard normal numbers times `scale`, rounded to float32 or bfloat16.
-Values draw(std::string_view name, std::int64_t count, DType dtype, double scale = 1.0);
-// Global values for the parameters of the given segments.
-void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters);
 
 struct Call {
   SegmentTraffic::When when;
@@ -91,45 +51,5 @@ struct Outcome {
 // boxes differ, where the parameter says `tensor_replicated`, and for routing helpers and experts (expert-parallel
 // ranks are tensor ranks too).
 Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ranks);
-
-// The weights of one segment on one rank, one after another in one buffer as shard units lay them out, and as many
-// float32 gradients. Routing helpers are apart, in float32.
-class ParameterMemory {
- public:
-  ParameterMemory(MemoryLedger& ledger, DType compute, const std::vector<ParameterSpec>& specs,
-                  const NamedValues& values);
-  Weights weights() const { return weights_; }
-  Gradients gradients() const { return gradients_; }
-  void poison_weights();
-
- private:
-  Tensor weight_storage_, routing_storage_, gradient_storage_;
-  std::vector<ConstTensorView> weights_;
-  std::vector<TensorView> gradients_;
-};
-
-// What a segment is handed on one rank of a world.
-class TestRank {
- public:
-  TestRank(Communicator& world, const SegmentCase& the_case, const RunOptions& options);
-
-  // This rank's slice of [tokens, hidden] values.
-  Tensor slice_of(const Values& values);
-
-  SegmentSetup setup;
-  int data_index;
-  std::unique_ptr<Device> device = make_cpu_device();
-  MemoryLedger ledger{*device};
-  PhaseClock clock;
-  std::unique_ptr<Stream> stream = device->create_stream("compute");
-  std::unique_ptr<MatrixProducts> products = make_cpu_matrix_products();
-  KernelContext kernels{ledger, clock, *stream, *products};
-  std::unique_ptr<Communicator> tensor, expert;
-  Tensor rotary;
-  StepReport report;
-  LayerContext context;
-};
-
-Values values_of(ConstTensorView tensor);
 
 }  // namespace weft

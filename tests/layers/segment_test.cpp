@@ -73,7 +73,8 @@ TEST(HeadSegment, EmptyVocabularyShard) {
   expect_reference({.kind = SegmentKind::head, .model = model}, tensor_degrees);
 }
 
-TEST(DenseSegments, Bfloat16ForwardIsCloseToTheReference) {
+// The backward's longest path is twice the forward's.
+TEST(DenseSegments, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
   for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
     for (int tensor : {1, 2}) {
       SCOPED_TRACE(fmt::format("segment {}, {} tensor ranks", static_cast<int>(kind), tensor));
@@ -82,7 +83,7 @@ TEST(DenseSegments, Bfloat16ForwardIsCloseToTheReference) {
       const Outcome expected = expected_outcome(the_case, inputs);
       const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
       EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
-      EXPECT_LE(relative_error({actual.loss_sum}, {expected.loss_sum}), tolerance(the_case));
+      EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
     }
   }
 }

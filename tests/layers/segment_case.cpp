@@ -1,0 +1,107 @@
+#include "tests/layers/segment_case.h"
+
+#include "layers/attention.h"
+#include "layers/embedding.h"
+#include "layers/head.h"
+#include "layers/mlp.h"
+#include "layers/moe.h"
+#include "parallel/runtime/random.h"
+
+namespace weft {
+namespace {
+
+std::size_t to_size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
+}  // namespace
+
+ModelConfig small_model() {
+  ModelConfig model;
+  model.blocks = {BlockKind::dense, BlockKind::moe};
+  model.vocab_size = 13;
+  model.hidden_size = 12;
+  model.intermediate_size = 8;
+  model.num_attention_heads = 4;
+  model.num_key_value_heads = 2;
+  model.head_dim = 6;
+  model.moe.num_experts = 4;
+  model.moe.num_experts_per_tok = 2;
+  model.moe.moe_intermediate_size = 5;
+  return model;
+}
+
+Mesh SegmentCase::mesh() const {
+  Degrees degrees;
+  degrees.data_shard = data;
+  degrees.tensor = tensor;
+  degrees.expert = expert;
+  return Mesh(degrees);
+}
+
+SegmentSetup SegmentCase::setup(int rank) const {
+  const Coordinates at = mesh().coordinates(rank);
+  return {model, compute, sequence_length, tokens(), tensor, at.tp, expert, at.ep};
+}
+
+std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup) {
+  switch (kind) {
+    case SegmentKind::embedding:
+      return make_embedding(setup);
+    case SegmentKind::attention:
+      return make_attention(setup, 0);
+    case SegmentKind::mlp:
+      return make_mlp(setup, 0);
+    case SegmentKind::moe:
+      return make_moe(setup, 0);
+    case SegmentKind::head:
+      return make_head(setup);
+  }
+  fail("a segment is one of five kinds");
+}
+
+Values draw(std::string_view name, std::int64_t count, DType dtype, double scale) {
+  const RandomStream stream(11, name);
+  Values values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<float>(scale * stream.normal(static_cast<std::uint64_t>(i)));
+    values.push_back(dtype == DType::bfloat16 ? static_cast<float>(bfloat16(value)) : value);
+  }
+  return values;
+}
+
+void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters) {
+  for (const ParameterSpec& spec : specs) {
+    const DType dtype = spec.family == Family::routing ? DType::float32 : compute;
+    // Gains near one; projections that keep the scale of what they project; embeddings that tell tokens apart.
+    const double scale = spec.global_columns == 1 ? 0.25 : spec.family == Family::embedding ? 1.0 : 0.375;
+    Values values = draw(spec.name, spec.global_size(), dtype, scale);
+    if (spec.global_columns == 1) {
+      for (double& value : values) value = static_cast<float>(bfloat16(static_cast<float>(1.0 + value)));
+    }
+    parameters[spec.name] = std::move(values);
+  }
+}
+
+SegmentInputs draw_inputs(const SegmentCase& the_case) {
+  SegmentInputs inputs;
+  SegmentCase alone = the_case;
+  alone.data = alone.tensor = alone.expert = 1;
+  draw_parameters(make_segment(alone.kind, alone.setup(0))->parameters(), the_case.compute, inputs.parameters);
+  const std::int64_t elements = the_case.tokens() * the_case.model.hidden_size;
+  for (int g = 0; g < the_case.all_microbatches(); ++g) {
+    inputs.x.push_back(draw(fmt::format("x {}", g), elements, the_case.compute));
+    inputs.dy.push_back(draw(fmt::format("dy {}", g), elements, the_case.compute));
+    const RandomStream text(11, fmt::format("text {}", g));
+    const auto vocabulary = static_cast<std::uint64_t>(the_case.model.vocab_size);
+    inputs.tokens.emplace_back();
+    inputs.targets.emplace_back();
+    for (std::int64_t t = 0; t < the_case.tokens(); ++t) {
+      inputs.tokens.back().push_back(static_cast<std::int32_t>(text.bits(to_size(2 * t)) % vocabulary));
+      inputs.targets.back().push_back(static_cast<std::int32_t>(text.bits(to_size(2 * t + 1)) % vocabulary));
+    }
+  }
+  return inputs;
+}
+
+}  // namespace weft

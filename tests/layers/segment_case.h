@@ -1,0 +1,52 @@
+// A segment to be tested: its sizes, the world it runs in and the values it computes from. The same case gives the same
+// global values whatever the layout.
+//
+// Global microbatch g = data index * microbatches + m. Its activations are [tokens, hidden] of the whole tensor group.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "layers/segment.h"
+#include "tests/layers/model_reference.h"
+
+namespace weft {
+
+enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, head };
+
+struct SegmentCase {
+  SegmentKind kind = SegmentKind::attention;
+  ModelConfig model;
+  int data = 1, tensor = 1, expert = 1;
+  int microbatches = 1;  // of each data-parallel rank
+  DType compute = DType::float32;
+  std::int64_t sequence_length = 4, sequences = 2;
+  double loss_factor = 1.0 / 16.0;
+
+  std::int64_t tokens() const { return sequence_length * sequences; }
+  int ranks() const { return data * tensor; }
+  int all_microbatches() const { return data * microbatches; }
+  Mesh mesh() const;
+  SegmentSetup setup(int rank) const;
+};
+
+// Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
+// tolerances, sizes that differ so that no two can be mistaken for each other.
+ModelConfig small_model();
+std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
+
+// Everything a case computes from, exact in its compute dtype (the router in float32).
+struct SegmentInputs {
+  NamedValues parameters;
+  // By global microbatch. dy is the gradient of the segment's output.
+  std::vector<std::vector<std::int32_t>> tokens, targets;
+  std::vector<Values> x, dy;
+};
+SegmentInputs draw_inputs(const SegmentCase& the_case);
+// Standard normal numbers times `scale`, rounded to float32 or bfloat16.
+Values draw(std::string_view name, std::int64_t count, DType dtype, double scale = 1.0);
+// Global values for the parameters of the given segments.
+void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters);
+
+}  // namespace weft
