@@ -37,7 +37,7 @@ Config configured(const Layout& layout) {
   return config;
 }
 
-void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+[[maybe_unused]] void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 std::vector<Layout> layouts() {
   const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
@@ -116,7 +116,7 @@ TEST_P(LayoutParity, EqualsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity, ::testing::ValuesIn(layouts()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& instance) { return instance.param.name; });
 
 // What adds in the same order gives the same bits: how parameters are sharded, when they are gathered, which schedule runs.
 class BitParity : public ::testing::TestWithParam<Layout> {};
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, BitParity,
                                            Layout{"dense_pp2_shard2_replicate2", "d*4", 2, 1, 2, 2},
                                            Layout{"mixed_pp2_tp2_shard2_ep2", "d e d e", 2, 2, 2, 1, 2},
                                            Layout{"moe_shard4_ep2", "e*4", 1, 1, 4, 1, 2}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace weft
