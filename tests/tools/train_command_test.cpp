@@ -65,6 +65,8 @@ TEST_F(TrainCommand, OverridesReachTheRun) {
 
 // Found before anything is written, and soon.
 TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
+  const std::string long_name(300, 'x');
+  const std::string too_long = "train run.toml --run.directory=made/on/the/way/" + long_name;
   put("empty.txt", "");
   put("short.txt", "weft");
   const auto before = files();
@@ -102,6 +104,11 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
     }
     EXPECT_EQ(files(), before) << test.arguments;
   }
+  // The folders above the one that cannot be made are not left either.
+  const auto result = weft(too_long);
+  EXPECT_EQ(result.exit_code, 2) << result.messages;
+  EXPECT_NE(result.messages.find("cannot be created: File name too long"), std::string::npos) << result.messages;
+  EXPECT_EQ(files(), before);
 }
 
 // Steps of this size overflow float32 within a step or two.
