@@ -3,15 +3,34 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
+namespace {
+
+// All folders of `path`, or none: when the last one is refused, those made on the way to it go again.
+std::error_code create_folders(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> missing;  // deepest first
+  std::error_code error, ignored;
+  for (auto folder = std::filesystem::absolute(path);
+       !std::filesystem::exists(folder, ignored) && folder.has_relative_path(); folder = folder.parent_path()) {
+    missing.push_back(folder);
+  }
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    for (const auto& folder : missing) std::filesystem::remove(folder, ignored);
+  }
+  return error;
+}
+
+}  // namespace
 
 RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml) : path_(path) {
-  std::error_code error;
-  std::filesystem::create_directories(path_, error);
-  if (error) fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
+  if (const std::error_code error = create_folders(path_)) {
+    fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
+  }
   write_whole("config.toml", resolved_toml);
   const std::string file = (path_ / "metrics.jsonl").string();
   metrics_.reset(std::fopen(file.c_str(), "w"));

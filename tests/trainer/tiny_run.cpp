@@ -13,17 +13,29 @@
 namespace weft {
 namespace {
 
-// Text of few words, so that there is something to learn; one file per process, so that parallel tests do not meet.
-std::string text_file() {
-  const auto path = std::filesystem::temp_directory_path() / fmt::format("weft-tiny-{}.txt", getpid());
-  if (!std::filesystem::exists(path)) {
+// Text of few words, so that there is something to learn; one file per process, so that parallel tests do not meet,
+// gone when the process ends.
+class TextFile {
+ public:
+  TextFile() : path_(std::filesystem::temp_directory_path() / fmt::format("weft-tiny-{}.txt", getpid())) {
     const char* words[] = {"warp ", "weft ", "loom ", "thread ", "shuttle ", "cloth\n"};
     const RandomStream random(7, "tiny text");
     std::string text;
     for (std::uint64_t i = 0; i < 2000; ++i) text += words[random.bits(i) % 6];
-    std::ofstream(path) << text;
+    std::ofstream(path_) << text;
   }
-  return path.string();
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
+  ~TextFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string text_file() {
+  static const TextFile file;
+  return file.path();
 }
 
 }  // namespace
@@ -62,39 +74,49 @@ Config tiny_config(const std::string& layers) {
   return config;
 }
 
+void WeightCollector::add(StageRuntime& stage) {
+  for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
+    for (const OwnedRows& rows : stage.owned_rows(u)) {
+      const ParameterSpec& p = *rows.parameter;
+      auto& whole = weights_[p.name];
+      auto& seen = owned_[p.name];
+      whole.resize(static_cast<std::size_t>(p.global_size()));
+      seen.resize(whole.size());
+      for (std::size_t i = 0; i < rows.values.size(); ++i) {
+        const auto at = static_cast<std::size_t>(rows.row_begin * p.global_columns + p.column_begin) + i;
+        if (seen[at] && std::memcmp(&whole[at], &rows.values[i], sizeof(float)) != 0) {
+          faults_.push_back(fmt::format("{}[{}] differs between its holders", p.name, at));
+        }
+        whole[at] = rows.values[i];
+        seen[at] = true;
+      }
+    }
+  }
+}
+
+void WeightCollector::finish(LearnedRun& learned) {
+  for (const auto& [name, seen] : owned_) {
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (!seen[i]) faults_.push_back(fmt::format("{}[{}] is owned by no rank", name, i));
+    }
+  }
+  learned.weights = std::move(weights_);
+  learned.faults = std::move(faults_);
+}
+
 LearnedRun learn(const Config& config, const RunObserver& observer) {
   LearnedRun learned;
   std::mutex mutex;
-  std::map<std::string, std::vector<bool>> owned;
+  WeightCollector collector;
   RunObserver all = observer;
   all.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     if (observer.after_step) observer.after_step(run, metrics);
     if (metrics.step != config.run.steps) return;
     const std::lock_guard lock(mutex);
-    for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
-      for (const OwnedRows& rows : run.stage().owned_rows(u)) {
-        const ParameterSpec& p = *rows.parameter;
-        auto& whole = learned.weights[p.name];
-        auto& seen = owned[p.name];
-        whole.resize(static_cast<std::size_t>(p.global_size()));
-        seen.resize(whole.size());
-        for (std::size_t i = 0; i < rows.values.size(); ++i) {
-          const auto at = static_cast<std::size_t>(rows.row_begin * p.global_columns + p.column_begin) + i;
-          if (seen[at] && std::memcmp(&whole[at], &rows.values[i], sizeof(float)) != 0) {
-            learned.faults.push_back(fmt::format("{}[{}] differs between its holders", p.name, at));
-          }
-          whole[at] = rows.values[i];
-          seen[at] = true;
-        }
-      }
-    }
+    collector.add(run.stage());
   };
   learned.result = run_steps(config, all);
-  for (const auto& [name, seen] : owned) {
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      if (!seen[i]) learned.faults.push_back(fmt::format("{}[{}] is owned by no rank", name, i));
-    }
-  }
+  collector.finish(learned);
   for (const StepMetrics& metrics : learned.result.steps) {
     learned.losses.push_back(metrics.loss);
     learned.gradient_norms.push_back(metrics.gradient_norm);

@@ -12,13 +12,26 @@ namespace weft {
 struct LearnedRun {
   std::vector<double> losses, gradient_norms;
   std::map<std::string, std::vector<float>> weights;  // by global name, whole, after the last step
-  std::vector<std::string> faults;  // elements that no rank owns, or replicas that differ
+  std::vector<std::string> faults;                    // elements that no rank owns, or replicas that differ
   TrainResult result;
 };
 
 // A model of `layers` small enough for hundreds of runs a minute, on a text of its own; every size that tensor
 // parallelism need not divide does not divide.
 Config tiny_config(const std::string& layers);
+
+// Assembles whole weights from the rows of ranks, each of which adds its stage once. Not thread-safe.
+class WeightCollector {
+ public:
+  void add(StageRuntime& stage);
+  // The weights, and what is wrong with them: see LearnedRun.
+  void finish(LearnedRun& learned);
+
+ private:
+  std::map<std::string, std::vector<float>> weights_;
+  std::map<std::string, std::vector<bool>> owned_;
+  std::vector<std::string> faults_;
+};
 
 // Runs and assembles. `observer` sees the ranks as well.
 LearnedRun learn(const Config& config, const RunObserver& observer = {});

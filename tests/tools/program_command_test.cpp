@@ -1,0 +1,229 @@
+// `weft program` and `weft units` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
+// x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class ProgramCommand : public ProgramTest {
+ protected:
+  ProgramResult quickstart(const std::string& command) const {
+    const auto result = weft(command + " '" WEFT_SOURCE_DIR "/configs/quickstart.toml'");
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(result.messages, "");
+    return result;
+  }
+};
+
+using UnitsCommand = ProgramCommand;
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+// 1F1B of two stages and eight microbatches. Rank 0 runs one forward ahead; a stage is visited without a break, so that
+// its units are gathered once and dropped at the end.
+constexpr const char* first_stage_list =
+    "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0F3,0SEND_F3,0RECV_B2,0B2,"
+    "0F4,0SEND_F4,0RECV_B3,0B3,0F5,0SEND_F5,0RECV_B4,0B4,0F6,0SEND_F6,0RECV_B5,0B5,0F7,0SEND_F7,0RECV_B6,0B6,"
+    "0RECV_B7,0B7,0REDUCE_GRAD,0RESHARD,GRAD_NORM,STEP\n";
+
+TEST_F(ProgramCommand, CsvAtThreeDetails) {
+  EXPECT_EQ(quickstart("program --rank 0 --format csv --stages-only").output, first_stage_list);
+  EXPECT_EQ(quickstart("program --rank 3 --format csv --compute-only").output,
+            "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0F4,0B3,0F5,0B4,0F6,0B5,0F7,0B6,0B7\n");
+  EXPECT_EQ(quickstart("program --rank 7 --format csv --compute-only").output,
+            "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1F4,1B4,1F5,1B5,1F6,1B6,1F7,1B7\n");
+  const auto ranks = split(quickstart("program --format csv").output, '\n');
+  ASSERT_EQ(ranks.size(), 8u);
+  // Gathers are issued one segment ahead of their use.
+  EXPECT_TRUE(
+      ranks[0].starts_with("0UNSHARD(embedding),0UNSHARD(blocks.0.dense),0F0(embedding),0F0(blocks.0.attention),"
+                           "0UNSHARD(blocks.1.dense),0F0(blocks.0.mlp),0UNSHARD(blocks.1.experts),"
+                           "0F0(blocks.1.attention),0F0(blocks.1.experts),0SEND_F0,"))
+      << ranks[0];
+  EXPECT_TRUE(ranks[7].ends_with(",GRAD_NORM,STEP")) << ranks[7];
+  // All ranks of a stage run one list.
+  for (std::size_t rank : {1, 2, 3}) EXPECT_EQ(ranks[rank], ranks[0]);
+  for (std::size_t rank : {5, 6, 7}) EXPECT_EQ(ranks[rank], ranks[4]);
+  EXPECT_NE(ranks[4], ranks[0]);
+}
+
+TEST_F(ProgramCommand, JsonOfEveryAction) {
+  const Json program = Json::parse(quickstart("program --json").output);
+  EXPECT_EQ(program, Json::parse(quickstart("program --format json").output));
+  EXPECT_EQ(keys_of(program), std::vector<std::string>{"ranks"});
+  ASSERT_EQ(program["ranks"].size(), 8u);
+  const std::vector<std::string> keys = {"op",   "stage", "microbatch", "segment", "unit",
+                                         "peer", "group", "bytes",      "lane"};
+  std::size_t actions = 0;
+  for (const Json& rank : program["ranks"]) {
+    for (const Json& action : rank) EXPECT_EQ(keys_of(action), keys);
+    actions += rank.size();
+  }
+  EXPECT_EQ(split(quickstart("program --format csv").output, ',').size() + 7, actions);  // no comma between lines
+
+  const Json& first = program["ranks"][0];
+  // The embedding: 256 / 2 rows of 128 float32.
+  EXPECT_EQ(first[0], Json::parse(R"({"op": "UNSHARD", "stage": 0, "microbatch": null, "segment": null,
+    "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather"})"));
+  EXPECT_EQ(first[3], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
+    "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute"})"));
+  // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
+  const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
+    "peer": 6, "group": "pp", "bytes": 32768, "lane": "transfer"})");
+  EXPECT_EQ(program["ranks"][2][9], send);
+  const auto op_of_last = [&](std::size_t back) { return first[first.size() - back]["op"]; };
+  EXPECT_EQ(op_of_last(2), "GRAD_NORM");
+  EXPECT_EQ(op_of_last(1), "STEP");
+  EXPECT_EQ(first[first.size() - 2]["group"], "world");
+
+  const Json one = Json::parse(quickstart("program --json --rank 5").output);
+  ASSERT_EQ(one["ranks"].size(), 1u);
+  EXPECT_EQ(one["ranks"][0], program["ranks"][5]);
+}
+
+TEST_F(ProgramCommand, TextNamesRanksAndAFileTakesTheOutput) {
+  const auto text = quickstart("program --stages-only");
+  EXPECT_TRUE(text.output.starts_with("rank 0 (pp 0), 37 actions\n  0UNSHARD 0F0 0SEND_F0 ")) << text.output;
+  EXPECT_NE(text.output.find("\nrank 7 (pp 1), "), std::string::npos);
+  EXPECT_EQ(quickstart("program --rank 0 --format csv --stages-only --output program.csv").output, "");
+  std::ifstream file(folder_ / "program.csv");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), first_stage_list);
+}
+
+TEST_F(ProgramCommand, ABareScheduleNeedsNoModel) {
+  EXPECT_EQ(weft("program --world-only pipeline=2 microbatches=3 --format csv").output,
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2,GRAD_NORM,STEP\n"
+            "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2,GRAD_NORM,STEP\n");
+  EXPECT_EQ(weft("program --world-only pipeline=3 microbatches=2 schedule=gpipe --format csv --compute-only").output,
+            "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n");
+  const Json program = Json::parse(weft("program --world-only pipeline=2 microbatches=1 --json --rank 1").output);
+  ASSERT_EQ(program["ranks"].size(), 1u);
+  EXPECT_EQ(program["ranks"][0][0]["op"], "RECV_F");
+  EXPECT_EQ(program["ranks"][0][0]["peer"], 0);
+}
+
+// 8 stages x 32 data ranks x 4 tensor ranks = 1,024; 16,384 sequences / 32 = 512 microbatches.
+TEST_F(ProgramCommand, OneRankOfAThousand) {
+  put("large.toml", R"([model]
+layers = "d*8"
+vocab_size = 256
+hidden_size = 32
+intermediate_size = 64
+num_attention_heads = 4
+num_key_value_heads = 4
+head_dim = 8
+[parallelism]
+pipeline = 8
+tensor = 4
+data_shard = 32
+[training]
+global_batch_size = 16384
+[data]
+train = ["text.txt"]
+)");
+  const auto result = weft("program large.toml --rank 777 --format csv --compute-only");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const auto cells = split(result.output, ',');
+  ASSERT_EQ(cells.size(), 2u * 512);
+  // Rank 777 = 6 x 128 + 9 stands on stage 6: one rank behind it, so one forward ahead.
+  EXPECT_TRUE(result.output.starts_with("6F0,6F1,6B0,6F2,6B1,")) << result.output.substr(0, 40);
+  EXPECT_TRUE(result.output.ends_with(",6F511,6B510,6B511\n")) << result.output.substr(result.output.size() - 40);
+  EXPECT_TRUE(weft("program large.toml --rank 1023").output.starts_with("rank 1023 (pp 7), "));
+}
+
+TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
+  put("run.toml", small_run);
+  for (const char* arguments :
+       {"program", "program gone.toml", "program run.toml --rank 8", "program run.toml --rank=-1",
+        "program run.toml --format svg", "program run.toml --output /", "program --world-only pipeline=2",
+        "program --world-only pipeline=0 microbatches=2", "program --world-only pipeline=2 microbatches=two",
+        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml", "units",
+        "units gone.toml", "units run.toml --fast"}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    EXPECT_NE(result.messages, "") << arguments;
+  }
+}
+
+struct Unit {
+  const char* name;
+  const char* family;
+  int stage;
+  std::int64_t parameters;  // of one tensor and expert rank
+  std::int64_t padding;     // so that shards cut between rows
+  const char* group;
+  const char* placement;
+};
+
+// Per tensor rank, attention has 64 x 128 for queries, twice 32 x 128 for keys and values, 128 x 64 for the output, and
+// whole norms: 128 for the block, twice 16 for heads, 128 before the MLP or the experts: 24,576 + 288. The dense MLP
+// adds 3 x 192 x 128. An expert rank has 4 experts of 3 x 128 x 128. Norms come first in the buffer and are padded up
+// to the next row of 128: 288 to 384; then the buffer to two shards of whole rows: 24,960 = 195 rows to 196, 98,688 =
+// 771 rows to 772, the head's 129 rows to 130.
+const std::vector<Unit> quickstart_units = {
+    {"embedding", "embedding", 0, 128 * 128, 0, "dp_shard", "sharded"},
+    {"blocks.0.dense", "dense", 0, 24576 + 288 + 3 * 192 * 128, 224, "dp_shard", "sharded"},
+    {"blocks.1.dense", "dense", 0, 24576 + 288, 224, "dp_shard", "sharded"},
+    {"blocks.1.experts", "experts", 0, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
+    {"stage.0.routing", "routing", 0, 8 * 128, 0, "tokens", "replicated"},
+    {"blocks.2.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
+    {"blocks.2.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
+    {"blocks.3.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
+    {"blocks.3.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
+    {"head", "head", 1, 128 * 128 + 128, 128, "dp_shard", "sharded"},
+    {"stage.1.routing", "routing", 1, 2 * 8 * 128, 0, "tokens", "replicated"},
+};
+
+TEST_F(UnitsCommand, JsonOfQuickstart) {
+  const Json units = Json::parse(quickstart("units --json").output);
+  EXPECT_EQ(keys_of(units), std::vector<std::string>{"units"});
+  ASSERT_EQ(units["units"].size(), quickstart_units.size());
+  for (std::size_t u = 0; u < quickstart_units.size(); ++u) {
+    const Unit& expected = quickstart_units[u];
+    const Json& unit = units["units"][u];
+    SCOPED_TRACE(expected.name);
+    EXPECT_EQ(unit["name"], expected.name);
+    EXPECT_EQ(unit["family"], expected.family);
+    EXPECT_EQ(unit["stage"], expected.stage);
+    EXPECT_EQ(unit["parameters"], expected.parameters);
+    EXPECT_EQ(unit["padding"], expected.padding);
+    EXPECT_EQ(unit["bytes"], 4 * (expected.parameters + expected.padding));
+    EXPECT_EQ(unit["group"], expected.group);
+    EXPECT_EQ(unit["placement"], expected.placement);
+    EXPECT_FALSE(unit["policy"].get<std::string>().empty());
+    EXPECT_FALSE(unit["why"].get<std::string>().empty());
+  }
+}
+
+TEST_F(UnitsCommand, TextHasALineForEachUnit) {
+  const auto text = quickstart("units").output;
+  for (const Unit& unit : quickstart_units)
+    EXPECT_NE(text.find(std::string("\n") + unit.name + " "), std::string::npos);
+}
+
+TEST_F(UnitsCommand, WholeUnitsAreReplicated) {
+  for (const Json& unit : Json::parse(quickstart("units --json --shard.strategy=no_shard").output)["units"]) {
+    EXPECT_EQ(unit["placement"], "replicated") << unit["name"];
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,148 @@
+// `weft train` as a user and a script see it: what it prints, what it leaves behind, how it ends.
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+class TrainCommand : public TinyTraining {
+ protected:
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      names.insert(std::filesystem::relative(entry.path(), folder_).string());
+    }
+    names.erase("messages");  // of the test itself
+    return names;
+  }
+  std::vector<Json> metrics() const {
+    std::vector<Json> lines;
+    std::ifstream file(folder_ / "out/tiny/metrics.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+};
+
+TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
+  const auto result = weft("train run.toml");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_EQ(result.messages, "");
+  EXPECT_EQ(files(), (std::set<std::string>{"run.toml", "text.txt", "out", "out/tiny", "out/tiny/config.toml",
+                                            "out/tiny/metrics.jsonl", "out/tiny/summary.json"}));
+  const auto steps = metrics();
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
+  for (const char* part :
+       {"weft: tiny on 8 ranks (threads, cpu)\n",
+        "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2; experts edp 2 x ep 2", "\nstep 1/3  loss ",
+        "\nstep 3/3  loss ", "memory at the peak, MiB: predicted by the program / measured", "          rank 7\n",
+        "\noptimizer_state ", "static buckets that differ from their prediction: 0\n", "3 steps, loss "}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+  const Json summary = Json::parse(std::ifstream(folder_ / "out/tiny/summary.json"));
+  EXPECT_TRUE(summary["command_line"].get<std::string>().ends_with("train run.toml"));
+  EXPECT_EQ(summary["ranks"].size(), 8u);
+  // What is left behind is a run file: it trains again, to the same losses.
+  ASSERT_EQ(weft("train out/tiny/config.toml").exit_code, 0);
+  const auto again = metrics();
+  ASSERT_EQ(again.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(again[i]["loss"], steps[i]["loss"]);
+}
+
+TEST_F(TrainCommand, OverridesReachTheRun) {
+  const auto result = weft("train run.toml --run.steps=2 --run.directory=elsewhere");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_NE(result.output.find("\nstep 2/2  loss "), std::string::npos) << result.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "elsewhere/summary.json"));
+}
+
+// Found before anything is written, and soon.
+TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
+  const std::string long_name(300, 'x');
+  const std::string too_long = "train run.toml --run.directory=made/on/the/way/" + long_name;
+  put("empty.txt", "");
+  put("short.txt", "weft");
+  const auto before = files();
+  struct Case {
+    const char* arguments;
+    std::vector<const char*> parts;
+  };
+  const std::vector<Case> cases = {
+      {"run.toml '--data.train=[\"gone.txt\"]'", {"data.train: \"gone.txt\": No such file or directory"}},
+      {"run.toml '--data.train=[\"gone.txt\", \"empty.txt\"]'", {"\"gone.txt\"", "\"empty.txt\": the file is empty"}},
+      {"run.toml '--data.train=[\"short.txt\"]'", {"\"short.txt\": 4 bytes are fewer than one window"}},
+      {"run.toml '--data.train=[\".\"]'", {"\".\": it is not a regular file"}},
+      {"run.toml '--data.train=[]'", {"data.train: the list is empty"}},
+      {"run.toml '--run.steps=\"many\"'", {"run.steps: expected an integer, got the string \"many\""}},
+      {"run.toml --run.stepz=3", {"unknown key run.stepz: did you mean run.steps?"}},
+      {"run.toml --run.steps=0", {"run.steps: 0 is out of range: at least 1"}},
+      {"run.toml --parallelism.expert=3",
+       {"does not split over parallelism.expert 3", "expert 3 x expert_tensor 1 = 3"}},
+      {"run.toml --parallelism.pipeline=5", {"pipeline 5 has more stages than the model has blocks (2)"}},
+      {"run.toml --parallelism.data_shard=3", {"global_batch_size 8 is not a multiple of"}},
+      {"run.toml --run.directory=text.txt", {"run.directory text.txt cannot be created"}},
+      {"run.toml --run.directory=text.txt/run", {"run.directory text.txt/run cannot be created"}},
+      {"gone.toml", {"gone.toml"}},
+      {"", {"CONFIG is required"}},
+  };
+  for (const Case& test : cases) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto result = weft(std::string("train ") + test.arguments);
+    // Nothing is computed: the rest of the three seconds is room for a busy machine.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3)) << test.arguments;
+    EXPECT_EQ(result.exit_code, 2) << test.arguments << "\n" << result.messages;
+    EXPECT_EQ(result.output, "") << test.arguments;
+    for (const char* part : test.parts) {
+      EXPECT_NE(result.messages.find(part), std::string::npos) << test.arguments << "\n" << result.messages;
+    }
+    EXPECT_EQ(files(), before) << test.arguments;
+  }
+  // The folders above the one that cannot be made are not left either.
+  const auto result = weft(too_long);
+  EXPECT_EQ(result.exit_code, 2) << result.messages;
+  EXPECT_NE(result.messages.find("cannot be created: File name too long"), std::string::npos) << result.messages;
+  EXPECT_EQ(files(), before);
+}
+
+// Steps of this size overflow float32 within a step or two.
+TEST_F(TrainCommand, AFailureWhileRunningEndsWithThree) {
+  const auto result = weft("train run.toml --optimizer.learning_rate=1e30");
+  EXPECT_EQ(result.exit_code, 3) << result.output;
+  EXPECT_TRUE(result.messages.starts_with("weft: rank ")) << result.messages;
+  EXPECT_NE(result.messages.find("REDUCE_GRAD("), std::string::npos) << result.messages;
+  // The steps before it are on disk, and no summary claims that the run has ended.
+  EXPECT_GE(metrics().size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/tiny/summary.json"));
+}
+
+TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
+  const auto before = files();
+  const auto result = weft("bench step run.toml --warmup 1 --steps 2 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json report = Json::parse(result.output);
+  for (const char* key : {"tokens_per_second", "tokens_per_second_best", "step_milliseconds", "gflops_per_step",
+                          "gflops_per_second", "product_gflops_per_second", "share_of_product_rate"}) {
+    ASSERT_TRUE(report.contains(key)) << result.output;
+    EXPECT_GT(report[key].get<double>(), 0.0) << key;
+  }
+  EXPECT_GE(report["tokens_per_second_best"], report["tokens_per_second"]);
+  // Shares of all ranks' time add up to one, the unnamed rest included: eight roundings of doubles near 1.
+  double sum = 0.0;
+  for (const auto& [phase, share] : report["share_of_rank_time"].items()) sum += share.get<double>();
+  EXPECT_NEAR(sum, 1.0, 8 * 0x1p-52);
+  EXPECT_EQ(files(), before);
+  EXPECT_NE(weft("bench step --config run.toml --warmup 0 --steps 1").output.find("8 ranks on "), std::string::npos);
+  for (const char* arguments : {"bench step gone.toml", "bench step run.toml --steps 0", "bench", "bench step"}) {
+    EXPECT_EQ(weft(arguments).exit_code, 2) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,93 @@
+// What routing reports: the auxiliary loss and the load of experts are those of the model and its text, not of the
+// layout.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "tests/trainer/step_copy.h"
+#include "tests/trainer/tiny_layout.h"
+
+namespace weft {
+namespace {
+
+std::vector<TinyLayout> layouts() {
+  const std::string mixed = "d e d e";
+  return {
+      {.name = "pp1", .layers = mixed},
+      {.name = "pp2", .layers = mixed, .degrees = {.pipeline = 2}},
+      {.name = "pp2_gpipe", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "gpipe"},
+      {.name = "pp4", .layers = mixed, .degrees = {.pipeline = 4}},
+      {.name = "pp4_gpipe", .layers = mixed, .degrees = {.pipeline = 4}, .schedule = "gpipe"},
+      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
+      {.name = "tp4_ep4", .layers = mixed, .degrees = {.tensor = 4, .expert = 4}},
+      {.name = "shard4", .layers = mixed, .degrees = {.data_shard = 4}},
+      {.name = "shard4_ep4", .layers = mixed, .degrees = {.data_shard = 4, .expert = 4}},
+      {.name = "replicate2_shard2_ep2",
+       .layers = mixed,
+       .degrees = {.data_replicate = 2, .data_shard = 2, .expert = 2}},
+      {.name = "mesh8", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}},
+  };
+}
+
+class ExpertLoad : public ::testing::TestWithParam<TinyLayout> {};
+
+// The tolerance is that of layout parity (parity_test.cpp): the losses are sums over the same 128 tokens in another
+// order. The load is a ratio of counts; no token is so close to a tie that another order of sums sends it elsewhere.
+TEST_P(ExpertLoad, AuxiliaryLossIsTheSameUnderPipelining) {
+  const TrainResult one = run_steps(config_of({.layers = GetParam().layers}));
+  const TrainResult many = run_steps(config_of(GetParam()));
+  ASSERT_EQ(many.steps.size(), one.steps.size());
+  for (std::size_t s = 0; s < one.steps.size(); ++s) {
+    const auto &right = one.steps[s].moe, &found = many.steps[s].moe;
+    ASSERT_EQ(right.size(), 2u);
+    ASSERT_EQ(found.size(), 2u);
+    for (std::size_t b = 0; b < right.size(); ++b) {
+      EXPECT_EQ(found[b].block, right[b].block);
+      EXPECT_NEAR(found[b].auxiliary_loss, right[b].auxiliary_loss, 1e-5 * right[b].auxiliary_loss);
+      EXPECT_NEAR(found[b].z_loss, right[b].z_loss, 1e-5 * right[b].z_loss);
+      EXPECT_EQ(found[b].max_over_mean, right[b].max_over_mean) << "step " << s + 1 << ", block " << right[b].block;
+    }
+  }
+}
+
+// Equal scores would give a loss of exactly the coefficient (E / K * sum of (K / E) (1 / E) over experts), and no load
+// is lighter. Near it, since the weights are small: the loss is a mean and not a sum over microbatches, ranks or
+// blocks.
+TEST_P(ExpertLoad, AuxiliaryLossIsAMean) {
+  Config config = config_of(GetParam());
+  config.run.steps = 1;
+  const TrainResult result = run_steps(config);
+  ASSERT_EQ(result.steps.front().moe.size(), 2u);
+  for (const MoeMetrics& moe : result.steps.front().moe) {
+    EXPECT_GT(moe.auxiliary_loss, 0.9 * config.model.moe.router_aux_loss_coef);
+    EXPECT_LT(moe.auxiliary_loss, 1.5 * config.model.moe.router_aux_loss_coef);
+  }
+}
+
+// Every token chooses K experts in every expert block, and each choice is counted on one rank, once.
+TEST_P(ExpertLoad, CountsEveryChoiceOnce) {
+  Config config = config_of(GetParam());
+  config.run.steps = 2;
+  const std::int64_t choices =
+      config.training.global_batch_size * config.training.sequence_length * config.model.moe.num_experts_per_tok;
+  std::mutex mutex;
+  std::vector<std::int64_t> counted(config.model.blocks.size());  // by block, over ranks and steps
+  StepCopy copy;
+  copy.report = [&](int, const StepReport& report) {
+    const std::lock_guard lock(mutex);
+    for (std::size_t b = 0; b < counted.size(); ++b) {
+      const auto& tokens = report.moe[b].expert_tokens;
+      counted[b] = std::accumulate(tokens.begin(), tokens.end(), counted[b]);
+    }
+  };
+  learn_by_copy(config, copy);
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{0, 2 * choices, 0, 2 * choices}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ExpertLoad, ::testing::ValuesIn(layouts()),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace weft

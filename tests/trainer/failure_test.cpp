@@ -1,0 +1,131 @@
+// A run that fails ends on all ranks, soon, with the first error, and the error says where.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "parallel/runtime/error.h"
+#include "tests/trainer/tiny_layout.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Runs until it fails, within 5 seconds: a tiny step takes milliseconds and a rank that is woken ends at once, so that
+// the rest is room for a busy machine; a rank left waiting would stay for the 300 seconds of the watchdog.
+std::string failure_of(const Config& config, const RunObserver& observer = {}) {
+  const auto begin = Clock::now();
+  std::string message;
+  try {
+    run_steps(config, observer);
+    ADD_FAILURE() << "the run does not fail";
+  } catch (const Error& error) {
+    message = error.what();
+    EXPECT_EQ(error.kind(), ErrorKind::failure) << message;
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  return message;
+}
+
+void expect_parts(const std::string& message, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+}
+
+class Failure : public ::testing::TestWithParam<TinyLayout> {};
+
+// The first element of one rank's share of each parameter in turn. Not of the embedding: rows of bytes that the text
+// does not hold are never read.
+TEST_P(Failure, NanInOneParameterOfOneRank) {
+  const Config config = config_of(GetParam());
+  const int last = config.parallelism.world() - 1;
+  std::vector<std::string> names;
+  RunObserver observer;
+  observer.before_first_step = [&](RankRun& run) {
+    if (run.rank() != last) return;
+    for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
+      for (const OwnedRows& rows : run.stage().owned_rows(u)) names.push_back(rows.parameter->name);
+    }
+  };
+  Config short_run = config;
+  short_run.run.steps = 1;
+  run_steps(short_run, observer);
+  ASSERT_FALSE(names.empty());
+  for (std::size_t poisoned = 0; poisoned < names.size(); ++poisoned) {
+    SCOPED_TRACE(names[poisoned]);
+    if (names[poisoned] == "embedding.weight") continue;
+    RunObserver poison;
+    poison.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      if (run.rank() != last || metrics.step != 1) return;
+      std::size_t at = 0;
+      for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
+        for (const OwnedRows& rows : run.stage().owned_rows(u)) {
+          if (at++ == poisoned) rows.values.front() = std::numeric_limits<float>::quiet_NaN();
+        }
+      }
+    };
+    // Which rank sees it first is a matter of the schedule; it says which it is, what it was doing and with which
+    // parameter.
+    const std::string message = failure_of(config, poison);
+    expect_parts(message, {"rank ", ": in ", "REDUCE_GRAD(", "the gradient of ", "holds a NaN or an infinity"});
+  }
+}
+
+TEST_P(Failure, AnExceptionOnOneRankEndsAll) {
+  const Config config = config_of(GetParam());
+  const int world = config.parallelism.world();
+  for (const int rank : {0, world / 2, world - 1}) {
+    RunObserver observer;
+    observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      if (run.rank() == rank && metrics.step == 3) fail("this rank gives up after step {}", metrics.step);
+    };
+    EXPECT_EQ(failure_of(config, observer), fmt::format("rank {}: this rank gives up after step 3", rank));
+    observer = {};
+    observer.before_first_step = [&](RankRun& run) {
+      if (run.rank() == rank) throw std::runtime_error("not an Error of Weft");
+    };
+    expect_parts(failure_of(config, observer), {fmt::format("rank {}: ", rank), "not an Error of Weft"});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Failure,
+    ::testing::Values(TinyLayout{.name = "one_rank"}, TinyLayout{.name = "pp2", .degrees = {.pipeline = 2}},
+                      TinyLayout{.name = "shard4", .degrees = {.data_shard = 4}},
+                      TinyLayout{.name = "moe_ep2", .layers = "e*2", .degrees = {.data_shard = 2, .expert = 2}},
+                      TinyLayout{.name = "mesh8",
+                                 .layers = "d e d e",
+                                 .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}}),
+    [](const auto& instance) { return instance.param.name; });
+
+// A byte that only data rank 2 reads, and only in its second microbatch of the second step.
+TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("weft-outside-{}.txt", getpid());
+  Config config = config_of({.degrees = {.data_shard = 4}});
+  config.model.vocab_size = 128;
+  config.data.train = {path.string()};
+  constexpr std::int64_t windows = 100;
+  const std::int64_t length = config.training.sequence_length;
+  const BatchPlan plan{config.microbatches(), 4, 1};
+  const std::int64_t window = shuffled_position(config.run.seed, 0, plan.sample(1, 1, 2, 0), windows);
+  const std::int64_t offset = window * length + 3;  // inside the window: at its ends two windows share a token
+  std::string text(static_cast<std::size_t>(windows * length + 1), 'a');
+  text[static_cast<std::size_t>(offset)] = static_cast<char>(200);
+  std::ofstream(path, std::ios::binary) << text;
+  std::int64_t steps = 0;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (run.rank() == 0) steps = metrics.step;
+  };
+  EXPECT_EQ(failure_of(config, observer),
+            fmt::format("rank 2: \"{}\": the byte 200 at offset {} is outside the vocabulary of 128 tokens",
+                        path.string(), offset));
+  EXPECT_EQ(steps, 1);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace weft

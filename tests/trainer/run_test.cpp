@@ -1,0 +1,230 @@
+// What a run leaves behind and says while it goes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/config_writer.h"
+#include "trainer/console.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// Text that looks at the metrics file each time the console finishes a line.
+class WatchingBuffer : public std::stringbuf {
+ public:
+  explicit WatchingBuffer(std::filesystem::path watched) : watched_(std::move(watched)) {}
+  int sync() override {
+    seen_.push_back({lines_of(str()).back(), lines_of(content_of(watched_))});
+    return 0;
+  }
+  struct Seen {
+    std::string last_line;
+    std::vector<std::string> metrics;
+  };
+  const std::vector<Seen>& seen() const { return seen_; }
+
+ private:
+  std::filesystem::path watched_;
+  std::vector<Seen> seen_;
+};
+
+class Run : public ::testing::Test {
+ protected:
+  void SetUp() override { folder_ = std::filesystem::temp_directory_path() / fmt::format("weft-run-{}", getpid()); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Trains as `weft train` does. The configuration goes through its TOML form.
+  TrainResult trained(Config config, bool terminal = false) {
+    const auto no_comment = [](const ConfigKey&) { return std::string(); };
+    config.run.directory = (folder_ / "run").string();
+    resolved_ = read_config_text(write_config(config, config_schema(), no_comment), "run.toml");
+    buffer_ = std::make_unique<WatchingBuffer>(folder_ / "run" / "metrics.jsonl");
+    std::ostream out(buffer_.get());
+    Console console(out, terminal);
+    return train(resolved_, {"weft train run.toml", "weft 1.2.3"}, console);
+  }
+  std::string console() const { return buffer_->str(); }
+  std::string written(const char* name) const { return content_of(folder_ / "run" / name); }
+
+  std::filesystem::path folder_;
+  ResolvedConfig resolved_;
+  std::unique_ptr<WatchingBuffer> buffer_;
+};
+
+Config three_steps(const TinyLayout& layout) {
+  Config config = config_of(layout);
+  config.run.steps = 3;
+  return config;
+}
+
+const TinyLayout mesh8{
+    .name = "mesh8", .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
+
+TEST_F(Run, WritesALineOfMetricsAStep) {
+  const TrainResult result = trained(three_steps(mesh8));
+  const auto lines = lines_of(written("metrics.jsonl"));
+  ASSERT_EQ(lines.size(), 3u);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const Json line = Json::parse(lines[i]);
+    EXPECT_EQ(line.at("step"), i + 1);
+    for (const char* key : {"step", "tokens", "peak_bytes", "system_allocations"}) {
+      EXPECT_TRUE(line.at(key).is_number_integer()) << key;
+    }
+    for (const char* key : {"loss", "grad_norm", "lr", "seconds", "tokens_per_second"}) {
+      EXPECT_TRUE(line.at(key).is_number_float()) << key;
+      EXPECT_GT(line.at(key).get<double>(), 0.0) << key;
+    }
+    EXPECT_EQ(line.at("loss"), result.steps[i].loss);
+    EXPECT_EQ(line.at("tokens"), 16 * 8);
+    std::int64_t sum = 0;
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      sum += line.at("memory").at(std::string(name_of(static_cast<Bucket>(b)))).get<std::int64_t>();
+    }
+    EXPECT_EQ(line.at("memory").size(), bucket_count);
+    EXPECT_EQ(line.at("peak_bytes"), sum);
+    for (const auto& [group, operations] : line.at("communication").items()) {
+      for (const auto& [operation, count] : operations.items()) {
+        EXPECT_GT(count.at("count").get<std::int64_t>(), 0) << group << " " << operation;
+        EXPECT_TRUE(count.at("bytes").is_number_integer()) << group << " " << operation;
+      }
+    }
+    EXPECT_TRUE(line.at("communication").contains("dp_shard"));
+    ASSERT_EQ(line.at("moe").size(), 2u);  // blocks 1 and 3
+    for (std::size_t e = 0; e < 2; ++e) {
+      const Json& moe = line.at("moe")[e];
+      EXPECT_EQ(moe.at("block"), 2 * e + 1);
+      EXPECT_EQ(moe.at("dropped"), 0);
+      EXPECT_TRUE(moe.at("auxiliary_loss").is_number_float());
+      EXPECT_TRUE(moe.at("z_loss").is_number_float());
+      EXPECT_GE(moe.at("max_over_mean").get<double>(), 1.0);
+    }
+  }
+}
+
+TEST_F(Run, ADenseModelHasNoMoeMetrics) {
+  trained(three_steps({.degrees = {.data_shard = 2}}));
+  for (const std::string& line : lines_of(written("metrics.jsonl"))) EXPECT_FALSE(Json::parse(line).contains("moe"));
+}
+
+// When the console has said a step, its metrics are on disk, and nothing of a later step.
+TEST_F(Run, MetricsAreOnDiskAsSoonAsAStepEnds) {
+  trained(three_steps(mesh8));
+  std::size_t steps_said = 0;
+  for (const auto& seen : buffer_->seen()) {
+    if (!seen.last_line.starts_with("step ")) continue;
+    ++steps_said;
+    ASSERT_EQ(seen.metrics.size(), steps_said);
+    EXPECT_EQ(Json::parse(seen.metrics.back()).at("step"), steps_said);
+  }
+  EXPECT_EQ(steps_said, 3u);
+}
+
+TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
+  const TrainResult result = trained(three_steps(mesh8));
+  const Json summary = Json::parse(written("summary.json"));
+  EXPECT_EQ(summary.at("command_line"), "weft train run.toml");
+  EXPECT_EQ(summary.at("versions"), "weft 1.2.3");
+  EXPECT_EQ(summary.at("steps"), 3);
+  EXPECT_EQ(summary.at("tokens"), 3 * 16 * 8);
+  EXPECT_GT(summary.at("seconds").get<double>(), 0.0);
+  EXPECT_EQ(summary.at("first_loss"), result.steps.front().loss);
+  EXPECT_EQ(summary.at("last_loss"), result.steps.back().loss);
+  ASSERT_EQ(summary.at("ranks").size(), 8u);
+  for (std::size_t rank = 0; rank < 8; ++rank) {
+    const Json& entry = summary.at("ranks")[rank];
+    EXPECT_EQ(entry.at("rank"), rank);
+    EXPECT_EQ(entry.at("peak_bytes"), result.measured[rank].total());
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      const Json& bytes = entry.at("buckets").at(std::string(name_of(bucket)));
+      EXPECT_EQ(bytes.at("measured"), result.measured[rank][bucket]);
+      EXPECT_EQ(bytes.at("predicted"), result.predicted[rank][bucket]);
+      if (PredictedMemory::is_static(bucket)) {
+        EXPECT_EQ(bytes.at("measured"), bytes.at("predicted"));
+      }
+    }
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run")) {
+    EXPECT_NE(entry.path().extension(), ".partial");
+  }
+}
+
+TEST_F(Run, ItsConfigurationCanBeReadAgain) {
+  trained(three_steps(mesh8));
+  EXPECT_EQ(read_config(folder_ / "run" / "config.toml").config, resolved_.config);
+  EXPECT_EQ(written("config.toml"), resolved_.toml);
+}
+
+TEST_F(Run, ALogIsPlainAndATerminalShowsWhatIsLeft) {
+  trained(three_steps({}));
+  EXPECT_EQ(console().find('\x1b'), std::string::npos);
+  EXPECT_EQ(console().find('\r'), std::string::npos);
+  trained(three_steps({}), true);
+  EXPECT_NE(console().find(" 33 %, "), std::string::npos) << console();
+  EXPECT_NE(console().find(" left"), std::string::npos);
+}
+
+class ConsoleOfLayout : public Run, public ::testing::WithParamInterface<TinyLayout> {};
+
+TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
+  const Config config = three_steps(GetParam());
+  const TrainResult result = trained(config);
+  const auto lines = lines_of(console());
+  ASSERT_GE(lines.size(), 8u);
+  EXPECT_EQ(lines[0], fmt::format("weft: run on {} ranks (threads, cpu)", config.parallelism.world()));
+  EXPECT_TRUE(lines[1].starts_with(fmt::format("  mesh        pp {} x", config.parallelism.pipeline))) << lines[1];
+  EXPECT_TRUE(lines[2].starts_with("  model       4 blocks (")) << lines[2];
+  EXPECT_TRUE(lines[3].starts_with("  step        16 sequences of 8 tokens, ")) << lines[3];
+  EXPECT_TRUE(lines[4].starts_with("  predicted   ")) << lines[4];
+  for (std::size_t step = 1; step <= 3; ++step) {
+    const StepMetrics& metrics = result.steps[step - 1];
+    EXPECT_TRUE(lines[4 + step].starts_with(
+        fmt::format("step {}/3  loss {:.4f}  grad_norm {:.4f}  lr ", step, metrics.loss, metrics.gradient_norm)))
+        << lines[4 + step];
+    EXPECT_GT(metrics.loss, 1.0);
+  }
+  EXPECT_NE(console().find("static buckets that differ from their prediction: 0\n"), std::string::npos) << console();
+}
+
+// With weights near zero the logits vanish and every token has probability 1 / vocab. What is left: 20 normed
+// activations (of size 1) times weights of standard deviation 1e-3 give logits of deviation s = sqrt(20) 1e-3, which
+// move the loss of one token by a few s and the mean over 128 tokens by less than one s.
+TEST_P(ConsoleOfLayout, TheFirstLossIsThatOfGuessing) {
+  Config config = three_steps(GetParam());
+  config.model.initializer_range = 1e-3;
+  config.run.steps = 1;
+  EXPECT_NEAR(run_steps(config).steps.front().loss, std::log(259.0), std::sqrt(20.0) * 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ConsoleOfLayout,
+    ::testing::Values(TinyLayout{.name = "pp1"}, TinyLayout{.name = "pp2", .degrees = {.pipeline = 2}},
+                      TinyLayout{.name = "pp4", .degrees = {.pipeline = 4}},
+                      TinyLayout{.name = "pp4_gpipe", .degrees = {.pipeline = 4}, .schedule = "gpipe"},
+                      TinyLayout{.name = "tp4", .degrees = {.tensor = 4}},
+                      TinyLayout{.name = "shard2_replicate2", .degrees = {.data_replicate = 2, .data_shard = 2}},
+                      TinyLayout{.name = "moe_ep4", .layers = "e*4", .degrees = {.data_shard = 4, .expert = 4}}, mesh8),
+    [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,143 @@
+// Faults known from other trainers, made on purpose: the comparison that guards each of them must see it. A fault is
+// seen when it stands out of the tolerance of layout parity by at least a factor of ten.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/trainer/step_copy.h"
+#include "tests/trainer/tiny_layout.h"
+
+namespace weft {
+namespace {
+
+// That of parity_test.cpp, where it is derived.
+constexpr double tolerance = 1e-5;
+constexpr double visible = 10 * tolerance;
+
+const TinyLayout mesh8{.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
+
+RunDifference against_one_rank(const TinyLayout& layout, const StepCopy& copy) {
+  return difference(learn_by_copy(config_of(layout), copy), learn(tiny_config(layout.layers)));
+}
+
+// What is changed below is the fault and nothing else.
+TEST(SeededFault, TheCopyWithoutAFaultIsTheTrainer) {
+  const LearnedRun copy = learn_by_copy(config_of(mesh8)), trainer = learn(config_of(mesh8));
+  EXPECT_TRUE(copy.faults.empty());
+  EXPECT_TRUE(difference(copy, trainer).bitwise_equal);
+  EXPECT_EQ(copy.gradient_norms, trainer.gradient_norms);
+  const RunDifference apart = against_one_rank(mesh8, {});
+  EXPECT_LT(apart.loss, tolerance);
+  EXPECT_LT(apart.gradient_norm, tolerance);
+  EXPECT_LT(apart.weights, tolerance);
+}
+
+TEST(SeededFault, ExpertGradientsMultipliedByTheExpertDegree) {
+  const TinyLayout layout{.layers = "e*4", .degrees = {.data_shard = 2, .expert = 2}};
+  StepCopy copy;
+  copy.after_reduction = [](StageRuntime& stage) {
+    for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
+      if (stage.planned_units()[u].plan.family != Family::experts) continue;
+      for (const OwnedRows& rows : stage.owned_rows(u)) {
+        for (float& gradient : rows.gradients) gradient *= 2.0f;
+      }
+    }
+  };
+  const RunDifference apart = against_one_rank(layout, copy);
+  EXPECT_GT(apart.gradient_norm, visible);
+  EXPECT_GT(apart.weights, visible);
+  EXPECT_NE(apart.worst_parameter.find("experts"), std::string::npos) << apart.worst_parameter;
+}
+
+// The coefficient stands for its gradient: 0 drops it, a multiple by the number of microbatches is the mean taken once
+// too rarely.
+TEST(SeededFault, AuxiliaryLossDroppedOrScaledUnderPipelining) {
+  const TinyLayout layout{.layers = "e*4", .degrees = {.pipeline = 2}};
+  const LearnedRun one = learn(tiny_config(layout.layers));
+  for (const double factor : {0.0, static_cast<double>(config_of(layout).microbatches())}) {
+    Config config = config_of(layout);
+    config.model.moe.router_aux_loss_coef *= factor;
+    const LearnedRun faulty = learn(config);
+    const RunDifference apart = difference(faulty, one);
+    EXPECT_GT(apart.weights, visible) << factor;
+    EXPECT_NE(apart.worst_parameter.find("router"), std::string::npos) << apart.worst_parameter;
+    const double reported = faulty.result.steps.front().moe.front().auxiliary_loss;
+    const double right = one.result.steps.front().moe.front().auxiliary_loss;
+    EXPECT_GT(std::abs(reported - right), visible * right) << factor;
+  }
+}
+
+// Adam is almost blind to the scale of all gradients, which is how this one stays hidden elsewhere. The norm that is
+// reported is the one before clipping, so that only weights can show it.
+TEST(SeededFault, ClippingByTheSquareOfTheNorm) {
+  StepCopy copy;
+  copy.clip = [](double norm, double largest) { return norm > largest ? largest / (norm * norm) : 1.0; };
+  Config config = config_of(mesh8);
+  config.training.max_grad_norm = 0.3;
+  const LearnedRun faulty = learn_by_copy(config, copy);
+  Config one = tiny_config(mesh8.layers);
+  one.training.max_grad_norm = 0.3;
+  const LearnedRun right = learn(one);
+  for (double norm : right.gradient_norms) EXPECT_GT(norm, 0.3);  // every step clips
+  EXPECT_GT(difference(faulty, right).weights, visible);
+  // Clipping itself is visible in the same way.
+  one.training.max_grad_norm = 0.0;
+  EXPECT_GT(difference(learn(one), right).weights, visible);
+}
+
+// Every rank counts all rows it owns: replicas and tensor-replicated parameters enter several times.
+TEST(SeededFault, HeldTwiceAndCountedTwiceInTheNorm) {
+  const auto count_all = [](const PlannedUnit&, std::span<const OwnedRows> rows, const Mesh&, int) {
+    double sum = 0.0;
+    for (const OwnedRows& owned : rows) {
+      for (float gradient : owned.gradients) sum += static_cast<double>(gradient) * gradient;
+    }
+    return sum;
+  };
+  // Routing helpers alone are enough, and so are norm weights alone.
+  const auto count_routing = [&](const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank) {
+    return unit.plan.replicated() ? count_all(unit, rows, mesh, rank) : counted_square_sum(unit, rows, mesh, rank);
+  };
+  const auto count_tensor_replicated = [&](const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,
+                                           int rank) {
+    return counts_unit(unit, mesh, rank) ? count_all(unit, rows, mesh, rank) : 0.0;
+  };
+  const TinyLayout replicated{.degrees = {.data_replicate = 2}}, tensor{.degrees = {.tensor = 2}};
+  const TinyLayout moe{.layers = "e*4", .degrees = {.data_shard = 2}};
+  EXPECT_GT(against_one_rank(replicated, {.square_sum = count_all}).gradient_norm, visible);
+  EXPECT_GT(against_one_rank(tensor, {.square_sum = count_tensor_replicated}).gradient_norm, visible);
+  EXPECT_GT(against_one_rank(moe, {.square_sum = count_routing}).gradient_norm, visible);
+}
+
+TEST(SeededFault, ADataRankReadsTheSamplesOfAnother) {
+  const TinyLayout layout{.degrees = {.data_shard = 4}};
+  const RunDifference apart = against_one_rank(layout, {.data_rank = [](int own) { return own == 3 ? 2 : own; }});
+  EXPECT_GT(apart.loss, visible);
+  EXPECT_GT(apart.weights, visible);
+  // An exchange of two ranks trains on the same batch: not a fault, and not taken for one.
+  const RunDifference swapped = against_one_rank(layout, {.data_rank = [](int own) { return own ^ 1; }});
+  EXPECT_LT(swapped.loss, tolerance);
+  EXPECT_LT(swapped.weights, tolerance);
+}
+
+// Replicas must stay equal to the bit. One element of one rank off by the smallest amount is reported by name.
+TEST(SeededFault, WeightsOfOneReplicaPerturbed) {
+  for (const TinyLayout& layout : {TinyLayout{.degrees = {.data_replicate = 2}},
+                                   TinyLayout{.degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard}}) {
+    RunObserver observer;
+    std::string name;
+    observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      if (run.rank() != 1 || metrics.step != 10) return;
+      const OwnedRows rows = run.stage().owned_rows(1).back();
+      name = rows.parameter->name;
+      rows.values.front() = std::nextafter(rows.values.front(), 2.0f);
+    };
+    const LearnedRun faulty = learn(config_of(layout), observer);
+    ASSERT_EQ(faulty.faults.size(), 1u);
+    EXPECT_NE(faulty.faults.front().find(name + "["), std::string::npos) << faulty.faults.front();
+    EXPECT_NE(faulty.faults.front().find("differs between its holders"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weft

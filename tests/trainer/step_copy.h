@@ -1,0 +1,28 @@
+// A second, smaller step loop for tests, each calculation of which can be replaced: faults are made here and not in the
+// trainer. With nothing replaced it learns what the trainer learns, bit for bit, which a test verifies.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "tests/trainer/tiny_run.h"
+#include "trainer/gradient_norm.h"
+
+namespace weft {
+
+struct StepCopy {
+  // Called on every rank when its gradients are reduced, before the norm.
+  std::function<void(StageRuntime&)> after_reduction = [](StageRuntime&) {};
+  std::function<double(const PlannedUnit&, std::span<const OwnedRows>, const Mesh&, int)> square_sum =
+      counted_square_sum;
+  std::function<double(double, double)> clip = clip_factor;
+  // Whose samples the rank at a place among the data-parallel ranks reads.
+  std::function<int(int)> data_rank = [](int own) { return own; };
+  // Called on every rank at the end of a step with what it measured alone.
+  std::function<void(int, const StepReport&)> report = [](int, const StepReport&) {};
+};
+
+// Losses, gradient norms and weights; LearnedRun::result stays empty.
+LearnedRun learn_by_copy(const Config& config, const StepCopy& copy = {});
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+// A layout of the tiny run in one line, for tests that compare many of them.
+#pragma once
+
+#include <ostream>
+#include <string>
+
+#include "tests/trainer/tiny_run.h"
+
+namespace weft {
+
+struct TinyLayout {
+  std::string name = {};
+  std::string layers = "d*4";
+  Degrees degrees = {};
+  std::string schedule = "1f1b";
+  std::string residency = "stage", reduction = "last_microbatch";
+  ShardStrategy strategy = ShardStrategy::full_shard;
+  PrecisionConfig precision = {};
+  int lookahead = 1;
+};
+
+inline Config config_of(const TinyLayout& layout) {
+  Config config = tiny_config(layout.layers);
+  config.parallelism = layout.degrees;
+  config.pipeline.schedule = layout.schedule;
+  config.precision = layout.precision;
+  config.shard = {layout.strategy, layout.residency, layout.lookahead, layout.reduction};
+  for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
+  return config;
+}
+
+inline void PrintTo(const TinyLayout& layout, std::ostream* out) {
+  *out << layout.name;
+}
+
+}  // namespace weft
