@@ -1,5 +1,6 @@
 #include "layers/attention.h"
 
+#include "layers/context_parallel.h"
 #include "layers/kernels/attention.h"
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/rms_norm.h"
@@ -16,6 +17,7 @@ struct SavedAttention final : Saved {
   Tensor x, inverse_rms, normed;     // slice
   Tensor qkv;                        // before rotary; kept only where QK-norm needs it
   Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank
+  Tensor keys_values;                // of the whole sequences; with context parallelism only
   Tensor dnormed, dqkv, dy;          // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
 };
@@ -26,7 +28,8 @@ class Attention final : public Segment {
       : setup_(setup), scope_(fmt::format("blocks.{}", block)), name_(scope_ + ".attention") {
     const ModelConfig& model = setup.model;
     heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
-              setup.sequence_length};
+              setup.local_sequence()};
+    runs_ = context_runs(setup.sequence_length, setup.context, setup.context_rank);
 
     ParameterSpec norm =
         whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
@@ -53,13 +56,22 @@ class Attention final : public Segment {
     const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
     const std::int64_t per_token = heads_.columns() * (setup_.model.qk_norm ? 2 : 1) * element +
                                    heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
+    const std::int64_t gathered =
+        setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
     return setup_.slice_tokens() * (2 * hidden * element + size_of(DType::float32)) +
-           setup_.microbatch_tokens * per_token;
+           setup_.microbatch_tokens * per_token + gathered;
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
+    const bool shared = setup_.context > 1;
+    const std::int64_t keys_values =
+        shared ? setup_.context * setup_.microbatch_tokens * key_value_columns() * size_of(setup_.compute) : 0;
+    return {gather_traffic(setup_, When::forward),
+            {When::forward, CollectiveOp::all_gather, Group::cp, shared ? 1 : 0, keys_values, false},
+            scatter_traffic(setup_, When::forward),
+            gather_traffic(setup_, When::backward_input),
+            {When::backward_input, CollectiveOp::reduce_scatter, Group::cp, shared ? 1 : 0, keys_values, false},
+            scatter_traffic(setup_, When::backward_input),
             gather_traffic(setup_, When::backward_weight)};
   }
 
@@ -86,7 +98,12 @@ class Attention final : public Segment {
 
     kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
     kept->log_sum_exp = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, heads_.query_heads);
-    attention_forward(kernels, heads_, kept->rotated, kept->out, kept->log_sum_exp);
+    if (setup_.context > 1) {
+      kept->keys_values = gather_keys_values(context, setup_, kept->rotated, key_value_columns());
+      attention_forward(kernels, whole_heads(), runs_, kept->rotated, kept->keys_values, kept->out, kept->log_sum_exp);
+    } else {
+      attention_forward(kernels, heads_, kept->rotated, kept->out, kept->log_sum_exp);
+    }
 
     Tensor partial = activation(kernels, tokens, hidden);
     multiply(kernels, kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
@@ -110,7 +127,14 @@ class Attention final : public Segment {
     Tensor dout = activation(kernels, tokens, kept.out.columns());
     multiply(kernels, kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
-    attention_backward(kernels, heads_, dout, kept.rotated, kept.out, kept.log_sum_exp, kept.dqkv);
+    if (setup_.context > 1) {
+      Tensor gradients = activation(kernels, kept.keys_values.rows(), key_value_columns());
+      attention_backward(kernels, whole_heads(), runs_, dout, kept.rotated, kept.keys_values, kept.out,
+                         kept.log_sum_exp, kept.dqkv, gradients);
+      scatter_keys_values(context, setup_, gradients, kept.dqkv);
+    } else {
+      attention_backward(kernels, heads_, dout, kept.rotated, kept.out, kept.log_sum_exp, kept.dqkv);
+    }
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
         *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
@@ -162,13 +186,21 @@ class Attention final : public Segment {
   RotaryOptions rotary(const LayerContext& context) const {
     return {heads_, setup_.model.rope_theta, static_cast<float>(setup_.model.rms_norm_eps), context.rotary_table};
   }
+  std::int64_t key_value_columns() const { return 2 * heads_.key_value_heads * heads_.head_dim; }
+  // Heads over whole sequences, whose keys and values have been gathered.
+  HeadShape whole_heads() const {
+    HeadShape heads = heads_;
+    heads.sequence_length = setup_.sequence_length;
+    return heads;
+  }
   ConstTensorView head_norm(Weights weights, Index index) const {
     return setup_.model.qk_norm ? weights[index] : ConstTensorView();
   }
 
   SegmentSetup setup_;
   std::string scope_, name_;
-  HeadShape heads_;
+  HeadShape heads_;          // sequences as this context rank holds them
+  std::vector<Range> runs_;  // positions of its queries
   std::vector<ParameterSpec> parameters_;
 };
 

@@ -52,8 +52,8 @@ WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t expert
 }
 
 void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences) {
-  require(slice.sequence_length > 0 && slice.first_token >= 0 &&
-              slice.first_token + tokens <= sequences * slice.sequence_length,
+  require(slice.sequence_tokens > 0 && slice.first_token >= 0 &&
+              slice.first_token + tokens <= sequences * slice.sequence_tokens,
           "a slice lies inside the sequences of its microbatch");
 }
 
@@ -74,7 +74,7 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   const float* score = scores.as<float>().data();
   const std::int32_t* chosen = indices.as<std::int32_t>().data();
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices) {
-    const std::int64_t begin = (slice.first_token + token) / slice.sequence_length * experts;
+    const std::int64_t begin = (slice.first_token + token) / slice.sequence_tokens * experts;
     add_scores(score, experts, scoring == Scoring::sigmoid, sums + begin);
     for (std::int64_t k = 0; k < choices; ++k) count[begin + chosen[k]] += 1.0f;
   }
@@ -104,7 +104,7 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
   const float* count = counts.as<float>().data();
   float* gradient = dscores.as<float>().data();
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, gradient += experts) {
-    const std::int64_t begin = (slice.first_token + token) / slice.sequence_length * experts;
+    const std::int64_t begin = (slice.first_token + token) / slice.sequence_tokens * experts;
     add_score_gradient(score, count + begin, experts, scoring == Scoring::sigmoid, scaled_factor, gradient);
   }
 }

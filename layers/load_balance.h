@@ -8,11 +8,12 @@
 
 namespace weft {
 
-// Which tokens of the microbatch a rank holds: row t is token first_token + t, of sequence (first_token + t) / S. Under
-// sequence parallelism a slice may begin and end inside a sequence.
+// Which tokens a rank holds: row t is token first_token + t of its microbatch, of sequence (that) / sequence_tokens.
+// Under sequence parallelism a slice may begin and end inside a sequence.
 struct TokenSlice {
   std::int64_t first_token = 0;
-  std::int64_t sequence_length = 0;
+  std::int64_t sequence_tokens = 0;  // of each sequence in this microbatch: fewer than S under context parallelism
+  std::int64_t sequence_length = 0;  // S
 };
 
 // scores [T, E] and indices [T, K] as route_forward gives them. counts [sequences, E] float32: the choices of each

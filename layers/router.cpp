@@ -17,16 +17,20 @@ ParameterSpec Router::parameter() const {
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = setup_.compute == DType::float32 ? 0 : setup_.model.hidden_size;
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 +
          (balances() ? 2 * sequences * moe.num_experts * 4 : 0);
 }
 
 std::vector<SegmentTraffic> Router::traffic() const {
-  if (!balances() || setup_.tensor == 1) return {};
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
-  return {{SegmentTraffic::When::forward, CollectiveOp::all_reduce, Group::tp, 1,
-           2 * sequences * setup_.model.moe.num_experts * size_of(DType::float32), false}};
+  if (!balances()) return {};
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+  const std::int64_t bytes = 2 * sequences * setup_.model.moe.num_experts * size_of(DType::float32);
+  std::vector<SegmentTraffic> traffic;
+  for (const auto& [group, ranks] : {std::pair(Group::tp, setup_.tensor), std::pair(Group::cp, setup_.context)}) {
+    if (ranks > 1) traffic.push_back({SegmentTraffic::When::forward, CollectiveOp::all_reduce, group, 1, bytes, false});
+  }
+  return traffic;
 }
 
 void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const {
@@ -59,15 +63,16 @@ void Router::balance(LayerContext& context, Kept& kept) const {
 
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
   context.tensor.all_reduce(kept.expert_counts);
-  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every tensor rank knows the
-  // loss of the whole microbatch; it is counted once.
-  if (context.tensor.rank() == 0) {
+  context.sequence.all_reduce(kept.expert_counts);
+  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every rank of both groups
+  // knows the loss of the whole microbatch; it is counted once.
+  if (context.tensor.rank() == 0 && context.sequence.rank() == 0) {
     report.auxiliary_loss += moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) *
                              context.loss_factor *
                              auxiliary_loss(counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length);

@@ -16,8 +16,8 @@ class Router {
     Tensor input;             // float32 copy of the input where it is not float32 already
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
-    Tensor expert_counts;     // [sequences, experts] float32, over the tensor group; only with an auxiliary loss
-    Tensor dlogits;           // from input gradient to weight gradient
+    Tensor expert_counts;  // [sequences, experts] float32, over tensor and context groups; only with an auxiliary loss
+    Tensor dlogits;        // from input gradient to weight gradient
   };
 
   ParameterSpec parameter() const;
@@ -32,7 +32,9 @@ class Router {
 
  private:
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
-  TokenSlice slice() const { return {setup_.tensor_rank * setup_.slice_tokens(), setup_.sequence_length}; }
+  TokenSlice slice() const {
+    return {setup_.tensor_rank * setup_.slice_tokens(), setup_.local_sequence(), setup_.sequence_length};
+  }
   void balance(LayerContext& context, Kept& kept) const;
 
   SegmentSetup setup_;

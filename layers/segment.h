@@ -24,11 +24,14 @@ namespace weft {
 struct SegmentSetup {
   ModelConfig model;
   DType compute = DType::float32;
-  std::int64_t sequence_length = 0;
-  std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of sequence_length and of `tensor`
+  std::int64_t sequence_length = 0;    // whole, over the context group
+  std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
+  int context = 1, context_rank = 0;
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;
 
+  // Tokens of one sequence on this context rank (context_parallel.h).
+  std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
 };
 
@@ -53,6 +56,7 @@ struct StepReport {
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
+  Communicator& sequence;  // the context group
   Communicator& expert;
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;

@@ -138,6 +138,22 @@ Rules batch_rules() {
                          "parallelism.tensor {}: remainder {}",
                          c.training.microbatch_size, c.training.sequence_length, tokens, tensor, tokens % tensor));
        }},
+      {{"training.sequence_length", "parallelism.context", "parallelism.tensor", "training.microbatch_size"},
+       [](const Config& c) {
+         const std::int64_t length = c.training.sequence_length, context = c.parallelism.context;
+         // Each context rank holds one run of positions from each half of the sequence.
+         Messages messages = none_or(context == 1 || length % (2 * context) == 0,
+                                     fmt::format("sequence_length {} does not split into 2 runs for each of {} context "
+                                                 "ranks: remainder {}",
+                                                 length, context, length % (2 * context)));
+         if (context == 1 || !messages.empty()) return messages;
+         const std::int64_t tokens = c.microbatch_tokens() / context, tensor = c.parallelism.tensor;
+         return none_or(
+             tokens % tensor == 0,
+             fmt::format("microbatch_size {} x sequence_length {} / context {} = {} tokens do not split over "
+                         "parallelism.tensor {}: remainder {}",
+                         c.training.microbatch_size, length, context, tokens, tensor, tokens % tensor));
+       }},
   };
 }
 

@@ -107,8 +107,6 @@ Keys moe_keys() {
 }
 
 Keys parallelism_keys() {
-  constexpr IntegerRange one_context{1, 1,
-                                     "this version has no context parallelism, parallelism.tensor splits a sequence"};
   constexpr IntegerRange one_expert_tensor{1, 1,
                                            "this version does not split an expert, parallelism.expert spreads experts"};
   return {
@@ -119,7 +117,7 @@ Keys parallelism_keys() {
           "parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
           [](auto& c) -> auto& { return c.parallelism.tensor; }),
       integer_key(
-          "parallelism.context", "ranks that split a sequence in attention", one_context,
+          "parallelism.context", "ranks that split each sequence", degree_range,
           [](auto& c) -> auto& { return c.parallelism.context; }),
       integer_key(
           "parallelism.data_replicate", "replicas of the shards (hybrid sharding)", degree_range,

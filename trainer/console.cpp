@@ -32,13 +32,14 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
     largest = std::max(largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage).bytes.total());
   }
   fmt::print(out_, "weft: {} on {} ranks (threads, cpu)\n", config.run.name, mesh.world());
-  fmt::print(out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
-             d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
+  fmt::print(
+      out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
+      d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
   fmt::print(out_, "  model       {} blocks ({}), {:L} parameters, {:L} active per token\n", config.model.blocks.size(),
              config.layers_text, count.total, count.active);
   fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
-             config.training.global_batch_size, config.training.sequence_length, microbatches,
-             config.pipeline.schedule, program.units.size());
+             config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
+             program.units.size());
   fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank, bubble {:.1f} %\n",
              static_cast<double>(largest) / gibibyte, 100.0 * bubble);
   out_.flush();

@@ -1,5 +1,5 @@
-// What a person sees of a run: a banner, a line a step, on a terminal a progress line with the time left, a table at the
-// end. Used by rank 0 only; the loss is here whatever stage computed it.
+// What a person sees of a run: a banner, a line a step, on a terminal a progress line with the time left, a table at
+// the end. Used by rank 0 only; the loss is here whatever stage computed it.
 #pragma once
 
 #include <chrono>

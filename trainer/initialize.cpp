@@ -16,8 +16,8 @@ void initialize_rows(const OwnedRows& rows, std::uint64_t seed) {
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     const std::int64_t first = (rows.row_begin + row) * parameter.global_columns + parameter.column_begin;
     for (std::int64_t column = 0; column < parameter.columns; ++column) {
-      rows.values[static_cast<std::size_t>(row * parameter.columns + column)] = static_cast<float>(
-          parameter.standard_deviation * random.normal(static_cast<std::uint64_t>(first + column)));
+      rows.values[static_cast<std::size_t>(row * parameter.columns + column)] =
+          static_cast<float>(parameter.standard_deviation * random.normal(static_cast<std::uint64_t>(first + column)));
     }
   }
 }

@@ -23,8 +23,8 @@ struct StepMetrics {
   double learning_rate = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
-  std::int64_t peak_bytes = 0;  // of the rank with the most
-  BucketBytes memory;           // at that rank's peak
+  std::int64_t peak_bytes = 0;          // of the rank with the most
+  BucketBytes memory;                   // at that rank's peak
   CommunicationCounters communication;  // summed over ranks
   std::vector<MoeMetrics> moe;
   std::int64_t system_allocations = 0;  // of all ranks during the step

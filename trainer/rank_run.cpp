@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "layers/context_parallel.h"
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
 
@@ -46,26 +47,31 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool replicated = units[u].plan.replicated();
-    optimizer_.add(stage_->owned_rows(u), replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / 4
-                                                     : units[u].layout.shard_size);
+    optimizer_.add(stage_->owned_rows(u),
+                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / 4 : units[u].layout.shard_size);
   }
 }
 
 void RankRun::read_batch() {
   const auto microbatches = static_cast<std::size_t>(config_.microbatches());
   const auto length = static_cast<std::size_t>(config_.training.sequence_length);
-  const auto sequences = static_cast<std::size_t>(config_.training.microbatch_size);
   const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
-  batch_.tokens.resize(microbatches);
-  batch_.targets.resize(microbatches);
+  const auto runs =
+      context_runs(config_.training.sequence_length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
+  std::vector<std::int32_t> tokens(length), targets(length);
+  batch_.tokens.assign(microbatches, {});
+  batch_.targets.assign(microbatches, {});
   for (std::size_t m = 0; m < microbatches; ++m) {
-    batch_.tokens[m].resize(sequences * length);
-    batch_.targets[m].resize(sequences * length);
-    for (std::size_t s = 0; s < sequences; ++s) {
-      const std::int64_t sample = plan.sample(step_ - 1, static_cast<std::int64_t>(m),
-                                              mesh_.data_index(world_.rank()), static_cast<std::int64_t>(s));
-      data_.read(sample, std::span(batch_.tokens[m]).subspan(s * length, length),
-                 std::span(batch_.targets[m]).subspan(s * length, length));
+    for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
+      data_.read(plan.sample(step_ - 1, static_cast<std::int64_t>(m), mesh_.data_index(world_.rank()), s), tokens,
+                 targets);
+      for (const Range& run : runs) {
+        const auto append = [&](const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
+          to.insert(to.end(), from.begin() + run.begin, from.begin() + run.begin + run.count);
+        };
+        append(tokens, batch_.tokens[m]);
+        append(targets, batch_.targets[m]);
+      }
     }
   }
 }

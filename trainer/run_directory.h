@@ -1,5 +1,5 @@
-// The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at the
-// end. Files that are written whole appear whole (temporary file and rename).
+// The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at
+// the end. Files that are written whole appear whole (temporary file and rename).
 #pragma once
 
 #include <cstdio>

@@ -14,8 +14,8 @@ double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequen
   const double attention = 2 * h * (2 * q + 2 * kv) + 2 * q * static_cast<double>(sequence_length);
   if (kind == BlockKind::dense) return attention + 6 * h * static_cast<double>(model.intermediate_size);
   const MoeConfig& moe = model.moe;
-  const auto width = static_cast<double>(moe.num_experts_per_tok * moe.moe_intermediate_size +
-                                         moe.shared_expert_intermediate_size);
+  const auto width =
+      static_cast<double>(moe.num_experts_per_tok * moe.moe_intermediate_size + moe.shared_expert_intermediate_size);
   return attention + 6 * h * width + 2 * h * static_cast<double>(moe.num_experts);
 }
 
@@ -37,13 +37,15 @@ std::vector<StageBlocks> automatic_layout(const ModelConfig& model, std::int64_t
 
   // best[s][e]: the least largest load when the first e blocks stand on the first s stages.
   constexpr double impossible = std::numeric_limits<double>::infinity();
-  std::vector best(static_cast<std::size_t>(stages) + 1, std::vector<double>(static_cast<std::size_t>(blocks) + 1, impossible));
+  std::vector best(static_cast<std::size_t>(stages) + 1,
+                   std::vector<double>(static_cast<std::size_t>(blocks) + 1, impossible));
   std::vector cut(static_cast<std::size_t>(stages) + 1, std::vector<int>(static_cast<std::size_t>(blocks) + 1, 0));
   best[0][0] = 0.0;
   for (int s = 1; s <= stages; ++s) {
     for (int end = s; end <= blocks; ++end) {
       for (int begin = s - 1; begin < end; ++begin) {
-        const auto row = static_cast<std::size_t>(s), b = static_cast<std::size_t>(begin), e = static_cast<std::size_t>(end);
+        const auto row = static_cast<std::size_t>(s), b = static_cast<std::size_t>(begin),
+                   e = static_cast<std::size_t>(end);
         const double load = until[e] - until[b] + (s == stages ? head : 0.0);
         const double worst = std::max(best[row - 1][b], load);
         if (worst < best[row][e]) {

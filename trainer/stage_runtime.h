@@ -1,5 +1,5 @@
-// One pipeline stage of one rank at run time: its segments, its shard units and the microbatches in flight. It does what
-// the program's actions say and nothing on its own.
+// One pipeline stage of one rank at run time: its segments, its shard units and the microbatches in flight. It does
+// what the program's actions say and nothing on its own.
 #pragma once
 
 #include <map>
@@ -15,7 +15,8 @@
 
 namespace weft {
 
-// Tokens and targets of the microbatches of one step. All ranks of a tensor group read the same ones.
+// Tokens and targets of the microbatches of one step. All ranks of a tensor group read the same ones;
+// context ranks read their positions of the same sequences.
 struct StepBatch {
   std::vector<std::vector<std::int32_t>> tokens, targets;  // by microbatch
 };
@@ -53,7 +54,10 @@ class StageRuntime {
   std::size_t local_unit(int unit) const;
   std::vector<ConstTensorView> weights_of(std::size_t segment) const;
   std::vector<TensorView> gradients_of(std::size_t segment);
-  LayerContext context() { return {kernels_, groups_[Group::tp], groups_[Group::ep], rotary_table_, loss_factor_, *report_}; }
+  LayerContext context() {
+    return {kernels_, groups_[Group::tp], groups_[Group::cp], groups_[Group::ep], rotary_table_, loss_factor_,
+            *report_};
+  }
 
   PlannedStage planned_;
   int first_segment_ = 0, first_unit_ = 0;
@@ -71,7 +75,7 @@ class StageRuntime {
   StepReport* report_ = nullptr;
   std::map<int, Tensor> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
   std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  std::map<Op, Tensor> sent_;  // kept until the peer has it
+  std::map<Op, Tensor> sent_;                                            // kept until the peer has it
 };
 
 }  // namespace weft

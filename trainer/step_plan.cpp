@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "layers/attention.h"
+#include "layers/context_parallel.h"
 #include "layers/embedding.h"
 #include "layers/head.h"
 #include "layers/mlp.h"
@@ -20,14 +21,15 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   setup.model = config.model;
   setup.compute = config.precision.compute;
   setup.sequence_length = config.training.sequence_length;
-  setup.microbatch_tokens = config.microbatch_tokens();
+  setup.context = config.parallelism.context;
+  setup.context_rank = at.cp;
+  setup.microbatch_tokens = config.microbatch_tokens() / setup.context;
   setup.tensor = config.parallelism.tensor;
   setup.tensor_rank = at.tp;
   setup.expert = config.parallelism.expert;
   setup.expert_rank = at.ep;
 
-  const auto layout =
-      automatic_layout(config.model, config.training.sequence_length, config.parallelism.pipeline);
+  const auto layout = automatic_layout(config.model, config.training.sequence_length, config.parallelism.pipeline);
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));
@@ -45,7 +47,8 @@ UnitPolicy resolve_policy(const Config& config, Family family) {
   if (family == Family::routing) {
     policy.residency = Residency::step;
     policy.reduce_every = config.shard.reduce_every();
-    policy.reason = "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
+    policy.reason =
+        "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
     return policy;
   }
   const ShardPolicy& shard = config.shard_by_family.at(family);
@@ -54,8 +57,9 @@ UnitPolicy resolve_policy(const Config& config, Family family) {
   if (shard.residency == "stage") {
     const bool pipelined = config.parallelism.pipeline > 1;
     policy.residency = pipelined ? Residency::visit : Residency::each_use;
-    policy.reason = pipelined ? "kept while the rank stays on the stage: dropping it would gather it again twice a microbatch"
-                              : "dropped after each use: without a pipeline a step uses it only twice a microbatch";
+    policy.reason = pipelined
+                        ? "kept while the rank stays on the stage: dropping it would gather it again twice a microbatch"
+                        : "dropped after each use: without a pipeline a step uses it only twice a microbatch";
   } else {
     for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
       if (shard.residency == name_of(residency)) policy.residency = residency;
@@ -71,7 +75,8 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, UnitPlan plan) {
   unit.policy = resolve_policy(config, plan.family);
   unit.precision = {config.precision.compute, config.precision.reduction};
   const Degrees& degrees = mesh.degrees();
-  std::int64_t shards = degrees.data_shard;
+  std::int64_t shards = degrees.data_shard * degrees.context;
+  if (degrees.context > 1) unit.shard_group = Group::dp_shard_cp;
   if (plan.family == Family::experts) {
     unit.shard_group = Group::edp_shard;
     unit.replicate_group = Group::edp_replicate;
@@ -109,9 +114,12 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
 
 Op op_of(SegmentTraffic::When when) {
   switch (when) {
-    case SegmentTraffic::When::forward: return Op::forward;
-    case SegmentTraffic::When::backward_input: return Op::backward_input;
-    case SegmentTraffic::When::backward_weight: return Op::backward_weight;
+    case SegmentTraffic::When::forward:
+      return Op::forward;
+    case SegmentTraffic::When::backward_input:
+      return Op::backward_input;
+    case SegmentTraffic::When::backward_weight:
+      return Op::backward_weight;
   }
   return Op::forward;
 }
@@ -121,10 +129,12 @@ Op op_of(SegmentTraffic::When when) {
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
   PlannedStage planned;
   planned.stage = stage;
-  planned.boundary = {config.precision.compute, config.microbatch_tokens() / config.parallelism.tensor,
+  planned.boundary = {config.precision.compute,
+                      config.microbatch_tokens() / (config.parallelism.context * config.parallelism.tensor),
                       config.model.hidden_size};
   planned.rotary.heads.head_dim = config.model.head_dim;
-  planned.rotary.heads.sequence_length = config.training.sequence_length;
+  planned.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
+  planned.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);
   planned.rotary.theta = config.model.rope_theta;
   planned.segments = make_segments(config, at, stage);
   std::vector<ScopedParameters> pieces;

@@ -1,5 +1,5 @@
-// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard units
-// with layout, groups and policy, and the step as a program.
+// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard
+// units with layout, groups and policy, and the step as a program.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace weft {
 
 struct PlannedUnit {
   UnitPlan plan;
-  UnitLayout layout;        // of the rank's box; unused for replicated parameters
+  UnitLayout layout;  // of the rank's box; unused for replicated parameters
   UnitPrecision precision;
   UnitPolicy policy;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate;
@@ -34,7 +34,8 @@ struct PlannedBoundary {
 
 struct PlannedStage {
   int stage = 0;
-  RotaryOptions rotary;  // what the blocks' shared table of angles is made from
+  RotaryOptions rotary;          // what the blocks' shared table of angles is made from
+  std::vector<Range> positions;  // of each sequence that this rank holds
   PlannedBoundary boundary;
   std::vector<std::unique_ptr<Segment>> segments;  // in forward order
   std::vector<PlannedUnit> units;

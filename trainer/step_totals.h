@@ -18,8 +18,8 @@ struct RankMeasurements {
 
 struct StepTotals {
   double loss_sum = 0.0;
-  std::vector<MoeReport> moe;                // by block
-  CommunicationCounters communication;       // summed over ranks
+  std::vector<MoeReport> moe;           // by block
+  CommunicationCounters communication;  // summed over ranks
   std::vector<BucketBytes> at_peak_of_rank;
   std::int64_t system_allocations = 0;
 };

@@ -7,8 +7,7 @@ namespace weft {
 
 TrainResult run_steps(const Config& config, const RunObserver& observer) {
   const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size,
-                          config.run.seed);
+  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   TrainResult result;
   result.predicted.resize(static_cast<std::size_t>(mesh.world()));
   run_local_ranks(mesh.world(), [&](Communicator& world) {
@@ -32,8 +31,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
   const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size,
-                          config.run.seed);
+  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   const Program program = step_program(config, mesh, mesh.coordinates(0));
   RunDirectory directory(config.run.directory, resolved.toml);
   console.banner(config, mesh, program);

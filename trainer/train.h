@@ -28,8 +28,8 @@ struct TrainResult {
 // Runs all ranks in this process and returns when they are done. Writes nothing. Throws Error with the first failure.
 TrainResult run_steps(const Config& config, const RunObserver& observer = {});
 
-// The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json) and
-// tells the console.
+// The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json)
+// and tells the console.
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console);
 
 }  // namespace weft

@@ -1,18 +1,31 @@
-// Grouped-query causal attention in blocks: softmax(q k^T / sqrt(head_dim)) v within each sequence of
-// `heads.sequence_length` rows. No sequence x sequence matrix is stored; workspace is one block of scores
-// (Dao et al. 2022, FlashAttention; the backward recomputes probabilities from the log-sum-exp).
+// Grouped-query causal attention in blocks: softmax(q k^T / sqrt(head_dim)) v within each sequence. No sequence x
+// sequence matrix is stored; workspace is one block of scores (Dao et al. 2022, FlashAttention; the backward recomputes
+// probabilities from the log-sum-exp).
 //
-// qkv as in rotary.h, after rotary_forward; out [tokens, query_heads * head_dim] in the same dtype;
-// log_sum_exp [tokens, query_heads] float32. tokens is a multiple of sequence_length. Sums are float32.
+// A rank may compute only some queries of each sequence, those of `runs`: consecutive positions, ascending and
+// disjoint. `q` holds their rows, sequence after sequence, with the query heads in its first columns; `kv` holds every
+// row of every sequence (heads.sequence_length each), with key heads and then value heads in its last columns. Both may
+// be one fused matrix (rotary.h) when the runs cover the sequence. out [query rows, query_heads * head_dim] in the same
+// dtype; log_sum_exp [query rows, query_heads] float32. float32 or bfloat16; sums are float32.
 #pragma once
 
 #include "layers/kernels/rotary.h"
 
 namespace weft {
 
+using QueryRuns = std::span<const Range>;
+
+void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
+                       ConstTensorView kv, TensorView out, TensorView log_sum_exp);
+// The head columns of dq and of dkv are overwritten; keys and values shared by several query heads receive the sum of
+// their gradients.
+void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                        ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
+                        TensorView dq, TensorView dkv);
+
+// All queries, one fused matrix.
 void attention_forward(KernelContext& context, const HeadShape& heads, ConstTensorView qkv, TensorView out,
                        TensorView log_sum_exp);
-// dqkv is overwritten; keys and values shared by several query heads receive the sum of their gradients.
 void attention_backward(KernelContext& context, const HeadShape& heads, ConstTensorView dout, ConstTensorView qkv,
                         ConstTensorView out, ConstTensorView log_sum_exp, TensorView dqkv);
 

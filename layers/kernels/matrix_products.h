@@ -14,8 +14,8 @@ class MatrixProducts {
  public:
   virtual ~MatrixProducts() = default;
   // c = op(a) op(b) when `accumulate` is false, c += op(a) op(b) when true; c is m x n, op(a) m x k, op(b) k x n.
-  // dtypes: all float32; or a and b bfloat16 with c bfloat16 or float32. Sums are kept in float32. Any size may be zero:
-  // an empty sum leaves c unchanged when accumulating and zero otherwise.
+  // dtypes: all float32; or a and b bfloat16 with c bfloat16 or float32. Sums are kept in float32. Any size may be
+  // zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
 };

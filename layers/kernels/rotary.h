@@ -5,7 +5,10 @@
 // Row t stands at position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty means no QK-norm.
 #pragma once
 
+#include <span>
+
 #include "layers/kernels/context.h"
+#include "parallel/runtime/parameter.h"
 
 namespace weft {
 
@@ -29,6 +32,8 @@ struct RotaryOptions {
 // table [sequence_length, head_dim] float32: in row p the head_dim / 2 cosines of the angles at position p, then the
 // sines. Angles are computed in double. `options.table` is not read.
 void rotary_table(const RotaryOptions& options, TensorView table);
+// The same for a rank that holds only some positions of each sequence: row p stands at the p-th position of `runs`.
+void rotary_table(const RotaryOptions& options, std::span<const Range> runs, TensorView table);
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);

@@ -9,11 +9,12 @@
 
 namespace weft {
 
-// logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the K largest scores, ties to the lower
-// expert, in descending order. weights [T, K]: their scores, divided by their sum (+ 1e-20) when `normalise`.
+// logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the K largest scores, ties to the
+// lower expert, in descending order. weights [T, K]: their scores, divided by their sum (+ 1e-20) when `normalise`.
 void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
                    TensorView indices, TensorView weights);
-// dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty for none).
+// dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty
+// for none).
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits);
 
@@ -25,10 +26,10 @@ void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slo
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y);
-// Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t]; dweights[t, k] = <dy[t], permuted[slots[t, k]]>.
+// Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t]; dweights[t, k] = <dy[t],
+// permuted[slots[t, k]]>.
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
-                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
-                             TensorView dweights);
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted, TensorView dweights);
 // Moves row blocks: block b of `counts[b]` rows begins at from[b] in source and at to[b] in destination.
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination);

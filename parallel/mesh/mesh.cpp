@@ -11,18 +11,32 @@ namespace {
 // The key that is equal exactly for the ranks of one group, smaller for groups listed earlier.
 std::vector<int> group_key(Group group, const Coordinates& at, int expert_shards) {
   switch (group) {
-    case Group::pp: return {at.dp_replicate, at.dp_shard, at.cp, at.tp};
-    case Group::dp_replicate: return {at.pp, at.dp_shard, at.cp, at.tp};
-    case Group::dp_shard: return {at.pp, at.dp_replicate, at.cp, at.tp};
-    case Group::cp: return {at.pp, at.dp_replicate, at.dp_shard, at.tp};
-    case Group::tp: return {at.pp, at.dp_replicate, at.dp_shard, at.cp};
-    case Group::edp: return {at.pp, at.ep, at.etp};
-    case Group::ep: return {at.pp, at.edp, at.etp};
-    case Group::etp: return {at.pp, at.edp, at.ep};
-    case Group::edp_shard: return {at.pp, at.edp / expert_shards, at.ep, at.etp};
-    case Group::edp_replicate: return {at.pp, at.edp % expert_shards, at.ep, at.etp};
-    case Group::tokens: return {at.pp};
-    case Group::world: return {};
+    case Group::pp:
+      return {at.dp_replicate, at.dp_shard, at.cp, at.tp};
+    case Group::dp_replicate:
+      return {at.pp, at.dp_shard, at.cp, at.tp};
+    case Group::dp_shard:
+      return {at.pp, at.dp_replicate, at.cp, at.tp};
+    case Group::cp:
+      return {at.pp, at.dp_replicate, at.dp_shard, at.tp};
+    case Group::tp:
+      return {at.pp, at.dp_replicate, at.dp_shard, at.cp};
+    case Group::edp:
+      return {at.pp, at.ep, at.etp};
+    case Group::ep:
+      return {at.pp, at.edp, at.etp};
+    case Group::etp:
+      return {at.pp, at.edp, at.ep};
+    case Group::edp_shard:
+      return {at.pp, at.edp / expert_shards, at.ep, at.etp};
+    case Group::edp_replicate:
+      return {at.pp, at.edp % expert_shards, at.ep, at.etp};
+    case Group::dp_shard_cp:
+      return {at.pp, at.dp_replicate, at.tp};
+    case Group::tokens:
+      return {at.pp};
+    case Group::world:
+      return {};
   }
   return {};
 }
@@ -47,18 +61,19 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
                   d.data_replicate, d.data_shard, d.context, d.tensor, d.world());
   if (world && *world != d.world()) errors.push_back(fmt::format("world {} is not {}", *world, product));
   if (d.stage_ranks() % (d.expert * d.expert_tensor) != 0) {
-    errors.push_back(fmt::format(
-        "expert {} x expert_tensor {} = {} does not divide the {} ranks of a stage (data_replicate {} x data_shard {} x "
-        "context {} x tensor {})",
-        d.expert, d.expert_tensor, d.expert * d.expert_tensor, d.stage_ranks(), d.data_replicate, d.data_shard,
-        d.context, d.tensor));
+    errors.push_back(
+        fmt::format("expert {} x expert_tensor {} = {} does not divide the {} ranks of a stage (data_replicate {} x "
+                    "data_shard {} x "
+                    "context {} x tensor {})",
+                    d.expert, d.expert_tensor, d.expert * d.expert_tensor, d.stage_ranks(), d.data_replicate,
+                    d.data_shard, d.context, d.tensor));
   }
   return errors;
 }
 
 std::string_view name_of(Group group) {
-  constexpr std::string_view names[] = {"pp", "dp_replicate", "dp_shard",  "cp",            "tp",     "edp",
-                                        "ep", "etp",          "edp_shard", "edp_replicate", "tokens", "world"};
+  constexpr std::string_view names[] = {"pp",  "dp_replicate", "dp_shard",      "cp",          "tp",     "edp",  "ep",
+                                        "etp", "edp_shard",    "edp_replicate", "dp_shard_cp", "tokens", "world"};
   return names[static_cast<std::size_t>(group)];
 }
 

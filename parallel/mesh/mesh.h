@@ -34,16 +34,30 @@ struct Degrees {
 // Everything wrong with the degrees, one sentence each, with the arithmetic. Empty means they form a mesh.
 std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);
 
-
 // Groups that share work, by what they are for. `dp_shard` and `dp_replicate` are the two levels over which a dense
-// unit is sharded and replicated; `edp_shard` and `edp_replicate` those of an expert unit (see Mesh::expert_replicas).
+// unit is sharded and replicated; with context parallelism `dp_shard_cp` takes the place of the first, since context
+// ranks see different tokens too; `edp_shard` and `edp_replicate` those of an expert unit (see Mesh::expert_replicas).
 // `tokens` is every rank of a stage, which all see different tokens (the group of routing helpers). `world` is all.
-enum class Group : std::uint8_t { pp, dp_replicate, dp_shard, cp, tp, edp, ep, etp, edp_shard, edp_replicate, tokens, world };
+enum class Group : std::uint8_t {
+  pp,
+  dp_replicate,
+  dp_shard,
+  cp,
+  tp,
+  edp,
+  ep,
+  etp,
+  edp_shard,
+  edp_replicate,
+  dp_shard_cp,
+  tokens,
+  world
+};
 std::string_view name_of(Group group);
 // Each group once, in the order in which communicators are made.
-inline constexpr std::array all_groups = {Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,
-                                          Group::tp,  Group::edp,          Group::ep,            Group::etp,
-                                          Group::edp_shard, Group::edp_replicate, Group::tokens, Group::world};
+inline constexpr std::array all_groups = {
+    Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,          Group::tp,     Group::edp,  Group::ep,
+    Group::etp, Group::edp_shard,    Group::edp_replicate, Group::dp_shard_cp, Group::tokens, Group::world};
 
 struct Coordinates {
   int pp = 0, dp_replicate = 0, dp_shard = 0, cp = 0, tp = 0;

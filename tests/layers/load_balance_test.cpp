@@ -31,7 +31,7 @@ class LoadBalance : public KernelTest {
     Statistics result{poisoned(DType::float32, sequences, scores.columns()),
                       poisoned(DType::float32, sequences, scores.columns())};
     expert_statistics(context, scores.view().rows_from(first_token, count),
-                      indices.view().rows_from(first_token, count), scoring, {first_token, sequence_length},
+                      indices.view().rows_from(first_token, count), scoring, {first_token, sequence_length, sequence_length},
                       result.counts, result.score_sums);
     return result;
   }
@@ -115,10 +115,10 @@ TEST_F(LoadBalance, SlicesAddUpToTheWhole) {
     expect_close(whole.score_sums, sums, error);
 
     Tensor together = zeros(DType::float32, tokens, experts), apart = zeros(DType::float32, tokens, experts);
-    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length}, choices, 0.3f, together);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices, 0.3f, together);
     for (const auto& [begin, count] : {std::pair(std::int64_t{0}, cut), std::pair(cut, tokens - cut)}) {
       auxiliary_loss_backward(context, scores.view().rows_from(begin, count), whole.counts, scoring,
-                              {begin, sequence_length}, choices, 0.3f, apart.view().rows_from(begin, count));
+                              {begin, sequence_length, sequence_length}, choices, 0.3f, apart.view().rows_from(begin, count));
     }
     EXPECT_EQ(doubles(apart), doubles(together));
   });
@@ -131,7 +131,7 @@ TEST_F(LoadBalance, BackwardAddsTheFiniteDifference) {
     Tensor dscores = random("dscores", DType::float32, tokens, experts);
     std::vector<double> expected = doubles(dscores), error;
     const std::vector<double> score = doubles(scores), count = doubles(whole.counts);
-    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length}, choices, factor, dscores);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices, factor, dscores);
     const double scale = factor * static_cast<double>(experts) / (choices * sequence_length * sequence_length);
     for (std::int64_t token = 0; token < tokens; ++token) {
       const auto counts_of_sequence = count.begin() + token / sequence_length * experts;
@@ -159,7 +159,7 @@ TEST_F(LoadBalance, SoftmaxLossPullsTowardsBalanceThroughTheRouter) {
   const Statistics whole = statistics(Scoring::softmax, 0, tokens);
   Tensor dscores = zeros(DType::float32, tokens, 3), dlogits = poisoned(DType::float32, tokens, 3);
   const Tensor no_dweights = zeros(DType::float32, tokens, choices);
-  auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length}, choices, 1.0f,
+  auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length, sequence_length}, choices, 1.0f,
                           dscores);
   route_backward(context, no_dweights, dscores, scores, indices, Scoring::softmax, true, dlogits);
   const std::vector<double> count = doubles(whole.counts), gradient = doubles(dlogits);
@@ -214,7 +214,7 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
 
 TEST_F(LoadBalance, RefusesASliceOutsideItsSequences) {
   route(3, Scoring::softmax);
-  EXPECT_THROW(expert_statistics(context, scores, indices, Scoring::softmax, {1, sequence_length},
+  EXPECT_THROW(expert_statistics(context, scores, indices, Scoring::softmax, {1, sequence_length, sequence_length},
                                  poisoned(DType::float32, sequences, 3), poisoned(DType::float32, sequences, 3)),
                Error);
 }

@@ -41,7 +41,16 @@ Mesh SegmentCase::mesh() const {
 
 SegmentSetup SegmentCase::setup(int rank) const {
   const Coordinates at = mesh().coordinates(rank);
-  return {model, compute, sequence_length, tokens(), tensor, at.tp, expert, at.ep};
+  SegmentSetup setup;
+  setup.model = model;
+  setup.compute = compute;
+  setup.sequence_length = sequence_length;
+  setup.microbatch_tokens = tokens();
+  setup.tensor = tensor;
+  setup.tensor_rank = at.tp;
+  setup.expert = expert;
+  setup.expert_rank = at.ep;
+  return setup;
 }
 
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup) {

@@ -137,9 +137,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "19:23: error: model.tie_word_embeddings: true is not available in this version: embedding and head have "
        "weights "
        "of their own, write false"},
-      {"context = 1", "context = 2",
-       "33:11: error: parallelism.context: 2 is out of range: at most 1; this version has no context parallelism, "
-       "parallelism.tensor splits a sequence"},
       {"expert_tensor = 1", "expert_tensor = 2",
        "37:17: error: parallelism.expert_tensor: 2 is out of range: at most 1; this version does not split an expert, "
        "parallelism.expert spreads experts"},

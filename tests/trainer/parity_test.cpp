@@ -1,5 +1,5 @@
-// The spine of the suite: any layout, the same run. Each layout trains a tiny model for 10 steps and is compared with one
-// rank on the same global batch: losses, gradient norms, every weight.
+// The spine of the suite: any layout, the same run. Each layout trains a tiny model for 10 steps and is compared with
+// one rank on the same global batch: losses, gradient norms, every weight.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_run.h"
@@ -8,8 +8,8 @@ namespace weft {
 namespace {
 
 // Layouts add the same float32 terms in other orders: over tensor ranks (sums of 20 to 28 products cut in parts), data
-// ranks and microbatches (16 sequences). One reordered sum of n <= 259 terms differs by at most about n * 6e-8 = 1.5e-5 of
-// its terms' magnitudes, and by about sqrt(n) * 6e-8 = 1e-6 typically; a step adds at most learning_rate = 1e-3 of
+// ranks and microbatches (16 sequences). One reordered sum of n <= 259 terms differs by at most about n * 6e-8 = 1.5e-5
+// of its terms' magnitudes, and by about sqrt(n) * 6e-8 = 1e-6 typically; a step adds at most learning_rate = 1e-3 of
 // relative change to a weight, so after 10 steps losses and weights agree well within 1e-5.
 constexpr double tolerance = 1e-5;
 
@@ -22,11 +22,12 @@ struct Layout {
   std::string reduction = "last_microbatch";
   ShardStrategy strategy = ShardStrategy::full_shard;
   int lookahead = 1;
+  int cp = 1;
 };
 
 Config configured(const Layout& layout) {
   Config config = tiny_config(layout.layers);
-  config.parallelism = {layout.pp, layout.replicate, layout.shard, 1, layout.tp, layout.ep, 1};
+  config.parallelism = {layout.pp, layout.replicate, layout.shard, layout.cp, layout.tp, layout.ep, 1};
   config.pipeline.schedule = layout.schedule;
   config.training.microbatch_size = layout.microbatch_size;
   config.shard.residency = layout.residency;
@@ -37,7 +38,9 @@ Config configured(const Layout& layout) {
   return config;
 }
 
-[[maybe_unused]] void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+[[maybe_unused]] void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << layout.name;
+}
 
 std::vector<Layout> layouts() {
   const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
@@ -98,6 +101,16 @@ std::vector<Layout> layouts() {
       {"mixed_pp3_tp2_replicate2_ep2", mixed, 3, 2, 1, 2, 2},
       {"mixed_pp2_tp4_shard2_ep4", mixed, 2, 4, 2, 1, 4},
       {"mixed_pp4_tp2_shard2_ep2", mixed, 4, 2, 2, 1, 2},
+      {.name = "dense_cp2", .layers = dense, .cp = 2},
+      {.name = "dense_cp4", .layers = dense, .cp = 4},
+      {.name = "dense_cp2_microbatch2", .layers = dense, .microbatch_size = 2, .cp = 2},
+      {.name = "dense_cp2_tp2", .layers = dense, .tp = 2, .cp = 2},
+      {.name = "dense_cp2_shard2_replicate2", .layers = dense, .shard = 2, .replicate = 2, .cp = 2},
+      {.name = "moe_cp2", .layers = moe, .cp = 2},
+      {.name = "moe_cp2_ep2", .layers = moe, .ep = 2, .cp = 2},
+      {.name = "moe_cp4_ep4_tp2", .layers = moe, .tp = 2, .ep = 4, .cp = 4},
+      {.name = "moe_cp2_shard2_ep4", .layers = moe, .shard = 2, .ep = 4, .cp = 2},
+      {.name = "mixed_pp2_tp2_shard2_cp2_ep2", .layers = mixed, .pp = 2, .tp = 2, .shard = 2, .ep = 2, .cp = 2},
   };
 }
 
@@ -118,7 +131,8 @@ TEST_P(LayoutParity, EqualsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity, ::testing::ValuesIn(layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
-// What adds in the same order gives the same bits: how parameters are sharded, when they are gathered, which schedule runs.
+// What adds in the same order gives the same bits: how parameters are sharded, when they are gathered, which schedule
+// runs.
 class BitParity : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(BitParity, ShardingResidencyAndScheduleDoNotChangeABit) {

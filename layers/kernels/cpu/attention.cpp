@@ -8,14 +8,31 @@
 namespace weft {
 namespace {
 
-void check(const HeadShape& heads, ConstTensorView qkv, ConstTensorView out, ConstTensorView log_sum_exp) {
+std::int64_t query_rows(QueryRuns runs) {
+  std::int64_t rows = 0;
+  for (const Range& run : runs) rows += run.count;
+  return rows;
+}
+
+void check(const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv, ConstTensorView out,
+           ConstTensorView log_sum_exp) {
   require(heads.key_value_heads > 0 && heads.query_heads % heads.key_value_heads == 0,
           "query heads share key-value heads evenly");
-  require(heads.sequence_length > 0 && qkv.rows() % heads.sequence_length == 0, "tokens come in whole sequences");
-  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
-  require(out.rows() == qkv.rows() && out.columns() == heads.query_heads * heads.head_dim && out.dtype() == qkv.dtype(),
+  require(heads.sequence_length > 0 && kv.rows() % heads.sequence_length == 0, "tokens come in whole sequences");
+  std::int64_t end = 0;
+  for (const Range& run : runs) {
+    require(run.begin >= end && run.count >= 0, "runs of queries ascend");
+    end = run.begin + run.count;
+  }
+  require(end <= heads.sequence_length, "queries stand inside their sequence");
+  require(q.rows() == kv.rows() / heads.sequence_length * query_rows(runs),
+          "every sequence has the queries of the runs");
+  require(q.columns() >= heads.query_heads * heads.head_dim, "q holds the columns of every query head");
+  require(kv.columns() >= 2 * heads.key_value_heads * heads.head_dim && kv.dtype() == q.dtype(),
+          "kv holds the columns of every key and value head");
+  require(out.rows() == q.rows() && out.columns() == heads.query_heads * heads.head_dim && out.dtype() == q.dtype(),
           "the output holds the columns of every query head");
-  require(log_sum_exp.rows() == qkv.rows() && log_sum_exp.columns() == heads.query_heads,
+  require(log_sum_exp.rows() == q.rows() && log_sum_exp.columns() == heads.query_heads,
           "one log-sum-exp a token and query head");
 }
 
@@ -26,21 +43,38 @@ std::int64_t widest_block(const HeadShape& heads) {
   return std::min(key_block, heads.sequence_length);
 }
 
-// The columns of one head in the rows of one sequence.
+// The columns from `column` on, in the rows of one sequence.
 template <typename T>
-StridedMatrix<T> head_of(ConstTensorView tensor, std::int64_t first_row, std::int64_t head, std::int64_t head_dim) {
-  return {tensor.as<T>().data() + first_row * tensor.columns() + head * head_dim, tensor.columns()};
+StridedMatrix<T> columns_from(ConstTensorView tensor, std::int64_t first_row, std::int64_t column) {
+  return {tensor.as<T>().data() + first_row * tensor.columns() + column, tensor.columns()};
 }
 template <typename T>
-T* head_of(TensorView tensor, std::int64_t first_row, std::int64_t head, std::int64_t head_dim) {
-  return tensor.as<T>().data() + first_row * tensor.columns() + head * head_dim;
+T* columns_from(TensorView tensor, std::int64_t first_row, std::int64_t column) {
+  return tensor.as<T>().data() + first_row * tensor.columns() + column;
+}
+// Where a key head begins; its value head lies key_value_heads heads further.
+std::int64_t key_column(const HeadShape& heads, ConstTensorView kv, std::int64_t key_head) {
+  return kv.columns() - (2 * heads.key_value_heads - key_head) * heads.head_dim;
+}
+
+// Calls `visit(position, row, rows)` for the stripes of queries of one sequence: `row` counts the queries of the runs.
+template <typename Visit>
+void for_each_stripe(QueryRuns runs, Visit visit) {
+  std::int64_t row = 0;
+  for (const Range& run : runs) {
+    for (std::int64_t done = 0; done < run.count; done += query_block) {
+      visit(run.begin + done, row + done, std::min(query_block, run.count - done));
+    }
+    row += run.count;
+  }
 }
 
 template <typename T>
 struct Forward {
-  Forward(KernelContext& kernel_context, const HeadShape& shape)
+  Forward(KernelContext& kernel_context, const HeadShape& shape, QueryRuns query_runs)
       : context(kernel_context),
         heads(shape),
+        runs(query_runs),
         scores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
         stripe(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.head_dim)),
         statistics(context.ledger.allocate(Bucket::workspace, DType::float32, 2, query_block)),
@@ -56,9 +90,8 @@ struct Forward {
     float* score = scores.as<float>().data();
     float* sum_of_values = stripe.as<float>().data();
     const RunningSoftmax softmax{statistics.as<float>().data(), statistics.as<float>().data() + query_block};
-    for (std::int64_t row = 0; row < heads.sequence_length; row += query_block) {
-      const std::int64_t rows = std::min(query_block, heads.sequence_length - row);
-      for_each_block(row, rows, [&](const ScoreBlock& block) {
+    for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
+      for_each_block(position, rows, [&](const ScoreBlock& block) {
         block_product(context, rows, block.columns, head_dim, rows_from(q, row), Transpose::no,
                       rows_from(k, block.first_column), Transpose::yes, score, false);
         softmax_block(block, scale, score, probabilities.data, softmax, sum_of_values, head_dim);
@@ -72,29 +105,34 @@ struct Forward {
       }
       const std::int64_t out_columns = heads.query_heads * head_dim;
       store_rows(sum_of_values, softmax.sum, rows, head_dim, out + row * out_columns, out_columns);
-    }
+    });
   }
 
-  void run(ConstTensorView qkv, TensorView out, TensorView log_sum_exp) {
-    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim;
+  void run(ConstTensorView q_rows, ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
+    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
+    const std::int64_t values = heads.key_value_heads * head_dim;
     StridedMatrix<T> k, v;
-    for (std::int64_t first = 0; first < qkv.rows(); first += length) {
+    for (std::int64_t sequence = 0; sequence * length < kv.rows(); ++sequence) {
+      const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-        const std::int64_t k_head = heads.query_heads + head / group, v_head = k_head + heads.key_value_heads;
         if (head % group == 0) {
-          k = pack_head(head_of<T>(qkv, first, k_head, head_dim), length, head_dim, packed_k.template as<T>().data());
-          v = pack_head(head_of<T>(qkv, first, v_head, head_dim), length, head_dim, packed_v.template as<T>().data());
+          const std::int64_t column = key_column(heads, kv, head / group);
+          k = pack_head(columns_from<T>(kv, first, column), length, head_dim, packed_k.template as<T>().data());
+          v = pack_head(columns_from<T>(kv, first, column + values), length, head_dim,
+                        packed_v.template as<T>().data());
         }
-        const StridedMatrix<T> q =
-            pack_head(head_of<T>(qkv, first, head, head_dim), length, head_dim, packed_q.template as<T>().data());
-        run_head(q, k, v, head_of<T>(out, first, head, head_dim), head_of<float>(log_sum_exp, first, head, 1));
+        const StridedMatrix<T> q = pack_head(columns_from<T>(q_rows, first_query, head * head_dim), queries, head_dim,
+                                             packed_q.template as<T>().data());
+        run_head(q, k, v, columns_from<T>(out, first_query, head * head_dim),
+                 columns_from<float>(log_sum_exp, first_query, head));
       }
     }
   }
 
   KernelContext& context;
   const HeadShape& heads;
+  QueryRuns runs;
   Tensor scores, stripe, statistics;
   FactorBlock<T> probabilities;
   Tensor packed_q, packed_k, packed_v;
@@ -102,9 +140,10 @@ struct Forward {
 
 template <typename T>
 struct Backward {
-  Backward(KernelContext& kernel_context, const HeadShape& shape)
+  Backward(KernelContext& kernel_context, const HeadShape& shape, QueryRuns query_runs)
       : context(kernel_context),
         heads(shape),
+        runs(query_runs),
         scores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
         dscores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
         dq(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.head_dim)),
@@ -118,20 +157,19 @@ struct Backward {
         packed_k(allocate_packed_head<T>(context, shape)),
         packed_v(allocate_packed_head<T>(context, shape)) {}
 
-  // Writes the gradient of one query head and adds to those of its key-value head.
+  // Writes the gradient of one query head, `dq_stride` elements a row, and adds to those of its key-value head.
   void run_query_head(StridedMatrix<T> q, StridedMatrix<T> dout, StridedMatrix<T> out, const float* log_sum_exp,
-                      T* dq_out) {
+                      T* dq_out, std::int64_t dq_stride) {
     const std::int64_t head_dim = heads.head_dim;
     const float scale = score_scale(heads);
     float* score = scores.as<float>().data();
     float* dprobability = dscores.as<float>().data();
     float* product = row_products.as<float>().data();
-    for (std::int64_t row = 0; row < heads.sequence_length; row += query_block) {
-      const std::int64_t rows = std::min(query_block, heads.sequence_length - row);
+    for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
       const StridedMatrix<T> q_rows = rows_from(q, row), dout_rows = rows_from(dout, row);
       multiply_rows(dout_rows, rows_from(out, row), rows, head_dim, product);
       const RowStatistics statistics{log_sum_exp + row * heads.query_heads, heads.query_heads, product};
-      for_each_block(row, rows, [&](const ScoreBlock& block) {
+      for_each_block(position, rows, [&](const ScoreBlock& block) {
         const std::int64_t columns = block.columns, first = block.first_column;
         block_product(context, rows, columns, head_dim, q_rows, Transpose::no, rows_from(k, first), Transpose::yes,
                       score, false);
@@ -146,39 +184,46 @@ struct Backward {
         block_product(context, rows, head_dim, columns, ds, Transpose::no, rows_from(k, first), Transpose::no,
                       dq.as<float>().data(), first > 0);
       });
-      store_rows(dq.as<float>().data(), nullptr, rows, head_dim, dq_out + row * heads.columns(), heads.columns());
-    }
+      store_rows(dq.as<float>().data(), nullptr, rows, head_dim, dq_out + row * dq_stride, dq_stride);
+    });
   }
 
-  void run(ConstTensorView dout, ConstTensorView qkv, ConstTensorView out, ConstTensorView log_sum_exp,
-           TensorView dqkv) {
-    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim;
+  void run(ConstTensorView dout, ConstTensorView q_rows, ConstTensorView kv, ConstTensorView out,
+           ConstTensorView log_sum_exp, TensorView dq_rows, TensorView dkv) {
+    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
-    const auto packed = [&](ConstTensorView tensor, std::int64_t first, std::int64_t head, Tensor& workspace) {
-      return pack_head(head_of<T>(tensor, first, head, head_dim), length, head_dim, workspace.as<T>().data());
+    const std::int64_t values = heads.key_value_heads * head_dim;
+    const auto packed = [&](ConstTensorView tensor, std::int64_t first, std::int64_t column, std::int64_t rows,
+                            Tensor& workspace) {
+      return pack_head(columns_from<T>(tensor, first, column), rows, head_dim, workspace.as<T>().data());
     };
-    for (std::int64_t first = 0; first < qkv.rows(); first += length) {
+    for (std::int64_t sequence = 0; sequence * length < kv.rows(); ++sequence) {
+      const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t pair = 0; pair < heads.key_value_heads; ++pair) {
-        const std::int64_t k_head = heads.query_heads + pair, v_head = k_head + heads.key_value_heads;
-        k = packed(qkv, first, k_head, packed_k);
-        v = packed(qkv, first, v_head, packed_v);
+        const std::int64_t column = key_column(heads, kv, pair);
+        k = packed(kv, first, column, length, packed_k);
+        v = packed(kv, first, column + values, length, packed_v);
         fill(dk, 0.0f);
         fill(dv, 0.0f);
         for (std::int64_t head = pair * group; head < (pair + 1) * group; ++head) {
-          run_query_head(packed(qkv, first, head, packed_q), packed(dout, first, head, packed_dout),
-                         head_of<T>(out, first, head, head_dim), head_of<float>(log_sum_exp, first, head, 1).data,
-                         head_of<T>(dqkv, first, head, head_dim));
+          run_query_head(packed(q_rows, first_query, head * head_dim, queries, packed_q),
+                         packed(dout, first_query, head * head_dim, queries, packed_dout),
+                         columns_from<T>(out, first_query, head * head_dim),
+                         columns_from<float>(log_sum_exp, first_query, head).data,
+                         columns_from<T>(dq_rows, first_query, head * head_dim), dq_rows.columns());
         }
-        store_rows(dk.as<float>().data(), nullptr, length, head_dim, head_of<T>(dqkv, first, k_head, head_dim),
-                   heads.columns());
-        store_rows(dv.as<float>().data(), nullptr, length, head_dim, head_of<T>(dqkv, first, v_head, head_dim),
-                   heads.columns());
+        const std::int64_t dcolumn = key_column(heads, dkv, pair);
+        store_rows(dk.as<float>().data(), nullptr, length, head_dim, columns_from<T>(dkv, first, dcolumn),
+                   dkv.columns());
+        store_rows(dv.as<float>().data(), nullptr, length, head_dim, columns_from<T>(dkv, first, dcolumn + values),
+                   dkv.columns());
       }
     }
   }
 
   KernelContext& context;
   const HeadShape& heads;
+  QueryRuns runs;
   Tensor scores, dscores, dq, dk, dv, row_products;
   FactorBlock<T> probability_factors, dscore_factors;
   Tensor packed_q, packed_dout, packed_k, packed_v;
@@ -187,27 +232,45 @@ struct Backward {
 
 }  // namespace
 
+void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
+                       ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
+  PhaseClock::Scope scope(context.clock, Phase::attention);
+  check(heads, runs, q, kv, out, log_sum_exp);
+  if (q.dtype() == DType::bfloat16) {
+    Forward<bfloat16>(context, heads, runs).run(q, kv, out, log_sum_exp);
+  } else {
+    Forward<float>(context, heads, runs).run(q, kv, out, log_sum_exp);
+  }
+}
+
+void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                        ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
+                        TensorView dq, TensorView dkv) {
+  PhaseClock::Scope scope(context.clock, Phase::attention);
+  check(heads, runs, q, kv, out, log_sum_exp);
+  require(dout.rows() == out.rows() && dout.columns() == out.columns(), "dout has the shape of out");
+  require(
+      dq.rows() == q.rows() && dq.columns() == q.columns() && dkv.rows() == kv.rows() && dkv.columns() == kv.columns(),
+      "gradients have the shapes of their values");
+  if (q.dtype() == DType::bfloat16) {
+    Backward<bfloat16>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
+  } else {
+    Backward<float>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
+  }
+}
+
 void attention_forward(KernelContext& context, const HeadShape& heads, ConstTensorView qkv, TensorView out,
                        TensorView log_sum_exp) {
-  PhaseClock::Scope scope(context.clock, Phase::attention);
-  check(heads, qkv, out, log_sum_exp);
-  if (qkv.dtype() == DType::bfloat16) {
-    Forward<bfloat16>(context, heads).run(qkv, out, log_sum_exp);
-  } else {
-    Forward<float>(context, heads).run(qkv, out, log_sum_exp);
-  }
+  const Range all[] = {{0, heads.sequence_length}};
+  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
+  attention_forward(context, heads, all, qkv, qkv, out, log_sum_exp);
 }
 
 void attention_backward(KernelContext& context, const HeadShape& heads, ConstTensorView dout, ConstTensorView qkv,
                         ConstTensorView out, ConstTensorView log_sum_exp, TensorView dqkv) {
-  PhaseClock::Scope scope(context.clock, Phase::attention);
-  check(heads, qkv, out, log_sum_exp);
-  require(dout.size() == out.size() && dqkv.size() == qkv.size(), "gradients have the shapes of their values");
-  if (qkv.dtype() == DType::bfloat16) {
-    Backward<bfloat16>(context, heads).run(dout, qkv, out, log_sum_exp, dqkv);
-  } else {
-    Backward<float>(context, heads).run(dout, qkv, out, log_sum_exp, dqkv);
-  }
+  const Range all[] = {{0, heads.sequence_length}};
+  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
+  attention_backward(context, heads, all, dout, qkv, qkv, out, log_sum_exp, dqkv, dqkv);
 }
 
 }  // namespace weft

@@ -90,16 +90,26 @@ void check(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView ot
 }  // namespace
 
 void rotary_table(const RotaryOptions& options, TensorView table) {
+  const Range all[] = {{0, options.heads.sequence_length}};
+  rotary_table(options, all, table);
+}
+
+void rotary_table(const RotaryOptions& options, std::span<const Range> runs, TensorView table) {
   const std::int64_t head_dim = options.heads.head_dim, half = head_dim / 2;
   require(table.rows() == options.heads.sequence_length && table.columns() == head_dim,
           "a rotary table has a row for each position");
   for (std::int64_t i = 0; i < half; ++i) {
     const double frequency = std::pow(options.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    for (std::int64_t position = 0; position < table.rows(); ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      table.as<float>()[position * head_dim + i] = static_cast<float>(std::cos(angle));
-      table.as<float>()[position * head_dim + half + i] = static_cast<float>(std::sin(angle));
+    std::int64_t row = 0;
+    for (const Range& run : runs) {
+      for (std::int64_t position = run.begin; position < run.begin + run.count; ++position, ++row) {
+        require(row < table.rows(), "a rotary table has a row for each position");
+        const double angle = static_cast<double>(position) * frequency;
+        table.as<float>()[row * head_dim + i] = static_cast<float>(std::cos(angle));
+        table.as<float>()[row * head_dim + half + i] = static_cast<float>(std::sin(angle));
+      }
     }
+    require(row == table.rows(), "a rotary table has a row for each position");
   }
 }
 

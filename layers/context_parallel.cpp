@@ -1,0 +1,76 @@
+#include "layers/context_parallel.h"
+
+#include <cstring>
+
+#include "layers/kernels/routing.h"
+
+namespace weft {
+namespace {
+
+// Blocks of rows by (rank, sequence, run): where they lie when ranks follow one another, and when positions do.
+struct RowBlocks {
+  std::vector<std::int64_t> by_rank, by_position, rows;
+};
+
+RowBlocks row_blocks(const SegmentSetup& setup) {
+  RowBlocks blocks;
+  const std::int64_t sequences = setup.microbatch_tokens / setup.local_sequence();
+  std::int64_t next = 0;
+  for (int rank = 0; rank < setup.context; ++rank) {
+    for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+      for (const Range& run : context_runs(setup.sequence_length, setup.context, rank)) {
+        blocks.by_rank.push_back(next);
+        blocks.by_position.push_back(sequence * setup.sequence_length + run.begin);
+        blocks.rows.push_back(run.count);
+        next += run.count;
+      }
+    }
+  }
+  return blocks;
+}
+
+// Copies `columns` columns of every row, from and to the given first column.
+void copy_columns(ConstTensorView from, std::int64_t from_column, TensorView to, std::int64_t to_column,
+                  std::int64_t columns) {
+  const std::int64_t width = size_of(from.dtype());
+  for (std::int64_t row = 0; row < from.rows(); ++row) {
+    std::memcpy(to.data() + (row * to.columns() + to_column) * width,
+                from.data() + (row * from.columns() + from_column) * width, static_cast<std::size_t>(columns * width));
+  }
+}
+
+}  // namespace
+
+std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank) {
+  if (ranks == 1) return {{0, sequence_length}};
+  const std::int64_t run = sequence_length / (2 * ranks);
+  require(run * 2 * ranks == sequence_length, "a sequence divides into two runs a context rank");
+  return {{rank * run, run}, {(2 * ranks - 1 - rank) * run, run}};
+}
+
+Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView rotated,
+                          std::int64_t columns) {
+  MemoryLedger& ledger = context.kernels.ledger;
+  const std::int64_t all_rows = setup.context * setup.microbatch_tokens;
+  Tensor gathered = ledger.allocate(Bucket::activations, rotated.dtype(), all_rows, columns);
+  const TensorView own =
+      gathered.view().rows_from(context.sequence.rank() * setup.microbatch_tokens, setup.microbatch_tokens);
+  copy_columns(rotated, rotated.columns() - columns, own, 0, columns);
+  context.sequence.all_gather(own, gathered);
+  Tensor ordered = ledger.allocate(Bucket::activations, rotated.dtype(), all_rows, columns);
+  const RowBlocks blocks = row_blocks(setup);
+  move_blocks(context.kernels, gathered, blocks.by_rank, blocks.by_position, blocks.rows, ordered);
+  return ordered;
+}
+
+void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv) {
+  MemoryLedger& ledger = context.kernels.ledger;
+  Tensor by_rank = ledger.allocate(Bucket::activations, gradients.dtype(), gradients.rows(), gradients.columns());
+  const RowBlocks blocks = row_blocks(setup);
+  move_blocks(context.kernels, gradients, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
+  Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
+  context.sequence.reduce_scatter(by_rank, own);
+  copy_columns(own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());
+}
+
+}  // namespace weft
