@@ -22,8 +22,8 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
   first_unit_ =
       static_cast<int>(std::find_if(tables.units.begin(), tables.units.end(), of_stage) - tables.units.begin());
 
-  rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32,
-                                          planned_.rotary.heads.sequence_length, planned_.rotary.heads.head_dim);
+  rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32, planned_.rotary.heads.sequence_length,
+                                          planned_.rotary.heads.head_dim);
   rotary_table(planned_.rotary, rotary_table_);
 
   std::map<std::string, ParameterPlace> place_of;
@@ -33,14 +33,13 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
     for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {u, i};
     if (unit.plan.replicated()) {
       units_.push_back(nullptr);
-      replicated_.push_back(
-          std::make_unique<ReplicatedParameters>(parameters, groups[Group::tokens], kernels.ledger));
+      replicated_.push_back(std::make_unique<ReplicatedParameters>(parameters, groups[Group::tokens], kernels.ledger));
     } else {
       const bool partial = unit.layout.tensor_replicated_size() > 0;
       const UnitGroups unit_groups{&groups[unit.shard_group], &groups[unit.replicate_group],
                                    partial ? &groups[Group::tp] : nullptr};
-      units_.push_back(std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups,
-                                                   kernels.ledger));
+      units_.push_back(
+          std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups, kernels.ledger));
       replicated_.push_back(nullptr);
     }
     for (const OwnedRows& rows : owned_rows(u)) initialize_rows(rows, seed);
@@ -74,7 +73,9 @@ void StageRuntime::end_step() {
 std::size_t StageRuntime::local_segment(int segment) const {
   return static_cast<std::size_t>(segment - first_segment_);
 }
-std::size_t StageRuntime::local_unit(int unit) const { return static_cast<std::size_t>(unit - first_unit_); }
+std::size_t StageRuntime::local_unit(int unit) const {
+  return static_cast<std::size_t>(unit - first_unit_);
+}
 
 std::vector<ConstTensorView> StageRuntime::weights_of(std::size_t segment) const {
   std::vector<ConstTensorView> weights;
@@ -102,8 +103,8 @@ void StageRuntime::forward(int segment, int microbatch) {
   const MicrobatchInput input{batch_->tokens[mb], batch_->targets[mb]};
   LayerContext layer = context();
   Tensor x = std::move(flowing_[microbatch]);
-  Tensor y = planned_.segments[local]->forward(layer, weights_of(local), input, std::move(x),
-                                               saved_[{local, microbatch}]);
+  Tensor y =
+      planned_.segments[local]->forward(layer, weights_of(local), input, std::move(x), saved_[{local, microbatch}]);
   flowing_[microbatch] = std::move(y);
 }
 
@@ -124,23 +125,28 @@ void StageRuntime::backward_weight(int segment, int microbatch) {
   const std::size_t local = local_segment(segment);
   LayerContext layer = context();
   const auto saved = saved_.find({local, microbatch});
+  require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
   planned_.segments[local]->backward_weight(layer, gradients_of(local), *saved->second);
   saved_.erase(saved);
 }
 
-void StageRuntime::unshard(int unit) { units_[local_unit(unit)]->unshard(); }
-void StageRuntime::reshard(int unit) { units_[local_unit(unit)]->reshard(); }
+void StageRuntime::unshard(int unit) {
+  units_[local_unit(unit)]->unshard();
+}
+void StageRuntime::reshard(int unit) {
+  units_[local_unit(unit)]->reshard();
+}
 void StageRuntime::reduce_gradient(int unit) {
   const std::size_t local = local_unit(unit);
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
 }
 
-void StageRuntime::send(Op op, int microbatch, int peer) {
+void StageRuntime::send(int microbatch, int peer) {
   const auto found = flowing_.find(microbatch);
   require(found != flowing_.end() && found->second.allocated(), "what is sent has been computed");
   groups_[Group::pp].send(found->second, peer);
-  // The send before this one has been received by now: its tensor may go.
-  sent_[op] = std::move(found->second);
+  // The peer has received the message before this one by now: its tensor may go.
+  sent_[peer] = std::move(found->second);
   flowing_.erase(found);
 }
 

@@ -1,5 +1,5 @@
-// One pipeline stage of one rank at run time: its segments, its shard units and the microbatches in flight. It does what
-// the program's actions say and nothing on its own.
+// One pipeline stage of one rank at run time: its segments, its shard units and the microbatches in flight. It does
+// what the program's actions say and nothing on its own.
 #pragma once
 
 #include <map>
@@ -37,7 +37,7 @@ class StageRuntime {
   void unshard(int unit);
   void reshard(int unit);
   void reduce_gradient(int unit);
-  void send(Op op, int microbatch, int peer);
+  void send(int microbatch, int peer);
   void receive(int microbatch, int peer);
 
   std::span<const PlannedUnit> planned_units() const { return planned_.units; }
@@ -53,7 +53,9 @@ class StageRuntime {
   std::size_t local_unit(int unit) const;
   std::vector<ConstTensorView> weights_of(std::size_t segment) const;
   std::vector<TensorView> gradients_of(std::size_t segment);
-  LayerContext context() { return {kernels_, groups_[Group::tp], groups_[Group::ep], rotary_table_, loss_factor_, *report_}; }
+  LayerContext context() {
+    return {kernels_, groups_[Group::tp], groups_[Group::ep], rotary_table_, loss_factor_, *report_};
+  }
 
   PlannedStage planned_;
   int first_segment_ = 0, first_unit_ = 0;
@@ -71,7 +73,7 @@ class StageRuntime {
   StepReport* report_ = nullptr;
   std::map<int, Tensor> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
   std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  std::map<Op, Tensor> sent_;  // kept until the peer has it
+  std::map<int, Tensor> sent_;  // by peer: the last message, kept until the peer has it
 };
 
 }  // namespace weft
