@@ -3,7 +3,7 @@
 // microbatch size nor the layout changes the objective.
 #pragma once
 
-#include "layers/load_balance.h"
+#include "layers/kernels/load_balance.h"
 #include "layers/segment.h"
 
 namespace weft {
