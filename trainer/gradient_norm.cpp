@@ -5,8 +5,9 @@
 namespace weft {
 namespace {
 
-// Position of a rank within one of its groups.
-bool is_first(const Mesh& mesh, Group group, int rank) { return mesh.group_of(group, rank).front() == rank; }
+bool is_first(const Mesh& mesh, Group group, int rank) {
+  return mesh.group_of(group, rank).front() == rank;
+}
 
 }  // namespace
 
@@ -26,12 +27,14 @@ double counted_square_sum(const PlannedUnit& unit, std::span<const OwnedRows> ro
   double sum = 0.0;
   for (const OwnedRows& owned : rows) {
     if (!counts_parameter(unit, *owned.parameter, at)) continue;
-    sum += square_sum(ConstTensorView(owned.gradients.data(), DType::float32,
-                                      static_cast<std::int64_t>(owned.gradients.size()), 1));
+    sum += square_sum(
+        ConstTensorView(owned.gradients.data(), DType::float32, static_cast<std::int64_t>(owned.gradients.size()), 1));
   }
   return sum;
 }
 
-double clip_factor(double norm, double largest) { return largest > 0.0 && norm > largest ? largest / norm : 1.0; }
+double clip_factor(double norm, double largest) {
+  return largest > 0.0 && norm > largest ? largest / norm : 1.0;
+}
 
 }  // namespace weft

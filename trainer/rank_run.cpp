@@ -46,8 +46,9 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool replicated = units[u].plan.replicated();
-    optimizer_.add(stage_->owned_rows(u), replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / 4
-                                                     : units[u].layout.shard_size);
+    optimizer_.add(stage_->owned_rows(u),
+                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
+                              : units[u].layout.shard_size);
   }
 }
 
@@ -62,8 +63,8 @@ void RankRun::read_batch() {
     batch_.tokens[m].resize(sequences * length);
     batch_.targets[m].resize(sequences * length);
     for (std::size_t s = 0; s < sequences; ++s) {
-      const std::int64_t sample = plan.sample(step_ - 1, static_cast<std::int64_t>(m),
-                                              mesh_.data_index(world_.rank()), static_cast<std::int64_t>(s));
+      const std::int64_t sample = plan.sample(step_ - 1, static_cast<std::int64_t>(m), mesh_.data_index(world_.rank()),
+                                              static_cast<std::int64_t>(s));
       data_.read(sample, std::span(batch_.tokens[m]).subspan(s * length, length),
                  std::span(batch_.targets[m]).subspan(s * length, length));
     }

@@ -1,5 +1,5 @@
-// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard units
-// with layout, groups and policy, and the step as a program.
+// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard
+// units with layout, groups and policy, and the step as a program.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace weft {
 
 struct PlannedUnit {
   UnitPlan plan;
-  UnitLayout layout;        // of the rank's box; unused for replicated parameters
+  UnitLayout layout;  // of the rank's box; unused for replicated parameters
   UnitPrecision precision;
   UnitPolicy policy;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate;
@@ -49,8 +49,8 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 // The compiled step, checked. Throws Error when the configuration cannot be compiled.
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
 
-// Static buckets (parameters, gradients that live all run, optimizer state) and the largest the transient ones become,
-// by bucket, for the rank's stage. Static ones are exact to the byte.
+// Static buckets (parameters, gradients that live all run, optimizer state) and what the transient ones hold when their
+// sum is largest, for the rank's stage. Static ones are exact to the byte.
 struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
