@@ -1,7 +1,7 @@
 #include "layers/attention.h"
 
 #include "layers/kernels/attention.h"
-#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/rms_norm.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
@@ -13,10 +13,10 @@ namespace {
 enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
 
 struct SavedAttention final : Saved {
-  Tensor x, inverse_rms, normed;        // slice
-  Tensor qkv;                           // before rotary; kept only where QK-norm needs it
-  Tensor rotated, out, log_sum_exp;     // all tokens, heads of this rank
-  Tensor dnormed, dqkv, dy;             // from input gradient to weight gradient; dy of all tokens
+  Tensor x, inverse_rms, normed;     // slice
+  Tensor qkv;                        // before rotary; kept only where QK-norm needs it
+  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank
+  Tensor dnormed, dqkv, dy;          // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
 };
 
@@ -28,10 +28,10 @@ class Attention final : public Segment {
     heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
               setup.sequence_length};
 
-    ParameterSpec norm = whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
+    ParameterSpec norm =
+        whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
     norm.tensor_replicated = true;
-    parameters_ = {norm,
-                   split_rows("q_proj", model.num_attention_heads, false),
+    parameters_ = {norm, split_rows("q_proj", model.num_attention_heads, false),
                    split_rows("k_proj", model.num_key_value_heads, false),
                    split_rows("v_proj", model.num_key_value_heads, false),
                    split_rows("o_proj", model.num_attention_heads, true)};
@@ -58,7 +58,7 @@ class Attention final : public Segment {
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward),        scatter_traffic(setup_, When::forward),
+    return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
             gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
             gather_traffic(setup_, When::backward_weight)};
   }
@@ -70,16 +70,18 @@ class Attention final : public Segment {
     const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
     kept->normed = activation(kernels, x.rows(), hidden);
     kept->inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[norm_weight], static_cast<float>(setup_.model.rms_norm_eps), kept->normed, kept->inverse_rms);
+    rms_norm_forward(kernels, x, weights[norm_weight], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
+                     kept->inverse_rms);
 
     kept->qkv = activation(kernels, tokens, heads_.columns());
     {
       const GatheredTokens normed(context, kept->normed);
-      kernels.products.multiply(normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
-                                kept->qkv, false);
+      multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
+               kept->qkv, false);
     }
     kept->rotated = activation(kernels, tokens, heads_.columns());
-    rotary_forward(kernels, rotary(context), kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm), kept->rotated);
+    rotary_forward(kernels, rotary(context), kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
+                   kept->rotated);
     if (!setup_.model.qk_norm) kept->qkv.reset();
 
     kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
@@ -87,7 +89,7 @@ class Attention final : public Segment {
     attention_forward(kernels, heads_, kept->rotated, kept->out, kept->log_sum_exp);
 
     Tensor partial = activation(kernels, tokens, hidden);
-    kernels.products.multiply(kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
+    multiply(kernels, kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
     Tensor y = scatter_tokens(context, std::move(partial));
     {
       const PhaseClock::Scope scope(kernels.clock, Phase::elementwise);
@@ -106,7 +108,7 @@ class Attention final : public Segment {
     context.tensor.all_gather(dy, kept.dy);
 
     Tensor dout = activation(kernels, tokens, kept.out.columns());
-    kernels.products.multiply(kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
+    multiply(kernels, kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     attention_backward(kernels, heads_, dout, kept.rotated, kept.out, kept.log_sum_exp, kept.dqkv);
     if (setup_.model.qk_norm) {
@@ -115,12 +117,12 @@ class Attention final : public Segment {
         fill(*gradient, 0.0f);
       }
     }
-    rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
-                    kept.dqkv, kept.dq_norm, kept.dk_norm);
+    rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm),
+                    head_norm(weights, k_norm), kept.dqkv, kept.dq_norm, kept.dk_norm);
 
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
-    kernels.products.multiply(kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no,
-                              partial, false);
+    multiply(kernels, kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no, partial,
+             false);
     kept.dnormed = scatter_tokens(context, std::move(partial));
     // dy carries the residual's gradient; the branch adds to it.
     rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[norm_weight], kept.inverse_rms, dy);
@@ -132,10 +134,10 @@ class Attention final : public Segment {
     KernelContext& kernels = context.kernels;
     {
       const GatheredTokens normed(context, kept.normed);
-      kernels.products.multiply(kept.dqkv, Transpose::yes, normed.view(), Transpose::no,
-                                stacked_rows(gradients.subspan(q_proj, 3)), true);
+      multiply(kernels, kept.dqkv, Transpose::yes, normed.view(), Transpose::no,
+               stacked_rows(gradients.subspan(q_proj, 3)), true);
     }
-    kernels.products.multiply(kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
+    multiply(kernels, kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
     rms_norm_backward_weight(kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[norm_weight]);
     if (setup_.model.qk_norm) {
       add(kept.dq_norm, gradients[q_norm]);
@@ -146,9 +148,9 @@ class Attention final : public Segment {
  private:
   ParameterSpec split_rows(const char* which, std::int64_t heads, bool transposed) const {
     const ModelConfig& model = setup_.model;
-    ParameterSpec spec = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense,
-                                         heads * model.head_dim, model.hidden_size, Initializer::normal,
-                                         model.initializer_range);
+    ParameterSpec spec =
+        whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense, heads * model.head_dim,
+                        model.hidden_size, Initializer::normal, model.initializer_range);
     spec.rows /= setup_.tensor;
     spec.row_begin = spec.rows * setup_.tensor_rank;
     spec.transposed = transposed;

@@ -62,6 +62,8 @@ class Embedding final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup) { return std::make_unique<Embedding>(setup); }
+std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup) {
+  return std::make_unique<Embedding>(setup);
+}
 
 }  // namespace weft

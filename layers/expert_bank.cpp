@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/swiglu.h"
 #include "layers/sequence_parallel.h"
 
@@ -39,9 +39,9 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
   std::vector<ParameterSpec> parameters;
   for (std::int64_t e = 0; e < experts_; ++e) {
     for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
-      ParameterSpec spec = whole_parameter(fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which),
-                                           Family::experts, width_, setup_.model.hidden_size, Initializer::normal,
-                                           setup_.model.initializer_range);
+      ParameterSpec spec = whole_parameter(
+          fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which), Family::experts, width_,
+          setup_.model.hidden_size, Initializer::normal, setup_.model.initializer_range);
       spec.transposed = std::string_view(which) == "down_proj";
       parameters.push_back(spec);
     }
@@ -59,15 +59,15 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
   kept.rows = std::move(rows);
   kept.gate_up = tensor(2 * width_);
   for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    kernels.products.multiply(kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
-                              Transpose::yes, kept.gate_up.view().rows_from(first, n), false);
+    multiply(kernels, kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
+             Transpose::yes, kept.gate_up.view().rows_from(first, n), false);
   });
   kept.activated = tensor(width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
   Tensor out = tensor(setup_.model.hidden_size);
   for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    kernels.products.multiply(kept.activated.view().rows_from(first, n), Transpose::no, weights[3 * e + 2],
-                              Transpose::no, out.view().rows_from(first, n), false);
+    multiply(kernels, kept.activated.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::no,
+             out.view().rows_from(first, n), false);
   });
   return out;
 }
@@ -81,29 +81,27 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
   };
   Tensor dactivated = tensor(width_);
   for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    kernels.products.multiply(kept.dout.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::yes,
-                              dactivated.view().rows_from(first, n), false);
+    multiply(kernels, kept.dout.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::yes,
+             dactivated.view().rows_from(first, n), false);
   });
   // The gradient takes the place of the values it came from.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor drows = tensor(setup_.model.hidden_size);
   for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    kernels.products.multiply(kept.dgate_up.view().rows_from(first, n), Transpose::no,
-                              stacked_rows(weights.subspan(3 * e, 2)), Transpose::no, drows.view().rows_from(first, n),
-                              false);
+    multiply(kernels, kept.dgate_up.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
+             Transpose::no, drows.view().rows_from(first, n), false);
   });
   return drows;
 }
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  MatrixProducts& products = context.kernels.products;
   for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    products.multiply(kept.dgate_up.view().rows_from(first, n), Transpose::yes, kept.rows.view().rows_from(first, n),
-                      Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true);
-    products.multiply(kept.activated.view().rows_from(first, n), Transpose::yes, kept.dout.view().rows_from(first, n),
-                      Transpose::no, gradients[3 * e + 2], true);
+    multiply(context.kernels, kept.dgate_up.view().rows_from(first, n), Transpose::yes,
+             kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true);
+    multiply(context.kernels, kept.activated.view().rows_from(first, n), Transpose::yes,
+             kept.dout.view().rows_from(first, n), Transpose::no, gradients[3 * e + 2], true);
   });
 }
 

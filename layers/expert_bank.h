@@ -1,5 +1,5 @@
-// The routed experts a rank holds: one SwiGLU each, over uneven runs of rows (grouped matrix products). An expert without
-// rows costs nothing and still has a gradient: zero.
+// The routed experts a rank holds: one SwiGLU each, over uneven runs of rows (grouped matrix products). An expert
+// without rows costs nothing and still has a gradient: zero.
 #pragma once
 
 #include "layers/segment.h"

@@ -19,8 +19,12 @@ std::vector<std::int64_t> elements(const std::vector<std::int64_t>& rows, std::i
 
 }  // namespace
 
-std::int64_t ExchangePlan::sent() const { return sum(send_rows); }
-std::int64_t ExchangePlan::received() const { return sum(receive_rows); }
+std::int64_t ExchangePlan::sent() const {
+  return sum(send_rows);
+}
+std::int64_t ExchangePlan::received() const {
+  return sum(receive_rows);
+}
 
 ExchangePlan plan_exchange(LayerContext& context, std::span<const std::int64_t> counts) {
   Communicator& group = context.expert;

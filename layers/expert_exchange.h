@@ -19,12 +19,12 @@ struct ExchangePlan {
   std::int64_t received() const;
 };
 
-// `counts[e]`: rows of this rank for expert e, over all experts. Collective over the expert group. Throws Error (failure)
-// when the number of experts is not a multiple of the group's size.
+// `counts[e]`: rows of this rank for expert e, over all experts. Collective over the expert group. Throws Error
+// (failure) when the number of experts is not a multiple of the group's size.
 ExchangePlan plan_exchange(LayerContext& context, std::span<const std::int64_t> counts);
 
-// [sent, hidden] by expert -> [received, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive, so
-// that the block fits every microbatch.
+// [sent, hidden] by expert -> [received, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
+// so that the block fits every microbatch.
 Tensor dispatch_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
 // The way back: [received, hidden] -> [sent, hidden] in the order in which dispatch_rows took them.
 Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);

@@ -1,7 +1,7 @@
 #include "layers/head.h"
 
 #include "layers/kernels/cross_entropy.h"
-#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/rms_norm.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
@@ -42,7 +42,8 @@ class Head final : public Segment {
     const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
     return {gather_traffic(setup_, When::forward),
             {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 : 0, many ? 3 * token_bytes : 0, false},
-            scatter_traffic(setup_, When::backward_input), gather_traffic(setup_, When::backward_weight)};
+            scatter_traffic(setup_, When::backward_input),
+            gather_traffic(setup_, When::backward_weight)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
@@ -60,7 +61,7 @@ class Head final : public Segment {
     Tensor logits = ledger.allocate(Bucket::activations, DType::float32, tokens, rows_.count);
     {
       const GatheredTokens normed(context, kept->normed);
-      kernels.products.multiply(normed.view(), Transpose::no, weights[1], Transpose::yes, logits, false);
+      multiply(kernels, normed.view(), Transpose::no, weights[1], Transpose::yes, logits, false);
     }
     Tensor maximum = ledger.allocate(Bucket::workspace, DType::float32, tokens, 1);
     Tensor sums = ledger.allocate(Bucket::workspace, DType::float32, tokens, 2);
@@ -85,9 +86,9 @@ class Head final : public Segment {
   Tensor backward_input(LayerContext& context, Weights weights, Tensor, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
     MemoryLedger& ledger = context.kernels.ledger;
-    Tensor partial = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens,
-                                     setup_.model.hidden_size);
-    context.kernels.products.multiply(kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
+    Tensor partial =
+        ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, setup_.model.hidden_size);
+    multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
     kept.dnormed = scatter_tokens(context, std::move(partial));
     Tensor dx = ledger.allocate(Bucket::activations, setup_.compute, kept.x.rows(), kept.x.columns());
     fill(dx, 0.0f);
@@ -98,7 +99,7 @@ class Head final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
     const GatheredTokens normed(context, kept.normed);
-    context.kernels.products.multiply(kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
+    multiply(context.kernels, kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
     rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
   }
 
@@ -111,6 +112,8 @@ class Head final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_head(const SegmentSetup& setup) { return std::make_unique<Head>(setup); }
+std::unique_ptr<Segment> make_head(const SegmentSetup& setup) {
+  return std::make_unique<Head>(setup);
+}
 
 }  // namespace weft

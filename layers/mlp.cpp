@@ -11,7 +11,7 @@ namespace {
 struct SavedMlp final : Saved {
   Tensor x, inverse_rms, normed;  // slice
   SwigluMlp::Kept inner;
-  Tensor dnormed, dy;             // from input gradient to weight gradient; dy of all tokens
+  Tensor dnormed, dy;  // from input gradient to weight gradient; dy of all tokens
 };
 
 class Mlp final : public Segment {
@@ -37,7 +37,7 @@ class Mlp final : public Segment {
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward),        scatter_traffic(setup_, When::forward),
+    return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
             gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
             gather_traffic(setup_, When::backward_weight)};
   }
@@ -70,8 +70,7 @@ class Mlp final : public Segment {
     KernelContext& kernels = context.kernels;
     kept.dy = kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
     context.tensor.all_gather(dy, kept.dy);
-    kept.dnormed =
-        scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
+    kept.dnormed = scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
     // dy carries the residual's gradient; the branch adds to it.
     rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dy);
     return dy;
@@ -93,6 +92,8 @@ class Mlp final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_mlp(const SegmentSetup& setup, int block) { return std::make_unique<Mlp>(setup, block); }
+std::unique_ptr<Segment> make_mlp(const SegmentSetup& setup, int block) {
+  return std::make_unique<Mlp>(setup, block);
+}
 
 }  // namespace weft

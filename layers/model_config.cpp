@@ -30,9 +30,7 @@ class LayerPattern {
     ++at_;
     return true;
   }
-  [[noreturn]] void wrong(const char* what) {
-    fail_request("column {} of \"{}\": {}", at_ + 1, text_, what);
-  }
+  [[noreturn]] void wrong(const char* what) { fail_request("column {} of \"{}\": {}", at_ + 1, text_, what); }
 
   std::vector<BlockKind> sequence(bool inside) {
     std::vector<BlockKind> blocks;
@@ -78,6 +76,8 @@ class LayerPattern {
 
 }  // namespace
 
-std::vector<BlockKind> parse_layers(std::string_view pattern) { return LayerPattern(pattern).parse(); }
+std::vector<BlockKind> parse_layers(std::string_view pattern) {
+  return LayerPattern(pattern).parse();
+}
 
 }  // namespace weft

@@ -10,8 +10,8 @@ namespace weft {
 enum class BlockKind : std::uint8_t { dense, moe };
 enum class Scoring : std::uint8_t { softmax, sigmoid };
 
-// Reads a layer pattern: `d` a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are ignored.
-// "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
+// Reads a layer pattern: `d` a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
+// ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
 std::vector<BlockKind> parse_layers(std::string_view pattern);
 
 struct MoeConfig {

@@ -15,12 +15,12 @@ namespace {
 struct SavedMoe final : Saved {
   Tensor x, inverse_rms, normed;  // slice
   Router::Kept router;
-  Tensor slots;                   // [slice, choices]: where each choice lies by expert
+  Tensor slots;  // [slice, choices]: where each choice lies by expert
   ExchangePlan exchange;
   ExpertBank::Kept bank;
-  Tensor expert_out;              // [slice * choices, hidden], back from the experts
+  Tensor expert_out;  // [slice * choices, hidden], back from the experts
   SwigluMlp::Kept shared;
-  Tensor dnormed, dy;             // from input gradient to weight gradient; dy of all tokens, for the shared expert
+  Tensor dnormed, dy;  // from input gradient to weight gradient; dy of all tokens, for the shared expert
 };
 
 class Moe final : public Segment {
@@ -32,7 +32,8 @@ class Moe final : public Segment {
         router_(setup, scope_ + ".router", block),
         bank_(setup, name_),
         shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size) {
-    ParameterSpec norm = whole_parameter(name_ + ".norm.weight", Family::dense, setup.model.hidden_size, 1, Initializer::ones);
+    ParameterSpec norm =
+        whole_parameter(name_ + ".norm.weight", Family::dense, setup.model.hidden_size, 1, Initializer::ones);
     norm.tensor_replicated = true;
     parameters_ = {norm, router_.parameter()};
     append(bank_.parameters());
@@ -69,10 +70,10 @@ class Moe final : public Segment {
       }
     }
     if (has_shared()) {
-      for (const auto& each : {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
-                               gather_traffic(setup_, When::backward_input),
-                               scatter_traffic(setup_, When::backward_input),
-                               gather_traffic(setup_, When::backward_weight)}) {
+      for (const auto& each :
+           {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
+            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
+            gather_traffic(setup_, When::backward_weight)}) {
         result.push_back(each);
       }
     }
@@ -185,6 +186,8 @@ class Moe final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_moe(const SegmentSetup& setup, int block) { return std::make_unique<Moe>(setup, block); }
+std::unique_ptr<Segment> make_moe(const SegmentSetup& setup, int block) {
+  return std::make_unique<Moe>(setup, block);
+}
 
 }  // namespace weft

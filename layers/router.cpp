@@ -1,6 +1,6 @@
 #include "layers/router.h"
 
-#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
 
@@ -42,7 +42,7 @@ void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorV
     input = kept.input;
   }
   kept.logits = tensor(DType::float32, moe.num_experts);
-  kernels.products.multiply(input, Transpose::no, weight, Transpose::yes, kept.logits, false);
+  multiply(kernels, input, Transpose::no, weight, Transpose::yes, kept.logits, false);
   kept.scores = tensor(DType::float32, moe.num_experts);
   kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
@@ -60,8 +60,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.sequence_length;
-  kept.expert_counts =
-      kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
+  kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
@@ -85,8 +84,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
     fill(dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
-    const double factor =
-        moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
@@ -98,7 +96,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
         factor * z_loss(kernels, kept.logits, static_cast<float>(factor), kept.dlogits);
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
-  kernels.products.multiply(kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
+  multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
   if (setup_.compute == DType::float32) return dx;
   Tensor narrow = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, tokens, setup_.model.hidden_size);
   cast(dx, narrow);
@@ -107,7 +105,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
 
 void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
   const ConstTensorView input = kept.input.allocated() ? ConstTensorView(kept.input) : x;
-  context.kernels.products.multiply(kept.dlogits, Transpose::yes, input, Transpose::no, gradient, true);
+  multiply(context.kernels, kept.dlogits, Transpose::yes, input, Transpose::no, gradient, true);
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated in
-// float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
+// The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated
+// in float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
 // microbatch size nor the layout changes the objective.
 #pragma once
 
@@ -13,11 +13,11 @@ class Router {
   Router(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Kept {
-    Tensor input;              // float32 copy of the input where it is not float32 already
-    Tensor logits, scores;     // [tokens, experts] float32
-    Tensor indices, weights;   // [tokens, choices]
-    Tensor expert_counts;      // [sequences, experts] float32, over the tensor group; only with an auxiliary loss
-    Tensor dlogits;            // from input gradient to weight gradient
+    Tensor input;             // float32 copy of the input where it is not float32 already
+    Tensor logits, scores;    // [tokens, experts] float32
+    Tensor indices, weights;  // [tokens, choices]
+    Tensor expert_counts;     // [sequences, experts] float32, over the tensor group; only with an auxiliary loss
+    Tensor dlogits;           // from input gradient to weight gradient
   };
 
   ParameterSpec parameter() const;

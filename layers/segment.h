@@ -1,9 +1,10 @@
-// A segment is the smallest piece of the model that is scheduled: embedding, the attention part of a block, its dense or
-// expert part, the head. It declares its parameters, what it keeps per microbatch and which collectives it performs before
-// anything runs; the same object then computes forward, input gradient and weight gradient as separate calls.
+// A segment is the smallest piece of the model that is scheduled: embedding, the attention part of a block, its dense
+// or expert part, the head. It declares its parameters, what it keeps per microbatch and which collectives it performs
+// before anything runs; the same object then computes forward, input gradient and weight gradient as separate calls.
 //
-// Between segments activations are [slice tokens, hidden] in the compute dtype: with tensor parallelism each rank holds an
-// equal run of the microbatch's tokens (sequence parallelism). Weights and gradients come in the order of parameters().
+// Between segments activations are [slice tokens, hidden] in the compute dtype: with tensor parallelism each rank holds
+// an equal run of the microbatch's tokens (sequence parallelism). Weights and gradients come in the order of
+// parameters().
 #pragma once
 
 #include <memory>
@@ -39,13 +40,13 @@ struct MicrobatchInput {
 
 // What a step measures besides gradients, summed over this rank's microbatches. Each token is counted by one rank only.
 struct MoeReport {
-  double auxiliary_loss = 0.0;             // already multiplied by its coefficient and normalised
+  double auxiliary_loss = 0.0;  // already multiplied by its coefficient and normalised
   double z_loss = 0.0;
-  std::vector<std::int64_t> expert_tokens; // choices by expert
+  std::vector<std::int64_t> expert_tokens;  // choices by expert
 };
 struct StepReport {
-  double loss_sum = 0.0;                   // nats over tokens
-  std::vector<MoeReport> moe;              // by block of the model; empty for dense blocks
+  double loss_sum = 0.0;       // nats over tokens
+  std::vector<MoeReport> moe;  // by block of the model; empty for dense blocks
 };
 
 // What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.

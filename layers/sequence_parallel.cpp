@@ -17,16 +17,20 @@ View stack(std::span<const View> parts) {
 }
 
 SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op) {
-  return {when, op, Group::tp, setup.tensor > 1 ? 1 : 0,
-          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(setup.compute) : 0, false};
+  return {when,
+          op,
+          Group::tp,
+          setup.tensor > 1 ? 1 : 0,
+          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(setup.compute) : 0,
+          false};
 }
 
 }  // namespace
 
 GatheredTokens::GatheredTokens(LayerContext& context, ConstTensorView slice) : view_(slice) {
   if (context.tensor.size() == 1) return;
-  storage_ = context.kernels.ledger.allocate(Bucket::activations, slice.dtype(),
-                                             slice.rows() * context.tensor.size(), slice.columns());
+  storage_ = context.kernels.ledger.allocate(Bucket::activations, slice.dtype(), slice.rows() * context.tensor.size(),
+                                             slice.columns());
   context.tensor.all_gather(slice, storage_);
   view_ = storage_;
 }
@@ -39,8 +43,12 @@ Tensor scatter_tokens(LayerContext& context, Tensor partial) {
   return slice;
 }
 
-ConstTensorView stacked_rows(Weights weights) { return stack(weights); }
-TensorView stacked_rows(Gradients gradients) { return stack(gradients); }
+ConstTensorView stacked_rows(Weights weights) {
+  return stack(weights);
+}
+TensorView stacked_rows(Gradients gradients) {
+  return stack(gradients);
+}
 
 SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
   return token_traffic(setup, when, CollectiveOp::all_gather);

@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// All tokens of the microbatch, [slice rows * group size, columns]: gathered when the group has several ranks, otherwise
-// the slice itself, which must outlive this object.
+// All tokens of the microbatch, [slice rows * group size, columns]: gathered when the group has several ranks,
+// otherwise the slice itself, which must outlive this object.
 class GatheredTokens {
  public:
   GatheredTokens(LayerContext& context, ConstTensorView slice);

@@ -1,6 +1,6 @@
 #include "layers/swiglu_mlp.h"
 
-#include "layers/kernels/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/swiglu.h"
 #include "layers/sequence_parallel.h"
 
@@ -13,8 +13,7 @@ std::vector<ParameterSpec> SwigluMlp::parameters() const {
   std::vector<ParameterSpec> parameters;
   for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
     ParameterSpec spec = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense, width_,
-                                         setup_.model.hidden_size, Initializer::normal,
-                                         setup_.model.initializer_range);
+                                         setup_.model.hidden_size, Initializer::normal, setup_.model.initializer_range);
     spec.rows = local_width_;
     spec.row_begin = local_width_ * setup_.tensor_rank;
     spec.transposed = std::string_view(which) == "down_proj";
@@ -30,31 +29,30 @@ std::int64_t SwigluMlp::activation_bytes() const {
 Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   kept.gate_up = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), 2 * local_width_);
-  kernels.products.multiply(x, Transpose::no, stacked_rows(weights.first(2)), Transpose::yes, kept.gate_up, false);
+  multiply(kernels, x, Transpose::no, stacked_rows(weights.first(2)), Transpose::yes, kept.gate_up, false);
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
   Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), setup_.model.hidden_size);
-  kernels.products.multiply(kept.activated, Transpose::no, weights[2], Transpose::no, y, false);
+  multiply(kernels, kept.activated, Transpose::no, weights[2], Transpose::no, y, false);
   return y;
 }
 
 Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
-  kernels.products.multiply(dy, Transpose::no, weights[2], Transpose::yes, dactivated, false);
+  multiply(kernels, dy, Transpose::no, weights[2], Transpose::yes, dactivated, false);
   // The gradient takes the place of the values it came from.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
-  kernels.products.multiply(kept.dgate_up, Transpose::no, stacked_rows(weights.first(2)), Transpose::no, dx, false);
+  multiply(kernels, kept.dgate_up, Transpose::no, stacked_rows(weights.first(2)), Transpose::no, dx, false);
   return dx;
 }
 
 void SwigluMlp::backward_weight(LayerContext& context, Gradients gradients, ConstTensorView x, ConstTensorView dy,
                                 const Kept& kept) const {
-  MatrixProducts& products = context.kernels.products;
-  products.multiply(kept.dgate_up, Transpose::yes, x, Transpose::no, stacked_rows(gradients.first(2)), true);
-  products.multiply(kept.activated, Transpose::yes, dy, Transpose::no, gradients[2], true);
+  multiply(context.kernels, kept.dgate_up, Transpose::yes, x, Transpose::no, stacked_rows(gradients.first(2)), true);
+  multiply(context.kernels, kept.activated, Transpose::yes, dy, Transpose::no, gradients[2], true);
 }
 
 }  // namespace weft

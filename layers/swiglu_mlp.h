@@ -1,5 +1,5 @@
-// SwiGLU feed-forward over all tokens of the microbatch, its width split over the tensor group: down(silu(gate(x)) * up(x)).
-// A part, not a segment: the dense block and the shared expert both hold one.
+// SwiGLU feed-forward over all tokens of the microbatch, its width split over the tensor group: down(silu(gate(x)) *
+// up(x)). A part, not a segment: the dense block and the shared expert both hold one.
 #pragma once
 
 #include "layers/segment.h"
@@ -12,8 +12,8 @@ class SwigluMlp {
   SwigluMlp(const SegmentSetup& setup, const std::string& name, std::int64_t width);
 
   struct Kept {
-    Tensor gate_up, activated;    // [microbatch tokens, 2 * width], [.., width], of this rank
-    Tensor dgate_up;              // from input gradient to weight gradient
+    Tensor gate_up, activated;  // [microbatch tokens, 2 * width], [.., width], of this rank
+    Tensor dgate_up;            // from input gradient to weight gradient
   };
 
   std::vector<ParameterSpec> parameters() const;  // gate_proj, up_proj, down_proj

@@ -10,6 +10,7 @@
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/pipeline/text.h"
+#include "parallel/pipeline/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 #include "trainer/step_plan.h"
@@ -66,6 +67,14 @@ std::string cells(const RankList& list, std::string_view separator) {
   return text;
 }
 
+// The order of all pipeline ranks as a picture in time.
+std::string picture(const Program& program) {
+  Program order = program;
+  for (auto& rank : order.ranks) rank = at_detail(program, rank, Detail::compute_only);
+  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two\n" +
+         format_timeline(order);
+}
+
 std::string render(const std::vector<RankList>& lists, const std::string& format) {
   std::string text;
   if (format == "json") {
@@ -86,6 +95,13 @@ std::string render(const std::vector<RankList>& lists, const std::string& format
     }
   }
   return text;
+}
+
+// Text of one rank is its list; of all ranks' computations, the picture.
+std::string text(const std::vector<RankList>& lists, const Program& program, const ProgramRequest& request,
+                 const std::string& format) {
+  const bool draws = format == "text" && request.compute_only && !request.rank;
+  return draws ? picture(program) : render(lists, format);
 }
 
 // `key=value` words of --world-only.
@@ -150,7 +166,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       lists.push_back({rank, rank, &program,
                        at_detail(program, program.ranks[static_cast<std::size_t>(rank)], request.detail()), ranks});
     }
-    return write(render(lists, format), request.output);
+    return write(text(lists, program, request, format), request.output);
   }
   if (request.file.empty()) fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
 
@@ -173,7 +189,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
                      at_detail(program, program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),
                      mesh.group_of(Group::pp, rank)});
   }
-  write(render(lists, format), request.output);
+  write(text(lists, programs.begin()->second, request, format), request.output);
 }
 
 }  // namespace

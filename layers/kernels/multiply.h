@@ -1,0 +1,17 @@
+// A matrix product of a layer, timed under its own phase. Kernels that are phases of their own (attention) call the
+// products directly.
+#pragma once
+
+#include "layers/kernels/context.h"
+#include "layers/kernels/matrix_products.h"
+
+namespace weft {
+
+// See MatrixProducts::multiply.
+inline void multiply(KernelContext& context, ConstTensorView a, Transpose transpose_a, ConstTensorView b,
+                     Transpose transpose_b, TensorView c, bool accumulate) {
+  const PhaseClock::Scope scope(context.clock, Phase::products);
+  context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
+}
+
+}  // namespace weft

@@ -1,0 +1,76 @@
+#include "parallel/pipeline/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, backward) -> when it ended
+
+// When the action's data is there, or nothing while its producer has not run.
+std::optional<int> ready_at(const Program& program, const Action& action, const Done& done) {
+  const int last = static_cast<int>(program.stages.size()) - 1, stage = *action.stage;
+  const bool backward = action.op != Op::forward;
+  if (action.op == Op::backward_weight) return 0;  // its rank's own order is enough
+  const int from = backward ? stage + 1 : stage - 1;
+  if (from < 0) return 0;
+  // The last stage turns round: its backward follows its own forward.
+  const auto found = done.find(from > last ? std::tuple(stage, *action.microbatch, false)
+                                           : std::tuple(from, *action.microbatch, backward));
+  return found == done.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
+  std::vector<std::vector<TimedAction>> timeline(program.ranks.size());
+  Done done;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      auto& row = timeline[rank];
+      while (row.size() < program.ranks[rank].size()) {
+        const Action& action = program.ranks[rank][row.size()];
+        const auto ready = ready_at(program, action, done);
+        if (!ready) break;
+        const int begin = std::max(row.empty() ? 0 : row.back().end, *ready);
+        const int end = begin + (action.op == Op::backward ? 2 : 1);
+        row.push_back({action, begin, end});
+        if (action.op != Op::backward_weight) {
+          done[{*action.stage, *action.microbatch, action.op != Op::forward}] = end;
+        }
+        moved = true;
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < timeline.size(); ++rank) {
+    if (timeline[rank].size() < program.ranks[rank].size()) fail("rank {} waits for ever in this order", rank);
+  }
+  return timeline;
+}
+
+std::string format_timeline(const Program& program) {
+  constexpr std::size_t width = 3;
+  std::string text;
+  const auto timeline = unit_timeline(program);
+  for (std::size_t rank = 0; rank < timeline.size(); ++rank) {
+    const int end = timeline[rank].empty() ? 0 : timeline[rank].back().end;
+    std::string row(static_cast<std::size_t>(end) * width, ' ');
+    for (const TimedAction& timed : timeline[rank]) {
+      const auto room = static_cast<std::size_t>(timed.end - timed.begin) * width;
+      const std::string cell = timed.action.op == Op::forward
+                                   ? fmt::format("{:>{}}", *timed.action.microbatch, room - 1)
+                                   : fmt::format("[{:^{}}]", *timed.action.microbatch, room - 2);
+      row.replace(static_cast<std::size_t>(timed.begin) * width, cell.size(), cell);
+    }
+    text += fmt::format("pp {:<3}|{}|\n", rank, row);
+  }
+  return text;
+}
+
+}  // namespace weft

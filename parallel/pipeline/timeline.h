@@ -1,0 +1,23 @@
+// A picture of an order in characters: who computes what when, if a forward takes one unit of time and a backward two (one
+// for each half). Exchange costs nothing. What is blank is the bubble.
+#pragma once
+
+#include <string>
+
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+// When each stage-level compute action starts and ends, by rank and position; other actions are left out.
+struct TimedAction {
+  Action action;
+  int begin = 0, end = 0;
+  bool operator==(const TimedAction&) const = default;
+};
+// `program` holds stage-level compute actions only (at_detail with compute_only). Throws Error (failure) on a deadlock.
+std::vector<std::vector<TimedAction>> unit_timeline(const Program& program);
+
+// One line a pipeline rank, three characters a unit of time: the microbatch of each F (plain) and B (in brackets).
+std::string format_timeline(const Program& program);
+
+}  // namespace weft
