@@ -16,7 +16,8 @@ class Router {
     Tensor input;             // float32 copy of the input where it is not float32 already
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
-    Tensor expert_counts;     // [sequences, experts] float32, over the tensor group; only with an auxiliary loss
+    Tensor expert_counts;     // [2 * sequences, experts] float32, over the tensor group: counts, then sums of scores;
+                              // only with an auxiliary loss
     Tensor dlogits;           // from input gradient to weight gradient
   };
 
@@ -24,9 +25,10 @@ class Router {
   std::int64_t activation_bytes() const;
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept` and reports the auxiliary losses.
+  // x: this rank's slice, any dtype. Fills `kept`; reports load and load-balancing loss.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
-  // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype.
+  // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
+  // z loss, which comes with its gradient.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 
