@@ -3,7 +3,7 @@
 // microbatch size nor the layout changes the objective.
 #pragma once
 
-#include "layers/load_balance.h"
+#include "layers/kernels/load_balance.h"
 #include "layers/segment.h"
 
 namespace weft {
@@ -16,17 +16,19 @@ class Router {
     Tensor input;             // float32 copy of the input where it is not float32 already
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
-    Tensor expert_counts;  // [sequences, experts] float32, over tensor and context groups; only with an auxiliary loss
-    Tensor dlogits;        // from input gradient to weight gradient
+    Tensor expert_counts;     // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of
+                              // scores; only with an auxiliary loss
+    Tensor dlogits;           // from input gradient to weight gradient
   };
 
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept` and reports the auxiliary losses.
+  // x: this rank's slice, any dtype. Fills `kept`; reports load and load-balancing loss.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
-  // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype.
+  // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
+  // z loss, which comes with its gradient.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 

@@ -5,7 +5,6 @@
 namespace weft {
 namespace {
 
-// Position of a rank within one of its groups.
 bool is_first(const Mesh& mesh, Group group, int rank) {
   return mesh.group_of(group, rank).front() == rank;
 }

@@ -9,9 +9,9 @@
 
 namespace weft {
 
-// Whether the rank at these coordinates is the one that counts a unit's rows, or all of them except those of parameters
-// that every tensor rank holds.
+// Whether the rank counts the rows it owns of a unit: one replica does, and of a unit kept whole one rank.
 bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank);
+// Whether, within such a unit, it counts a parameter: one tensor rank does where every one holds the same values.
 bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at);
 
 // Sum of squares over this rank's share. Sum it over the world and take the root.

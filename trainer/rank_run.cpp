@@ -48,7 +48,8 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool replicated = units[u].plan.replicated();
     optimizer_.add(stage_->owned_rows(u),
-                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / 4 : units[u].layout.shard_size);
+                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
+                              : units[u].layout.shard_size);
   }
 }
 

@@ -125,6 +125,7 @@ void StageRuntime::backward_weight(int segment, int microbatch) {
   const std::size_t local = local_segment(segment);
   LayerContext layer = context();
   const auto saved = saved_.find({local, microbatch});
+  require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
   planned_.segments[local]->backward_weight(layer, gradients_of(local), *saved->second);
   saved_.erase(saved);
 }
@@ -140,12 +141,12 @@ void StageRuntime::reduce_gradient(int unit) {
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
 }
 
-void StageRuntime::send(Op op, int microbatch, int peer) {
+void StageRuntime::send(int microbatch, int peer) {
   const auto found = flowing_.find(microbatch);
   require(found != flowing_.end() && found->second.allocated(), "what is sent has been computed");
   groups_[Group::pp].send(found->second, peer);
-  // The send before this one has been received by now: its tensor may go.
-  sent_[op] = std::move(found->second);
+  // The peer has received the message before this one by now: its tensor may go.
+  sent_[peer] = std::move(found->second);
   flowing_.erase(found);
 }
 

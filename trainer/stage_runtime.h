@@ -38,7 +38,7 @@ class StageRuntime {
   void unshard(int unit);
   void reshard(int unit);
   void reduce_gradient(int unit);
-  void send(Op op, int microbatch, int peer);
+  void send(int microbatch, int peer);
   void receive(int microbatch, int peer);
 
   std::span<const PlannedUnit> planned_units() const { return planned_.units; }
@@ -75,7 +75,7 @@ class StageRuntime {
   StepReport* report_ = nullptr;
   std::map<int, Tensor> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
   std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  std::map<Op, Tensor> sent_;                                            // kept until the peer has it
+  std::map<int, Tensor> sent_;  // by peer: the last message, kept until the peer has it
 };
 
 }  // namespace weft

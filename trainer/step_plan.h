@@ -50,8 +50,8 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 // The compiled step, checked. Throws Error when the configuration cannot be compiled.
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
 
-// Static buckets (parameters, gradients that live all run, optimizer state) and the largest the transient ones become,
-// by bucket, for the rank's stage. Static ones are exact to the byte.
+// Static buckets (parameters, gradients that live all run, optimizer state) and what the transient ones hold when their
+// sum is largest, for the rank's stage. Static ones are exact to the byte.
 struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);

@@ -1,4 +1,5 @@
-// Cross-entropy over a sharded vocabulary, in the three steps between which the shards exchange one number a token.
+// Cross-entropy over a sharded vocabulary, in the three steps between which the shards exchange one number a token
+// and then two.
 // logits [tokens, columns] float32 of vocabulary entries [begin, begin + columns). Targets are global ids.
 #pragma once
 

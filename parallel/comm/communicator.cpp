@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parameter.h"
 
 namespace weft {
 namespace {
@@ -43,14 +42,12 @@ struct Call {
 ConstTensorView own_part(const Call& call, ConstTensorView whole, ConstTensorView part,
                          std::span<const std::int64_t> counts) {
   const int size = call.communicator.size(), rank = call.communicator.rank();
-  Range own;
   if (counts.empty()) {
     call.expect(whole.size() % size == 0, "{} elements do not divide over {} ranks; pass counts", whole.size(), size);
-    own = {whole.size() / size * rank, whole.size() / size};
   } else {
     call.expect_counts("counts", counts, whole.size());
-    own = {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}), counts[rank]};
   }
+  const Range own = part_of_rank(counts, whole.size(), size, rank);
   call.expect(part.size() == own.count, "this rank's part is {} elements, but its tensor has {}", own.count,
               part.size());
   return {whole.data() + own.begin * size_of(whole.dtype()), whole.dtype(), own.count, 1};
@@ -63,6 +60,11 @@ bool overlap(ConstTensorView a, ConstTensorView b) {
 }
 
 }  // namespace
+
+Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank) {
+  if (counts.empty()) return {total / size * rank, total / size};
+  return {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}), counts[rank]};
+}
 
 void Communicator::count(CollectiveOp op, std::int64_t bytes) {
   if (size_ == 1) return;

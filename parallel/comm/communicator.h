@@ -14,11 +14,15 @@
 
 #include "parallel/comm/counters.h"
 #include "parallel/runtime/phase_clock.h"
+#include "parallel/runtime/range.h"
 #include "parallel/runtime/tensor.h"
 
 namespace weft {
 
 enum class Reduce : std::uint8_t { sum, max };
+
+// The elements that belong to rank `rank` of a tensor of `total` elements, cut by `counts` or, without them, evenly.
+Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank);
 
 class Communicator {
  public:

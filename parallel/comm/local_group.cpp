@@ -21,11 +21,6 @@ bool same_call(const Arrival& a, const Arrival& b, int size) {
 
 }  // namespace
 
-Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank) {
-  if (counts.empty()) return {total / size * rank, total / size};
-  return {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}), counts[rank]};
-}
-
 std::string describe(const Arrival& arrival) {
   std::string text(arrival.operation);
   if (arrival.operation == name_of(CollectiveOp::barrier) || arrival.operation == split_operation) return text;

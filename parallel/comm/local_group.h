@@ -16,7 +16,6 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/local_barrier.h"
 #include "parallel/comm/local_run.h"
-#include "parallel/runtime/parameter.h"
 
 namespace weft {
 
@@ -97,8 +96,5 @@ class LocalGroup {
 std::string describe(const Arrival& arrival);
 // Why the calls that met do not fit together. Every rank comes to the same answer, so that all of them end.
 std::optional<std::string> disagreement(const LocalGroup& group, std::uint32_t meeting);
-
-// Elements [begin, begin + count) of rank `rank` in a tensor of `total` elements, split by `counts` or evenly.
-Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank);
 
 }  // namespace weft

@@ -40,15 +40,16 @@ void LocalCommunicator::do_receive(TensorView data, int peer) {
   LocalChannel& channel = shared_->channel(peer, rank());
   const auto begin = Clock::now();
   while (!channel.state.replace(LocalChannel::full, LocalChannel::reading)) {
-    if (channel.state.load() == LocalChannel::retracted) {
-      stop(fmt::format("group {}: {}: {} has ended and taken its message back", group(),
-                       describe("receive from", data, sender), sender));
-    }
-    if (channel.state.wait_while(LocalChannel::empty, shared_->run().wait_style())) continue;
-    if (const auto reason = hopeless(begin, describe("receive from", data, sender), {peer})) {
-      // The peer may have sent the message and finished since.
-      if (channel.state.load() == LocalChannel::empty) stop(*reason);
-    }
+    const std::uint32_t state = channel.state.load();
+    if (state == LocalChannel::full || channel.state.wait_while(state, shared_->run().wait_style())) continue;
+    const auto reason = hopeless(begin, describe("receive from", data, sender), {peer});
+    // The peer may have sent the message and finished since.
+    if (!reason || channel.state.load() != state) continue;
+    // A peer that takes its message back is ending and will say why; until it has, this rank's error would be the
+    // first.
+    if (state != LocalChannel::retracted) stop(*reason);
+    stop(fmt::format("group {}: {}: {} has ended and taken its message back", group(),
+                     describe("receive from", data, sender), sender));
   }
   const ConstTensorView message = channel.message;
   if (message.size() != data.size() || message.dtype() != data.dtype()) {

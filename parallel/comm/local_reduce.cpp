@@ -70,7 +70,7 @@ void one_more(Combine, const T* input, A* p, std::int64_t n) {
 
 WEFT_MULTIVERSION void round_loop(const float* partial, bfloat16* rounded, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) rounded[i] = bfloat16(partial[i]);
+  for (std::int64_t i = 0; i < count; ++i) assign(rounded[i], partial[i]);
 }
 
 // T is what is stored, A what is computed in.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/multiversion.h"
 
 namespace weft {
 
@@ -25,22 +26,38 @@ struct bfloat16 {
   explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
+// Rounds `value` into an element. GCC does not vectorise a loop that assigns a bfloat16 as a whole.
+WEFT_INLINE void assign(float& element, float value) {
+  element = value;
+}
+WEFT_INLINE void assign(bfloat16& element, float value) {
+  element.bits = bfloat16(value).bits;
+}
+
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::float32: return 4;
-    case DType::bfloat16: return 2;
-    case DType::float64: return 8;
-    case DType::int32: return 4;
+    case DType::float32:
+      return 4;
+    case DType::bfloat16:
+      return 2;
+    case DType::float64:
+      return 8;
+    case DType::int32:
+      return 4;
   }
   return 0;
 }
 
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::float32: return "float32";
-    case DType::bfloat16: return "bfloat16";
-    case DType::float64: return "float64";
-    case DType::int32: return "int32";
+    case DType::float32:
+      return "float32";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float64:
+      return "float64";
+    case DType::int32:
+      return "int32";
   }
   return "unknown";
 }

@@ -1,5 +1,6 @@
 #include "parallel/runtime/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "parallel/runtime/multiversion.h"
@@ -7,10 +8,9 @@
 namespace weft {
 namespace {
 
-// Through the bits: GCC does not vectorise the assignment of a whole bfloat16.
 WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i].bits = bfloat16(from[i]).bits;
+  for (std::int64_t i = 0; i < count; ++i) assign(to[i], from[i]);
 }
 WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) {
 #pragma omp simd
@@ -20,10 +20,14 @@ WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t cou
 template <typename From, typename To>
 WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] = To(static_cast<float>(to[i]) + static_cast<float>(from[i]));
+  for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(to[i]) + static_cast<float>(from[i]));
 }
-WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) { add_loop(from, to, count); }
-WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) { add_loop(from, to, count); }
+WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
+WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
 WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int64_t count) {
   add_loop(from, to, count);
 }
@@ -90,14 +94,18 @@ void scale(TensorView destination, float factor) {
 
 void fill(TensorView destination, float value) {
   if (destination.dtype() == DType::bfloat16) {
-    for (bfloat16& element : destination.as<bfloat16>()) element = bfloat16(value);
+    std::ranges::fill(destination.as<bfloat16>(), bfloat16(value));
   } else {
-    for (float& element : destination.as<float>()) element = value;
+    std::ranges::fill(destination.as<float>(), value);
   }
 }
 
-double square_sum(ConstTensorView source) { return square_sum_loop(source.as<float>().data(), source.size()); }
+double square_sum(ConstTensorView source) {
+  return square_sum_loop(source.as<float>().data(), source.size());
+}
 
-bool has_nonfinite(ConstTensorView source) { return any_nonfinite(source.as<float>().data(), source.size()); }
+bool has_nonfinite(ConstTensorView source) {
+  return any_nonfinite(source.as<float>().data(), source.size());
+}
 
 }  // namespace weft

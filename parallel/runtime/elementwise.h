@@ -13,7 +13,7 @@ void add(ConstTensorView source, TensorView destination);
 // destination *= factor. float32 only.
 void scale(TensorView destination, float factor);
 void fill(TensorView destination, float value);
-// Sum of squares of a float32 tensor, accumulated in double in element order.
+// Sum of squares of a float32 tensor in double, in an order of additions that depends on its size alone.
 double square_sum(ConstTensorView source);
 // Whether a float32 tensor holds a NaN or an infinity.
 bool has_nonfinite(ConstTensorView source);

@@ -1,5 +1,6 @@
 // What one parameter is, before any memory is taken: its global name and shape, the box of it that a tensor- or
-// expert-parallel rank holds, and the family that decides its shard unit. Layers declare these; shard units lay them out.
+// expert-parallel rank holds, and the family that decides its shard unit. Layers declare these; shard units lay them
+// out.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ constexpr std::string_view name_of(Family family) {
 enum class Initializer : std::uint8_t { normal, ones, zeros };
 
 struct ParameterSpec {
-  std::string name;     // global: "blocks.3.attention.q_proj.weight"
+  std::string name;  // global: "blocks.3.attention.q_proj.weight"
   Family family = Family::root;
   std::int64_t global_rows = 0, global_columns = 0;
   // The box this rank holds, in global rows and columns. A vector of n elements is n rows of one column.
@@ -30,8 +31,8 @@ struct ParameterSpec {
   // gradient is a partial sum over the tensor group.
   bool tensor_replicated = false;
   // Rows and columns are those of the transposed matrix of the literature. Projections into the hidden width (o_proj,
-  // down_proj) are kept this way: then every matrix of a block has hidden_size columns, tensor parallelism always splits
-  // rows, and a shard cut between rows wastes less than one row a rank.
+  // down_proj) are kept this way: then every matrix of a block has hidden_size columns, tensor parallelism always
+  // splits rows, and a shard cut between rows wastes less than one row a rank.
   bool transposed = false;
 
   std::int64_t size() const { return rows * columns; }
@@ -50,16 +51,6 @@ inline ParameterSpec whole_parameter(std::string name, Family family, std::int64
   spec.initializer = initializer;
   spec.standard_deviation = standard_deviation;
   return spec;
-}
-
-// Balanced split of n items over `parts`: the first n % parts parts hold one more. Parts may be empty.
-struct Range {
-  std::int64_t begin = 0, count = 0;
-  bool operator==(const Range&) const = default;
-};
-inline Range balanced_part(std::int64_t n, std::int64_t parts, std::int64_t index) {
-  const std::int64_t base = n / parts, extra = n % parts;
-  return {index * base + (index < extra ? index : extra), base + (index < extra ? 1 : 0)};
 }
 
 }  // namespace weft

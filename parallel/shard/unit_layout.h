@@ -1,9 +1,11 @@
-// How the parameters of a shard unit lie in its flat buffer: pure arithmetic, the same on every rank of the shard group.
+// How the parameters of a shard unit lie in its flat buffer: pure arithmetic, the same on every rank of the shard
+// group.
 //
 // Every parameter is contiguous and every rank's shard covers whole rows, so a gather needs no copy-in and no copy-out,
-// and each rank knows exactly which rows of which matrix it owns. Vectors (one column) come first, as declared, then
-// matrices; each matrix begins at a multiple of its columns and the shard size is a multiple of every matrix's columns, so
-// that every cut falls between two rows. Consecutive matrices of equal columns touch: they read as one taller matrix.
+// and each rank knows exactly which rows of which matrix it owns. Parameters replicated over the tensor group come
+// first, then other vectors (one column), then matrices, each kind as declared. Each matrix begins at a multiple of its
+// columns and the shard size is a multiple of every matrix's columns, so that every cut falls between two rows.
+// Consecutive matrices of equal columns touch: they read as one taller matrix.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +26,9 @@ struct RowBlock {
 
 struct UnitLayout {
   std::int64_t shards = 1;
-  std::int64_t shard_size = 0;        // elements; equal for all shards, trailing ones may hold padding only
+  std::int64_t shard_size = 0;            // elements; equal for all shards, trailing ones may hold padding only
   std::vector<ParameterSpec> parameters;  // in the order of the buffer
-  std::vector<std::int64_t> offsets;  // element offset of each parameter in the unsharded buffer
+  std::vector<std::int64_t> offsets;      // element offset of each parameter in the unsharded buffer
 
   std::int64_t unsharded_size() const { return shards * shard_size; }
   // Elements that are not padding.

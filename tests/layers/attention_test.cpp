@@ -5,10 +5,8 @@
 namespace weft {
 namespace {
 
-using reference::values;
-
 // One call of the forward and the backward on fresh inputs, with the reference of the rounded inputs.
-class AttentionTest : public reference::KernelTest {
+class AttentionTest : public ProductKernelTest {
  protected:
   struct Run {
     Tensor qkv, dout, out, log_sum_exp, dqkv;
@@ -16,7 +14,7 @@ class AttentionTest : public reference::KernelTest {
 
   Run run(DType dtype, const HeadShape& heads, std::int64_t sequences) {
     const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.query_heads * heads.head_dim;
-    Run result{random(dtype, tokens, heads.columns(), "qkv"), random(dtype, tokens, out_columns, "dout"),
+    Run result{random("qkv", dtype, tokens, heads.columns()), random("dout", dtype, tokens, out_columns),
                poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
                poisoned(dtype, tokens, heads.columns())};
     attention_forward(context, heads, result.qkv, result.out, result.log_sum_exp);
@@ -31,7 +29,7 @@ class AttentionTest : public reference::KernelTest {
   // holds.
   double out_tolerance(DType dtype, const HeadShape& heads) {
     const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
-    return 5 * (reference::epsilon(DType::float32) * (d * std::sqrt(d) + keys) + 2 * reference::epsilon(dtype));
+    return 5 * (roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype));
   }
   // A gradient sums dscore * q or p * dout over rows: `mass`, the reference's largest element, bounds what well-mixed
   // signs leave, and group * sqrt(keys) how many roundings of size e add up at random. dscore holds p (dp - product), a
@@ -39,8 +37,7 @@ class AttentionTest : public reference::KernelTest {
   double gradient_tolerance(DType dtype, const HeadShape& heads, double mass) {
     const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
     const double group = static_cast<double>(heads.query_heads) / static_cast<double>(heads.key_value_heads);
-    const double relative =
-        reference::epsilon(DType::float32) * (d * std::sqrt(d) + keys) + 2 * reference::epsilon(dtype);
+    const double relative = roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype);
     return relative * (mass + 5 * std::sqrt(d) + group * std::sqrt(keys));
   }
 
@@ -48,13 +45,13 @@ class AttentionTest : public reference::KernelTest {
     const std::string what = fmt::format("{} heads {}/{} of {}, {} sequences of {}", name_of(dtype), heads.query_heads,
                                          heads.key_value_heads, heads.head_dim, sequences, heads.sequence_length);
     const Run found = run(dtype, heads, sequences);
-    const std::vector<double> qkv = values(found.qkv);
+    const std::vector<double> qkv = doubles(found.qkv);
     const reference::AttentionResult expected = reference::attention(heads, qkv);
     reference::expect_near(found.out, expected.out, out_tolerance(dtype, heads), "out of " + what);
     // Probabilities are rounded after their sum is taken, so the log-sum-exp has float32 errors in either dtype.
     reference::expect_near(found.log_sum_exp, expected.log_sum_exp, out_tolerance(DType::float32, heads),
                            "log-sum-exp of " + what);
-    const std::vector<double> gradient = reference::attention_gradient(heads, qkv, values(found.dout));
+    const std::vector<double> gradient = reference::attention_gradient(heads, qkv, doubles(found.dout));
     reference::expect_near(found.dqkv, gradient,
                            gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)),
                            "gradient of " + what);
@@ -79,21 +76,21 @@ TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
 
 TEST_F(AttentionTest, StaysFiniteForLargeScores) {
   const HeadShape heads{1, 1, 16, 300};
-  Tensor qkv = random(DType::float32, 300, heads.columns(), "qkv");
+  Tensor qkv = random("qkv", DType::float32, 300, heads.columns());
   for (float& element : qkv.as<float>()) element *= 30.0f;  // scores near 30^2 * 4, far beyond the range of exp
   Tensor out = poisoned(DType::float32, 300, 16), log_sum_exp = poisoned(DType::float32, 300, 1);
   attention_forward(context, heads, qkv, out, log_sum_exp);
-  const reference::AttentionResult expected = reference::attention(heads, values(qkv));
+  const reference::AttentionResult expected = reference::attention(heads, doubles(qkv));
   // Scores of up to 1e4 carry absolute errors of 16 sqrt(16) epsilon * 900, which the exponential turns relative.
-  const double relative = 64 * reference::epsilon(DType::float32) * 900;
+  const double relative = 64 * roundoff(DType::float32) * 900;
   reference::expect_near(out, expected.out, 5 * 30 * relative, "out");
 }
 
 // The reference's own gradient against central differences of its forward: <dout, out(x + h e) - out(x - h e)> / 2h.
 TEST_F(AttentionTest, ReferenceGradientIsTheDerivative) {
   const HeadShape heads{2, 1, 4, 6};
-  std::vector<double> qkv = values(random(DType::float32, 12, heads.columns(), "qkv"));
-  const std::vector<double> dout = values(random(DType::float32, 12, 8, "dout"));
+  std::vector<double> qkv = doubles(random("qkv", DType::float32, 12, heads.columns()));
+  const std::vector<double> dout = doubles(random("dout", DType::float32, 12, 8));
   const std::vector<double> gradient = reference::attention_gradient(heads, qkv, dout);
   constexpr double step = 1e-5;
   for (std::size_t i = 0; i < qkv.size(); ++i) {
@@ -112,8 +109,8 @@ TEST_F(AttentionTest, GradientIsTheDerivativeOfTheReference) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const HeadShape heads{2, 1, 4, 70};
     const Run found = run(dtype, heads, 1);
-    std::vector<double> qkv = values(found.qkv);
-    const std::vector<double> dout = values(found.dout), gradient = values(found.dqkv);
+    std::vector<double> qkv = doubles(found.qkv);
+    const std::vector<double> dout = doubles(found.dout), gradient = doubles(found.dqkv);
     const double tolerance = gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)) + 1e-6;
     constexpr double step = 1e-4;
     for (std::size_t i = 0; i < qkv.size(); i += 13) {

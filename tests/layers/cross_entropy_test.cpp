@@ -5,9 +5,7 @@
 namespace weft {
 namespace {
 
-using reference::values;
-
-class CrossEntropyTest : public reference::KernelTest {
+class CrossEntropyTest : public KernelTest {
  protected:
   static constexpr std::int64_t tokens = 9, vocabulary = 1307;  // longer than a partial sum, and no multiple of one
 
@@ -53,7 +51,7 @@ class CrossEntropyTest : public reference::KernelTest {
       const TensorView destination = in_place ? slice.view() : gradient.view();
       // Every shard knows the whole loss.
       result.loss = cross_entropy_gradient(context, slice, maximum, sums, targets, begin, factor, destination);
-      const std::vector<double> part = values(destination);
+      const std::vector<double> part = doubles(destination);
       for (std::int64_t t = 0; t < tokens; ++t) {
         std::copy_n(part.begin() + t * count, count, result.dlogits.begin() + t * vocabulary + begin);
       }
@@ -75,9 +73,9 @@ class CrossEntropyTest : public reference::KernelTest {
 };
 
 TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
-  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const std::vector<std::int32_t> targets = targets_at("targets");
-  const reference::CrossEntropyResult expected = reference::cross_entropy(values(logits), vocabulary, targets);
+  const reference::CrossEntropyResult expected = reference::cross_entropy(doubles(logits), vocabulary, targets);
   constexpr float factor = 0.25f;
   std::vector<double> gradient = expected.dlogits;
   for (double& element : gradient) element *= factor;
@@ -89,10 +87,10 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
         const Sharded found = run(logits.view(), targets, columns, dtype, factor, in_place);
         // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself, the exponent of a
         // difference near 8 by 8 epsilon; a gradient is at most `factor` and is rounded once to its dtype.
-        const double relative = (1024 + 16) * reference::epsilon(DType::float32);
-        EXPECT_NEAR(found.loss, expected.loss, tokens * (relative + 8 * reference::epsilon(DType::float32)));
+        const double relative = (1024 + 16) * roundoff(DType::float32);
+        EXPECT_NEAR(found.loss, expected.loss, tokens * (relative + 8 * roundoff(DType::float32)));
         const DType stored = in_place ? DType::float32 : dtype;
-        const double tolerance = factor * (relative + reference::epsilon(stored));
+        const double tolerance = factor * (relative + roundoff(stored));
         for (std::size_t i = 0; i < gradient.size(); ++i) {
           ASSERT_NEAR(found.dlogits[i], gradient[i], tolerance) << "element " << i << " of " << columns.size();
         }
@@ -102,21 +100,21 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
 }
 
 TEST_F(CrossEntropyTest, GradientOfATokenSumsToZero) {
-  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const Sharded found = run(logits.view(), targets_at("targets"), {700, vocabulary - 700}, DType::float32, 1.0f, false);
   for (std::int64_t t = 0; t < tokens; ++t) {
     double sum = 0;
     for (std::int64_t i = 0; i < vocabulary; ++i) sum += found.dlogits[t * vocabulary + i];
     // Probabilities add up to one within the error of the float32 sum they were divided by.
-    EXPECT_NEAR(sum, 0.0, (1024 + 16) * reference::epsilon(DType::float32));
+    EXPECT_NEAR(sum, 0.0, (1024 + 16) * roundoff(DType::float32));
   }
 }
 
 TEST_F(CrossEntropyTest, GradientIsTheDerivativeOfTheReference) {
-  const Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const std::vector<std::int32_t> targets = targets_at("targets");
   const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
-  std::vector<double> x = values(logits);
+  std::vector<double> x = doubles(logits);
   constexpr double step = 1e-4;
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t column : {std::int64_t{targets[t]}, t * 31}) {
@@ -129,19 +127,19 @@ TEST_F(CrossEntropyTest, GradientIsTheDerivativeOfTheReference) {
       element = at;
       // Truncation step^2, cancellation 2^-53 * 70 / step, and the float32 sum as above.
       EXPECT_NEAR(found.dlogits[t * vocabulary + column], (above - below) / (2 * step),
-                  1e-8 + (1024 + 16) * reference::epsilon(DType::float32));
+                  1e-8 + (1024 + 16) * roundoff(DType::float32));
     }
   }
 }
 
 TEST_F(CrossEntropyTest, StaysFiniteForLargeLogits) {
-  Tensor logits = random(DType::float32, tokens, vocabulary, "logits");
+  Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   for (float& logit : logits.as<float>()) logit = 1000.0f * logit + 5000.0f;
   const std::vector<std::int32_t> targets = targets_at("targets");
-  const reference::CrossEntropyResult expected = reference::cross_entropy(values(logits), vocabulary, targets);
+  const reference::CrossEntropyResult expected = reference::cross_entropy(doubles(logits), vocabulary, targets);
   const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
   // Differences of logits below 1e4 are rounded once each.
-  const double tolerance = 1e4 * 2 * reference::epsilon(DType::float32) + 1e-4;
+  const double tolerance = 1e4 * 2 * roundoff(DType::float32) + 1e-4;
   EXPECT_NEAR(found.loss, expected.loss, tokens * tolerance);
   for (std::size_t i = 0; i < expected.dlogits.size(); ++i) {
     ASSERT_NEAR(found.dlogits[i], expected.dlogits[i], tolerance);
@@ -151,7 +149,7 @@ TEST_F(CrossEntropyTest, StaysFiniteForLargeLogits) {
 TEST_F(CrossEntropyTest, AnEmptyShardHasNoMaximum) {
   Tensor maximum = poisoned(DType::float32, 2, 1);
   vocabulary_max(context, TensorView(nullptr, DType::float32, 2, 0), maximum);
-  EXPECT_EQ(values(maximum), std::vector<double>(2, -std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(doubles(maximum), std::vector<double>(2, -std::numeric_limits<double>::infinity()));
 }
 
 }  // namespace

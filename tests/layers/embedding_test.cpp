@@ -1,6 +1,6 @@
 #include "layers/kernels/embedding.h"
 
-#include "parallel/runtime/parameter.h"
+#include "parallel/runtime/range.h"
 #include "tests/layers/kernel_fixture.h"
 
 namespace weft {

@@ -32,6 +32,9 @@ class RefusedProducts : public MatrixProducts {
 
 class KernelTest : public ::testing::Test {
  protected:
+  explicit KernelTest(std::unique_ptr<MatrixProducts> made = std::make_unique<RefusedProducts>())
+      : products(std::move(made)) {}
+
   // Zeros.
   Tensor zeros(DType dtype, std::int64_t rows, std::int64_t columns) {
     Tensor tensor = ledger.allocate(Bucket::activations, dtype, rows, columns);
@@ -78,8 +81,14 @@ class KernelTest : public ::testing::Test {
   MemoryLedger ledger{*device};
   PhaseClock clock;
   std::unique_ptr<Stream> stream = device->create_stream("compute");
-  RefusedProducts products;
-  KernelContext context{ledger, clock, *stream, products};
+  std::unique_ptr<MatrixProducts> products;
+  KernelContext context{ledger, clock, *stream, *products};
+};
+
+// For kernels that are.
+class ProductKernelTest : public KernelTest {
+ protected:
+  ProductKernelTest() : KernelTest(make_cpu_matrix_products()) { use_one_library_thread(); }
 };
 
 inline constexpr double float_roundoff = 0x1.0p-24;

@@ -7,15 +7,13 @@
 namespace weft {
 namespace {
 
-using reference::values;
-
 struct Dtypes {
   DType factors, result;
 };
 constexpr Dtypes all_dtypes[] = {
     {DType::float32, DType::float32}, {DType::bfloat16, DType::bfloat16}, {DType::bfloat16, DType::float32}};
 
-class MatrixProductsTest : public reference::KernelTest {
+class MatrixProductsTest : public ProductKernelTest {
  protected:
   // Compares one product with the sum in double. Products of k normal numbers sum to about sqrt(k); the float32 sum of
   // k terms errs by at most k epsilon times the sum of magnitudes, which is under k for normal factors (mean |xy| is 2
@@ -23,11 +21,11 @@ class MatrixProductsTest : public reference::KernelTest {
   void check(MatrixProducts& under_test, Dtypes dtypes, std::int64_t m, std::int64_t n, std::int64_t k, bool turned_a,
              bool turned_b, bool accumulate) {
     const auto named = [&](std::string_view factor) { return fmt::format("{} {} {} {}", factor, m, n, k); };
-    const Tensor a = random(dtypes.factors, turned_a ? k : m, turned_a ? m : k, named("a"));
-    const Tensor b = random(dtypes.factors, turned_b ? n : k, turned_b ? k : n, named("b"));
-    Tensor c = accumulate ? random(dtypes.result, m, n, named("c")) : poisoned(dtypes.result, m, n);
-    std::vector<double> expected = accumulate ? values(c) : std::vector<double>(static_cast<std::size_t>(m * n), 0.0);
-    const std::vector<double> a_values = values(a), b_values = values(b);
+    const Tensor a = random(named("a"), dtypes.factors, turned_a ? k : m, turned_a ? m : k);
+    const Tensor b = random(named("b"), dtypes.factors, turned_b ? n : k, turned_b ? k : n);
+    Tensor c = accumulate ? random(named("c"), dtypes.result, m, n) : poisoned(dtypes.result, m, n);
+    std::vector<double> expected = accumulate ? doubles(c) : std::vector<double>(static_cast<std::size_t>(m * n), 0.0);
+    const std::vector<double> a_values = doubles(a), b_values = doubles(b);
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
         for (std::int64_t l = 0; l < k; ++l) {
@@ -39,8 +37,8 @@ class MatrixProductsTest : public reference::KernelTest {
     under_test.multiply(a, turned_a ? Transpose::yes : Transpose::no, b, turned_b ? Transpose::yes : Transpose::no, c,
                         accumulate);
     const double terms = static_cast<double>(k) + 4;
-    const double tolerance = terms * terms * reference::epsilon(DType::float32) +
-                             (5 * std::sqrt(terms) + 5) * reference::epsilon(dtypes.result);
+    const double tolerance =
+        terms * terms * roundoff(DType::float32) + (5 * std::sqrt(terms) + 5) * roundoff(dtypes.result);
     reference::expect_near(c, expected, tolerance,
                            fmt::format("{} x {} x {}, transposes {} {}, {} to {}, accumulate {}", m, n, k, turned_a,
                                        turned_b, name_of(dtypes.factors), name_of(dtypes.result), accumulate));
@@ -76,38 +74,38 @@ TEST_F(MatrixProductsTest, WidensBfloat16WhereTheProcessorLacksIt) {
 
 TEST_F(MatrixProductsTest, GivesTheSameBitsForEachCallOfAShape) {
   for (const Dtypes& dtypes : all_dtypes) {
-    const Tensor a = random(dtypes.factors, 100, 48, "a"), b = random(dtypes.factors, 80, 48, "b");
+    const Tensor a = random("a", dtypes.factors, 100, 48), b = random("b", dtypes.factors, 80, 48);
     Tensor first = poisoned(dtypes.result, 100, 80), second = poisoned(dtypes.result, 100, 80);
     products->multiply(a, Transpose::no, b, Transpose::yes, first, false);
     products->multiply(a, Transpose::no, b, Transpose::yes, second, false);
-    EXPECT_EQ(values(first), values(second));
+    EXPECT_EQ(doubles(first), doubles(second));
   }
 }
 
 TEST_F(MatrixProductsTest, TreatsEmptySumsAsZero) {
   for (const Dtypes& dtypes : all_dtypes) {
-    const Tensor a = random(dtypes.factors, 3, 0, "a"), b = random(dtypes.factors, 0, 4, "b");
+    const Tensor a = random("a", dtypes.factors, 3, 0), b = random("b", dtypes.factors, 0, 4);
     Tensor c = poisoned(dtypes.result, 3, 4);
     products->multiply(a, Transpose::no, b, Transpose::no, c, false);
-    EXPECT_EQ(values(c), std::vector<double>(12, 0.0));
+    EXPECT_EQ(doubles(c), std::vector<double>(12, 0.0));
 
-    Tensor kept = random(dtypes.result, 3, 4, "c");
-    const std::vector<double> before = values(kept);
+    Tensor kept = random("c", dtypes.result, 3, 4);
+    const std::vector<double> before = doubles(kept);
     products->multiply(a, Transpose::no, b, Transpose::no, kept, true);
-    EXPECT_EQ(values(kept), before);
+    EXPECT_EQ(doubles(kept), before);
   }
 }
 
 TEST_F(MatrixProductsTest, DoesNothingForAnEmptyResult) {
   for (const Dtypes& dtypes : all_dtypes) {
-    const Tensor a = random(dtypes.factors, 0, 5, "a"), b = random(dtypes.factors, 5, 4, "b");
+    const Tensor a = random("a", dtypes.factors, 0, 5), b = random("b", dtypes.factors, 5, 4);
     Tensor c = poisoned(dtypes.result, 0, 4);
     EXPECT_NO_THROW(products->multiply(a, Transpose::no, b, Transpose::no, c, false));
   }
 }
 
 TEST_F(MatrixProductsTest, RefusesShapesThatDoNotMeet) {
-  const Tensor a = random(DType::float32, 3, 5, "a"), b = random(DType::float32, 4, 6, "b");
+  const Tensor a = random("a", DType::float32, 3, 5), b = random("b", DType::float32, 4, 6);
   Tensor c = poisoned(DType::float32, 3, 6);
   EXPECT_THROW(products->multiply(a, Transpose::no, b, Transpose::no, c, false), Error);
 }

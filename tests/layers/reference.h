@@ -1,78 +1,22 @@
-// Oracles for the kernels: the formulas in double, in plain loops, sharing no code with what they check; and what every
-// kernel test needs around them.
+// Oracles for the kernels: the formulas in double, in plain loops, sharing no code with what they check.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string_view>
 #include <vector>
 
-#include "layers/kernels/context.h"
-#include "layers/kernels/matrix_products.h"
 #include "layers/kernels/rotary.h"
-#include "parallel/runtime/random.h"
+#include "tests/layers/kernel_fixture.h"
 
 namespace weft::reference {
-
-// Half the distance from 1 to the next number: the relative error of one rounding.
-inline double epsilon(DType dtype) {
-  return dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-24;
-}
-
-class KernelTest : public testing::Test {
- protected:
-  KernelTest() { use_one_library_thread(); }
-
-  // Standard normal numbers, rounded to the dtype. Each name draws others.
-  Tensor random(DType dtype, std::int64_t rows, std::int64_t columns, std::string_view name) {
-    Tensor tensor = ledger.allocate(Bucket::activations, dtype, rows, columns);
-    const RandomStream stream_of_name(20240, name);
-    for (std::int64_t i = 0; i < tensor.view().size(); ++i) {
-      const float value = static_cast<float>(stream_of_name.normal(static_cast<std::uint64_t>(i)));
-      if (dtype == DType::bfloat16) {
-        tensor.as<bfloat16>()[i] = bfloat16(value);
-      } else {
-        tensor.as<float>()[i] = value;
-      }
-    }
-    return tensor;
-  }
-  // NaN everywhere: what a kernel leaves unwritten, or reads before writing, shows.
-  Tensor poisoned(DType dtype, std::int64_t rows, std::int64_t columns) {
-    Tensor tensor = ledger.allocate(Bucket::activations, dtype, rows, columns);
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    if (dtype == DType::bfloat16) {
-      std::ranges::fill(tensor.as<bfloat16>(), bfloat16(nan));
-    } else {
-      std::ranges::fill(tensor.as<float>(), nan);
-    }
-    return tensor;
-  }
-
-  std::unique_ptr<Device> device = make_cpu_device();
-  MemoryLedger ledger{*device};
-  PhaseClock clock;
-  std::unique_ptr<Stream> stream = device->create_stream("compute");
-  std::unique_ptr<MatrixProducts> products = make_cpu_matrix_products();
-  KernelContext context{ledger, clock, *stream, *products};
-};
-
-inline std::vector<double> values(ConstTensorView tensor) {
-  std::vector<double> result(static_cast<std::size_t>(tensor.size()));
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    result[i] =
-        tensor.dtype() == DType::bfloat16 ? static_cast<float>(tensor.as<bfloat16>()[i]) : tensor.as<float>()[i];
-  }
-  return result;
-}
 
 // Every element within `tolerance` of the reference; NaN is never near.
 inline void expect_near(ConstTensorView result, const std::vector<double>& expected, double tolerance,
                         std::string_view what) {
-  const std::vector<double> found = values(result);
+  const std::vector<double> found = doubles(result);
   ASSERT_EQ(found.size(), expected.size()) << what;
   for (std::size_t i = 0; i < found.size(); ++i) {
     ASSERT_TRUE(std::abs(found[i] - expected[i]) <= tolerance)

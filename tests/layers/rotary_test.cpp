@@ -5,9 +5,7 @@
 namespace weft {
 namespace {
 
-using reference::values;
-
-class RotaryTest : public reference::KernelTest {
+class RotaryTest : public KernelTest {
  protected:
   RotaryOptions options_for(const HeadShape& heads) {
     RotaryOptions options;
@@ -19,7 +17,7 @@ class RotaryTest : public reference::KernelTest {
   }
   // Empty without QK-norm.
   Tensor norm_weight(DType dtype, const HeadShape& heads, bool normalise, std::string_view name) {
-    return random(dtype, normalise ? heads.head_dim : 0, 1, name);
+    return random(name, dtype, normalise ? heads.head_dim : 0, 1);
   }
   // Central differences of <drotated, rotary(qkv)> in every element of `variable`, which the reference reads.
   std::vector<double> differences(const RotaryOptions& options, const std::vector<double>& drotated,
@@ -42,8 +40,7 @@ class RotaryTest : public reference::KernelTest {
   // d squares in float32, the cosines carry one rounding and the result one in its dtype.
   static double tolerance(DType dtype, const HeadShape& heads) {
     const double d = static_cast<double>(heads.head_dim);
-    return 10 * std::min(5.0, std::sqrt(d)) *
-           ((d + 6) * reference::epsilon(DType::float32) + reference::epsilon(dtype));
+    return 10 * std::min(5.0, std::sqrt(d)) * ((d + 6) * roundoff(DType::float32) + roundoff(dtype));
   }
 
  private:
@@ -57,12 +54,12 @@ TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
     for (const HeadShape& heads : shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
-        const Tensor qkv = random(dtype, 2 * heads.sequence_length, heads.columns(), "qkv");
+        const Tensor qkv = random("qkv", dtype, 2 * heads.sequence_length, heads.columns());
         const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
         const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
         Tensor rotated = poisoned(dtype, qkv.rows(), qkv.columns());
         rotary_forward(context, options, qkv, q_norm, k_norm, rotated);
-        reference::expect_near(rotated, reference::rotary(options, values(qkv), {values(q_norm), values(k_norm)}),
+        reference::expect_near(rotated, reference::rotary(options, doubles(qkv), {doubles(q_norm), doubles(k_norm)}),
                                tolerance(dtype, heads), "rotated");
       }
     }
@@ -75,20 +72,20 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
         const std::int64_t tokens = 2 * heads.sequence_length;
-        const Tensor qkv = random(dtype, tokens, heads.columns(), "qkv");
-        const Tensor drotated = random(dtype, tokens, heads.columns(), "drotated");
+        const Tensor qkv = random("qkv", dtype, tokens, heads.columns());
+        const Tensor drotated = random("drotated", dtype, tokens, heads.columns());
         const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
         const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
         // Weight gradients are added to what is there.
         Tensor dq_norm = norm_weight(DType::float32, heads, normalise, "dq_norm");
         Tensor dk_norm = norm_weight(DType::float32, heads, normalise, "dk_norm");
-        const std::vector<double> dq_before = values(dq_norm), dk_before = values(dk_norm);
+        const std::vector<double> dq_before = doubles(dq_norm), dk_before = doubles(dk_norm);
         Tensor dqkv = poisoned(dtype, tokens, heads.columns());
         rotary_backward(context, options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
 
-        std::vector<double> x = values(qkv);
-        const std::vector<double> dy = values(drotated);
-        reference::RotaryWeights weights{values(q_norm), values(k_norm)};
+        std::vector<double> x = doubles(qkv);
+        const std::vector<double> dy = doubles(drotated);
+        reference::RotaryWeights weights{doubles(q_norm), doubles(k_norm)};
         const std::vector<double> dx = differences(options, dy, x, weights, x);
         // Differences of a sum S err by 2^-53 |S| / step, 1e-9 here. dx divides by the RMS, which may be small.
         const double largest = std::max(1.0, reference::largest_magnitude(dx));
@@ -112,8 +109,8 @@ TEST_F(RotaryTest, BackwardMayWorkInPlace) {
     for (bool normalise : {false, true}) {
       const HeadShape heads = shapes[1];
       const RotaryOptions options = options_for(heads);
-      const Tensor qkv = random(dtype, heads.sequence_length, heads.columns(), "qkv");
-      Tensor gradient = random(dtype, heads.sequence_length, heads.columns(), "drotated");
+      const Tensor qkv = random("qkv", dtype, heads.sequence_length, heads.columns());
+      Tensor gradient = random("drotated", dtype, heads.sequence_length, heads.columns());
       Tensor elsewhere = poisoned(dtype, heads.sequence_length, heads.columns());
       const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
       const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
@@ -121,7 +118,7 @@ TEST_F(RotaryTest, BackwardMayWorkInPlace) {
       Tensor dk_norm = norm_weight(DType::float32, heads, normalise, "dk_norm");
       rotary_backward(context, options, gradient, qkv, q_norm, k_norm, elsewhere, dq_norm, dk_norm);
       rotary_backward(context, options, gradient, qkv, q_norm, k_norm, gradient, dq_norm, dk_norm);
-      EXPECT_EQ(values(gradient), values(elsewhere));
+      EXPECT_EQ(doubles(gradient), doubles(elsewhere));
     }
   }
 }
@@ -129,19 +126,19 @@ TEST_F(RotaryTest, BackwardMayWorkInPlace) {
 TEST_F(RotaryTest, BackwardNeedsNoInputWithoutNorm) {
   const HeadShape heads = shapes[1];
   const RotaryOptions options = options_for(heads);
-  const Tensor qkv = random(DType::float32, heads.sequence_length, heads.columns(), "qkv");
+  const Tensor qkv = random("qkv", DType::float32, heads.sequence_length, heads.columns());
   Tensor rotated = poisoned(DType::float32, qkv.rows(), qkv.columns());
   rotary_forward(context, options, qkv, {}, {}, rotated);
   Tensor back = poisoned(DType::float32, qkv.rows(), qkv.columns());
   rotary_backward(context, options, rotated, {}, {}, {}, back, {}, {});
   // A turn and its reverse: the transpose of a rotation is its inverse.
-  reference::expect_near(back, values(qkv), tolerance(DType::float32, heads), "turned there and back");
+  reference::expect_near(back, doubles(qkv), tolerance(DType::float32, heads), "turned there and back");
 }
 
 TEST_F(RotaryTest, RefusesATableOfAnotherSequence) {
   RotaryOptions options = options_for({1, 1, 4, 8});
   options.heads.sequence_length = 9;
-  const Tensor qkv = random(DType::float32, 9, 12, "qkv");
+  const Tensor qkv = random("qkv", DType::float32, 9, 12);
   Tensor rotated = poisoned(DType::float32, 9, 12);
   EXPECT_THROW(rotary_forward(context, options, qkv, {}, {}, rotated), Error);
 }

@@ -342,6 +342,26 @@ TEST(FinishedRank, TakesItsUnreadMessageBack) {
   expect_says(report.message, {"rank 1: ", "rank 0 has ended and taken its message back"});
 }
 
+// A failing rank takes its messages back while it unwinds, before its error is known: the peer that misses the message
+// must not be taken for the one that failed first.
+TEST(FailingRank, IsReportedBeforeThePeerThatMissesItsMessage) {
+  struct SlowToUnwind {
+    ~SlowToUnwind() { std::this_thread::sleep_for(milliseconds(300)); }
+  };
+  const Report report = run(2, [](Communicator& world) {
+    Storage data;
+    const SlowToUnwind slow;
+    const auto pair = world.split(0, world.rank(), "pair");
+    if (world.rank() == 0) {
+      pair->send(data.view(1), 1);
+      fail("the cause");
+    }
+    std::this_thread::sleep_for(milliseconds(100));
+    pair->receive(data.view(1), 0);
+  });
+  expect_says(report.message, {"rank 0: the cause"});
+}
+
 // Spinning for 300 ms with eight ranks on two cores would cost each about 75 ms; sleeping costs a wake-up per 20 ms.
 TEST(Waiting, CostsLittleProcessorTime) {
   run_local_ranks(8, [](Communicator& world) {

@@ -8,8 +8,8 @@
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/ledger.h"
-#include "parallel/runtime/parameter.h"
 #include "parallel/runtime/random.h"
+#include "parallel/runtime/range.h"
 
 namespace weft {
 namespace {

@@ -40,12 +40,4 @@ WEFT_INLINE float logistic(float x) {
   return 1.0f / (1.0f + exponential(-x));
 }
 
-// Rounds `value` into an element. GCC does not vectorise a loop that assigns a bfloat16 as a whole.
-WEFT_INLINE void assign(float& element, float value) {
-  element = value;
-}
-WEFT_INLINE void assign(bfloat16& element, float value) {
-  element.bits = bfloat16(value).bits;
-}
-
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "layers/load_balance.h"
+#include "layers/kernels/load_balance.h"
 
 #include <algorithm>
 #include <cmath>
