@@ -8,7 +8,7 @@
 #include <span>
 
 #include "layers/kernels/context.h"
-#include "parallel/runtime/parameter.h"
+#include "parallel/runtime/range.h"
 
 namespace weft {
 

@@ -104,6 +104,8 @@ int size_of_groups(const Mesh& mesh, Group group) {
       return d.expert_data() / mesh.expert_replicas();
     case Group::edp_replicate:
       return mesh.expert_replicas();
+    case Group::dp_shard_cp:
+      return d.data_shard * d.context;
     case Group::tokens:
       return d.stage_ranks();
     case Group::world:

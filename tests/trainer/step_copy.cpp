@@ -60,7 +60,7 @@ class Rank final : ActionHandler {
   void unshard(int unit) override { stage_.unshard(unit); }
   void reshard(int unit) override { stage_.reshard(unit); }
   void reduce_gradient(int unit) override { stage_.reduce_gradient(unit); }
-  void send(Op op, int, int microbatch, int peer) override { stage_.send(op, microbatch, peer); }
+  void send(Op, int, int microbatch, int peer) override { stage_.send(microbatch, peer); }
   void receive(Op, int, int microbatch, int peer) override { stage_.receive(microbatch, peer); }
   void gradient_norm() override {
     copy_.after_reduction(stage_);
