@@ -346,11 +346,12 @@ TEST(FinishedRank, TakesItsUnreadMessageBack) {
 // must not be taken for the one that failed first.
 TEST(FailingRank, IsReportedBeforeThePeerThatMissesItsMessage) {
   struct SlowToUnwind {
-    ~SlowToUnwind() { std::this_thread::sleep_for(milliseconds(300)); }
+    milliseconds time;
+    ~SlowToUnwind() { std::this_thread::sleep_for(time); }
   };
   const Report report = run(2, [](Communicator& world) {
     Storage data;
-    const SlowToUnwind slow;
+    const SlowToUnwind slow{milliseconds(world.rank() == 0 ? 300 : 0)};
     const auto pair = world.split(0, world.rank(), "pair");
     if (world.rank() == 0) {
       pair->send(data.view(1), 1);
