@@ -113,13 +113,25 @@ void ShardUnit::reduce_in(DType dtype, TensorView gradient) {
     }
     return;
   }
+  if (reduced_once_ && dtype == DType::float32) {
+    groups_.shard->reduce_scatter(gradient, shard_gradient_);
+    groups_.replicate->all_reduce(shard_gradient_);
+    return;
+  }
   Tensor part = ledger_.allocate(Bucket::communication, dtype, layout_.shard_size, 1);
   groups_.shard->reduce_scatter(gradient, part);
   groups_.replicate->all_reduce(part);
-  add(part, shard_gradient_);
+  if (reduced_once_) {
+    cast(part, shard_gradient_);
+  } else {
+    add(part, shard_gradient_);
+  }
 }
 
-void ShardUnit::begin_step() { fill(shard_gradient_, 0.0f); }
+void ShardUnit::begin_step() {
+  // A shard that is reduced once is overwritten by that reduction.
+  if (layout_.shards == 1 || !reduced_once_) fill(shard_gradient_, 0.0f);
+}
 
 std::vector<OwnedRows> ShardUnit::owned_rows() {
   std::vector<OwnedRows> owned;

@@ -21,6 +21,10 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t token_block = 64;
+// Elements of a result computed at once, where that leaves at least `fewest_tokens` rows: what is written then stays in
+// the second-level cache (1024 x 2048 x 256 in bfloat16 at 209 GFLOP/s, in four parts at 223).
+constexpr std::int64_t result_block = 512 * 1024;
+constexpr std::int64_t fewest_tokens = 256;
 // A prepared product holds some 80 KiB of code; ranks of one process share it through oneDNN's own cache.
 constexpr std::size_t most_prepared = 1024;
 
@@ -121,12 +125,14 @@ class LibraryProducts final : public MatrixProducts {
   // Tokens are the rows of c when a is not transposed, and the terms of the sum in a weight gradient.
   void multiply_in_blocks(const Product& product, const std::byte* a, const std::byte* b, std::byte* c) {
     Product head = product, rest = product;
-    if (!product.transpose_a && product.m > token_block && product.m % token_block != 0) {
-      rest.m = product.m % token_block;
-      head.m = product.m - rest.m;
-      execute(head, a, b, c);
-      execute(rest, a + head.m * product.k * size_of(product.input), b,
-              c + head.m * product.n * size_of(product.output));
+    if (!product.transpose_a) {
+      const std::int64_t most = std::max(fewest_tokens, result_block / product.n / token_block * token_block);
+      for (std::int64_t done = 0; done < product.m; done += head.m) {
+        const std::int64_t left = std::min(most, product.m - done);
+        head.m = left > token_block ? left / token_block * token_block : left;
+        execute(head, a + done * product.k * size_of(product.input), b,
+                c + done * product.n * size_of(product.output));
+      }
     } else if (product.transpose_a && !product.transpose_b && product.output == DType::float32 &&
                product.k > token_block && product.k % token_block != 0) {
       rest.k = product.k % token_block;
