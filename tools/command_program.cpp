@@ -45,7 +45,8 @@ Json or_null(const std::optional<T>& value) {
 
 Json action_json(const RankList& list, const Action& action) {
   const Program& program = *list.program;
-  Json entry = {{"op", name_of(action.op)}, {"stage", or_null(action.stage)}, {"microbatch", or_null(action.microbatch)}};
+  Json entry = {
+      {"op", name_of(action.op)}, {"stage", or_null(action.stage)}, {"microbatch", or_null(action.microbatch)}};
   entry["segment"] = action.segment ? Json(program.segments[static_cast<std::size_t>(*action.segment)].name) : nullptr;
   entry["unit"] = action.unit ? Json(program.units[static_cast<std::size_t>(*action.unit)].name) : nullptr;
   entry["peer"] = action.peer ? Json(list.stage_ranks[static_cast<std::size_t>(*action.peer)]) : nullptr;
@@ -58,19 +59,10 @@ Json action_json(const RankList& list, const Action& action) {
   return entry;
 }
 
-std::string cells(const RankList& list, std::string_view separator) {
-  std::string text;
-  for (const Action& action : list.actions) {
-    if (!text.empty()) text += separator;
-    text += format_action(*list.program, action);
-  }
-  return text;
-}
-
 // The order of all pipeline ranks as a picture in time.
 std::string picture(const Program& program) {
   Program order = program;
-  for (auto& rank : order.ranks) rank = at_detail(program, rank, Detail::compute_only);
+  for (auto& rank : order.ranks) rank = at_detail(rank, Detail::compute_only);
   return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two\n" +
          format_timeline(order);
 }
@@ -88,10 +80,10 @@ std::string render(const std::vector<RankList>& lists, const std::string& format
   }
   for (const RankList& list : lists) {
     if (format == "csv") {
-      text += cells(list, ",") + "\n";
+      text += format_actions(*list.program, list.actions, ",") + "\n";
     } else {
       text += fmt::format("rank {} (pp {}), {} actions\n  {}\n", list.rank, list.pipeline_rank, list.actions.size(),
-                          cells(list, " "));
+                          format_actions(*list.program, list.actions, " "));
     }
   }
   return text;
@@ -129,7 +121,8 @@ Program bare_program(const CLI::App& command, const std::string& first) {
     const std::string key = word.substr(0, equals);
     if (equals == std::string::npos ||
         (key != "pipeline" && key != "chunks" && key != "microbatches" && key != "schedule")) {
-      fail_request("weft program: error: --world-only takes pipeline=N chunks=N microbatches=N schedule=NAME, not {}", word);
+      fail_request("weft program: error: --world-only takes pipeline=N chunks=N microbatches=N schedule=NAME, not {}",
+                   word);
     }
     words[key] = word.substr(equals + 1);
   }
@@ -163,8 +156,8 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
     for (int rank : ranks) {
       if (request.rank && *request.rank != rank) continue;
-      lists.push_back({rank, rank, &program,
-                       at_detail(program, program.ranks[static_cast<std::size_t>(rank)], request.detail()), ranks});
+      lists.push_back(
+          {rank, rank, &program, at_detail(program.ranks[static_cast<std::size_t>(rank)], request.detail()), ranks});
     }
     return write(text(lists, program, request, format), request.output);
   }
@@ -185,8 +178,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       found = programs.emplace(std::pair(at.tp, at.ep), step_program(config, mesh, at)).first;
     }
     const Program& program = found->second;
-    lists.push_back({rank, at.pp, &program,
-                     at_detail(program, program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),
+    lists.push_back({rank, at.pp, &program, at_detail(program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),
                      mesh.group_of(Group::pp, rank)});
   }
   write(text(lists, programs.begin()->second, request, format), request.output);

@@ -58,15 +58,19 @@ std::string format_action(const Program& program, const Action& action) {
   return text;
 }
 
+std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator) {
+  std::string text;
+  for (const Action& action : actions) {
+    if (!text.empty()) text += separator;
+    text += format_action(program, action);
+  }
+  return text;
+}
+
 std::string to_csv(const Program& program, Detail detail) {
   std::string text;
   for (const auto& actions : program.ranks) {
-    const char* separator = "";
-    for (const Action& action : at_detail(program, actions, detail)) {
-      text += separator;
-      text += format_action(program, action);
-      separator = ",";
-    }
+    text += format_actions(program, at_detail(actions, detail), ",");
     text += '\n';
   }
   return text;

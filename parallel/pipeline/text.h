@@ -20,8 +20,10 @@ enum class Detail : std::uint8_t {
 };
 // The list at a coarser level: runs of actions that differ only in segment or unit become one stage action; a stage's
 // UNSHARD stands where its first unit is gathered and its RESHARD where the last one is dropped.
-std::vector<Action> at_detail(const Program& program, const std::vector<Action>& actions, Detail detail);
+std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail);
 
+// The cells of one list, in time order.
+std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator);
 std::string to_csv(const Program& program, Detail detail);
 // Stage-level or unit-level CSV; one line per rank. Throws Error (request) with line and column of what it cannot read.
 Program from_csv(const ProgramTables& tables, std::string_view text);

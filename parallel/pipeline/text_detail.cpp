@@ -125,7 +125,7 @@ std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
 
 }  // namespace
 
-std::vector<Action> at_detail(const Program&, const std::vector<Action>& actions, Detail detail) {
+std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail) {
   if (detail == Detail::everything) return actions;
   std::vector<Action> merged = merged_per_stage(actions);
   if (detail == Detail::compute_only) {

@@ -55,7 +55,8 @@ std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
 }
 
 std::string format_timeline(const Program& program) {
-  constexpr std::size_t width = 3;
+  // Room for the largest microbatch number and a space.
+  const std::size_t width = 2 + std::to_string(std::max(program.microbatches - 1, 0)).size();
   std::string text;
   const auto timeline = unit_timeline(program);
   for (std::size_t rank = 0; rank < timeline.size(); ++rank) {

@@ -1,5 +1,6 @@
 #include "layers/kernels/attention.h"
 
+#include "parallel/runtime/elementwise.h"
 #include "tests/layers/reference.h"
 
 namespace weft {
@@ -70,6 +71,67 @@ TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
       check(dtype, {4, 4, head_dim, 70}, 3);
       check(dtype, {4, 2, head_dim, 70}, 3);
       check(dtype, {4, 1, head_dim, 70}, 3);
+    }
+  }
+}
+
+// Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
+// computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
+TEST_F(AttentionTest, RunsOfQueriesMakeUpTheWholeSequence) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    const HeadShape heads{4, 2, 6, 40};
+    constexpr std::int64_t sequences = 2;
+    const std::int64_t query_columns = 4 * 6, kv_columns = 2 * 2 * 6;
+    const Run whole = run(dtype, heads, sequences);
+    const std::vector<double> qkv = doubles(whole.qkv), dout = doubles(whole.dout);
+    const std::vector<double> expected_out = doubles(whole.out), expected_gradient = doubles(whole.dqkv);
+    const double out_error = 2 * out_tolerance(dtype, heads);
+    const double gradient_error = 4 * gradient_tolerance(dtype, heads, reference::largest_magnitude(expected_gradient));
+    std::vector<double> kv_gradient(static_cast<std::size_t>(sequences * 40 * kv_columns), 0.0);
+    for (const auto& runs : {std::vector<Range>{{0, 7}, {30, 10}}, std::vector<Range>{{7, 23}}}) {
+      std::vector<std::int64_t> rows;
+      for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+        for (const Range& part : runs) {
+          for (std::int64_t i = 0; i < part.count; ++i) rows.push_back(sequence * 40 + part.begin + i);
+        }
+      }
+      const auto count = static_cast<std::int64_t>(rows.size());
+      Tensor q = poisoned(dtype, count, heads.columns()), part_dout = poisoned(dtype, count, query_columns);
+      for (std::int64_t i = 0; i < count; ++i) {
+        cast(whole.qkv.view().rows_from(rows[i], 1), q.view().rows_from(i, 1));
+        cast(whole.dout.view().rows_from(rows[i], 1), part_dout.view().rows_from(i, 1));
+      }
+      Tensor out = poisoned(dtype, count, query_columns), sums = poisoned(DType::float32, count, 4);
+      Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * 40, kv_columns);
+      Tensor kv = poisoned(dtype, sequences * 40, kv_columns);
+      for (std::int64_t row = 0; row < kv.rows(); ++row) {
+        for (std::int64_t column = 0; column < kv_columns; ++column) {
+          const float value =
+              static_cast<float>(qkv[static_cast<std::size_t>(row * heads.columns() + query_columns + column)]);
+          const auto at = static_cast<std::size_t>(row * kv_columns + column);
+          dtype == DType::float32 ? assign(kv.as<float>()[at], value) : assign(kv.as<bfloat16>()[at], value);
+        }
+      }
+      attention_forward(context, heads, runs, q, kv, out, sums);
+      attention_backward(context, heads, runs, part_dout, q, kv, out, sums, dq, dkv);
+      const std::vector<double> found_out = doubles(out), found_dq = doubles(dq), found_dkv = doubles(dkv);
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int64_t column = 0; column < query_columns; ++column) {
+          const auto at = static_cast<std::size_t>(i * query_columns + column);
+          ASSERT_NEAR(found_out[at], expected_out[static_cast<std::size_t>(rows[i] * query_columns + column)],
+                      out_error);
+          ASSERT_NEAR(found_dq[static_cast<std::size_t>(i * heads.columns() + column)],
+                      expected_gradient[static_cast<std::size_t>(rows[i] * heads.columns() + column)], gradient_error);
+        }
+      }
+      for (std::size_t i = 0; i < kv_gradient.size(); ++i) kv_gradient[i] += found_dkv[i];
+    }
+    for (std::int64_t row = 0; row < sequences * 40; ++row) {
+      for (std::int64_t column = 0; column < kv_columns; ++column) {
+        ASSERT_NEAR(kv_gradient[static_cast<std::size_t>(row * kv_columns + column)],
+                    expected_gradient[static_cast<std::size_t>(row * heads.columns() + query_columns + column)],
+                    gradient_error);
+      }
     }
   }
 }

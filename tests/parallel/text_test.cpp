@@ -136,7 +136,7 @@ TEST(Csv, ErrorsCarryLineAndColumn) {
 std::string detail_cells(const Program& program, int rank, Detail detail) {
   Program coarse = program;
   auto& actions = coarse.ranks[static_cast<std::size_t>(rank)];
-  actions = at_detail(program, actions, detail);
+  actions = at_detail(actions, detail);
   return cells(coarse, rank);
 }
 
@@ -174,14 +174,14 @@ TEST(AtDetail, ComputeOnlyIsTheOrder) {
 
 TEST(AtDetail, EverythingChangesNothingAndAStageLevelListStays) {
   const Program program = compiled(stage_tables(2, 2), "1f1b", 3);
-  EXPECT_EQ(at_detail(program, program.ranks[0], Detail::everything), program.ranks[0]);
+  EXPECT_EQ(at_detail(program.ranks[0], Detail::everything), program.ranks[0]);
   const Program plain = bare("1f1b", 2, 3);
-  EXPECT_EQ(at_detail(plain, plain.ranks[0], Detail::stages_only), plain.ranks[0]);
+  EXPECT_EQ(at_detail(plain.ranks[0], Detail::stages_only), plain.ranks[0]);
   // The same stage action twice is a fault that must stay visible.
   for (const Action& action : {Action{.op = Op::forward, .stage = 0, .microbatch = 0},
                                Action{.op = Op::unshard, .stage = 0}, Action{.op = Op::reduce_gradient, .stage = 0}}) {
     const std::vector<Action> twice(2, action);
-    EXPECT_EQ(at_detail(plain, twice, Detail::stages_only), twice);
+    EXPECT_EQ(at_detail(twice, Detail::stages_only), twice);
   }
 }
 
@@ -194,7 +194,7 @@ TEST(AtDetail, BytesAreKept) {
         for (const Action& action : list) bytes += action.op == op ? action.bytes : 0;
         return bytes;
       };
-      EXPECT_EQ(total(at_detail(program, actions, Detail::stages_only)), total(actions)) << name_of(op);
+      EXPECT_EQ(total(at_detail(actions, Detail::stages_only)), total(actions)) << name_of(op);
     }
   }
 }

@@ -32,6 +32,12 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
        "model.moe.shared_expert_intermediate_size 3 does not split over parallelism.tensor 2: remainder 1"},
       {{"training.sequence_length=5", "training.microbatch_size=1"},
        "microbatch_size 1 x sequence_length 5 = 5 tokens do not split over parallelism.tensor 2: remainder 1"},
+      {{"parallelism.context=2", "training.sequence_length=6"},
+       "sequence_length 6 does not split into 2 runs for each of 2 context ranks: remainder 2"},
+      {{"parallelism.context=2", "training.sequence_length=4", "training.microbatch_size=1", "parallelism.tensor=4",
+        "model.num_attention_heads=8", "model.num_key_value_heads=4"},
+       "microbatch_size 1 x sequence_length 4 / context 2 = 2 tokens do not split over parallelism.tensor 4: remainder "
+       "2"},
       {{"training.global_batch_size=10"},
        "global_batch_size 10 is not a multiple of microbatch_size 2 x data_replicate 1 x data_shard 2 = 4; nearest: 8 "
        "or "

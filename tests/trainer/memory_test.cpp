@@ -48,6 +48,9 @@ std::vector<TinyLayout> layouts() {
       {.name = "moe_ep4_across_replicas",
        .layers = "e*4",
        .degrees = {.data_replicate = 2, .data_shard = 2, .expert = 4}},
+      {.name = "context2_tp2_shard2_ep2",
+       .layers = mixed,
+       .degrees = {.data_shard = 2, .context = 2, .tensor = 2, .expert = 2}},
       {.name = "pp4_tp2", .degrees = {.pipeline = 4, .tensor = 2}},
       {.name = "pp3", .degrees = {.pipeline = 3}},
   };
