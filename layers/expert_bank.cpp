@@ -25,10 +25,11 @@ ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
     : setup_(setup),
       name_(name),
       experts_(setup.model.moe.num_experts / setup.expert),
-      width_(setup.model.moe.moe_intermediate_size) {}
+      width_(setup.model.moe.moe_intermediate_size / setup.expert_tensor) {}
 
 std::int64_t ExpertBank::bound_rows() const {
-  return setup_.expert * setup_.slice_tokens() * std::min(setup_.model.moe.num_experts_per_tok, experts_);
+  return setup_.expert * setup_.expert_tensor * setup_.slice_tokens() *
+         std::min(setup_.model.moe.num_experts_per_tok, experts_);
 }
 
 std::int64_t ExpertBank::bytes_per_row() const {
@@ -39,9 +40,12 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
   std::vector<ParameterSpec> parameters;
   for (std::int64_t e = 0; e < experts_; ++e) {
     for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
-      ParameterSpec spec = whole_parameter(
-          fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which), Family::experts, width_,
-          setup_.model.hidden_size, Initializer::normal, setup_.model.initializer_range);
+      ParameterSpec spec =
+          whole_parameter(fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which),
+                          Family::experts, setup_.model.moe.moe_intermediate_size, setup_.model.hidden_size,
+                          Initializer::normal, setup_.model.initializer_range);
+      spec.rows = width_;
+      spec.row_begin = width_ * setup_.expert_tensor_rank;
       spec.transposed = std::string_view(which) == "down_proj";
       parameters.push_back(spec);
     }

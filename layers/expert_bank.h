@@ -1,5 +1,5 @@
-// The routed experts a rank holds: one SwiGLU each, over uneven runs of rows (grouped matrix products). An expert
-// without rows costs nothing and still has a gradient: zero.
+// The routed experts a rank holds, or its part of their width: one SwiGLU each, over uneven runs of rows (grouped
+// matrix products). An expert without rows costs nothing and still has a gradient: zero.
 #pragma once
 
 #include "layers/segment.h"
@@ -17,7 +17,7 @@ class ExpertBank {
   };
 
   std::int64_t experts() const { return experts_; }  // on this rank
-  // The most rows that can arrive: every token of the expert group choosing this rank's experts.
+  // The most rows that can arrive: every token of the expert and expert-tensor groups choosing this rank's experts.
   std::int64_t bound_rows() const;
   // gate_proj, up_proj, down_proj of each expert in turn.
   std::vector<ParameterSpec> parameters() const;
@@ -35,7 +35,7 @@ class ExpertBank {
  private:
   SegmentSetup setup_;
   std::string name_;
-  std::int64_t experts_, width_;
+  std::int64_t experts_, width_;  // of this rank
 };
 
 }  // namespace weft

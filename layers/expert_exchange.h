@@ -1,5 +1,7 @@
-// Dropless dispatch over an expert group: rows sorted by expert travel to the rank that holds their expert and back.
-// Experts are dealt in equal runs: rank r of the group holds experts [r * n, (r + 1) * n).
+// Dropless dispatch to experts: rows sorted by expert travel to the rank that holds their expert and back. Experts are
+// dealt over the expert group in equal runs: rank r holds experts [r * n, (r + 1) * n). Where experts are split by
+// width over an expert-tensor group, each of its ranks needs the rows of all of them, and the way back sums their
+// parts.
 #pragma once
 
 #include <vector>
@@ -8,25 +10,33 @@
 
 namespace weft {
 
+// Runs of rows by (source, expert): where they lie when sources follow one another, and when experts do.
+struct RowRuns {
+  std::vector<std::int64_t> by_source, by_expert, rows;
+};
+
 // Who sends how many rows to whom in one microbatch. Any count may be zero.
 struct ExchangePlan {
-  std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the group
-  std::vector<std::int64_t> expert_rows;              // by expert of this rank
-  // Rows arrive by source, then expert; experts compute on runs by expert, then source. One block a (source, expert).
-  std::vector<std::int64_t> arrived_at, grouped_at, block_rows;
+  std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the expert group
+  RowRuns received_runs;                              // sources are ranks of the expert group
+  std::vector<std::int64_t> gathered_rows;            // by rank of the expert-tensor group
+  RowRuns gathered_runs;                              // sources are ranks of the expert-tensor group
+  std::vector<std::int64_t> expert_rows;              // by expert of this rank: what it computes
 
   std::int64_t sent() const;
   std::int64_t received() const;
+  std::int64_t gathered() const;
 };
 
-// `counts[e]`: rows of this rank for expert e, over all experts. Collective over the expert group. Throws Error
-// (failure) when the number of experts is not a multiple of the group's size.
+// `counts[e]`: rows of this rank for expert e, over all experts. Collective over both groups. Throws Error (failure)
+// when the number of experts is not a multiple of the expert group's size.
 ExchangePlan plan_exchange(LayerContext& context, std::span<const std::int64_t> counts);
 
-// [sent, hidden] by expert -> [received, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
+// [sent, hidden] by expert -> [gathered, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
 // so that the block fits every microbatch.
 Tensor dispatch_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
-// The way back: [received, hidden] -> [sent, hidden] in the order in which dispatch_rows took them.
+// The way back: [gathered, hidden] -> [sent, hidden] in the order in which dispatch_rows took them, summed over the
+// expert-tensor group.
 Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
 
 }  // namespace weft

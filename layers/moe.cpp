@@ -55,18 +55,27 @@ class Moe final : public Segment {
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     std::vector<SegmentTraffic> result = router_.traffic();
+    const MoeConfig& moe = setup_.model.moe;
+    const std::int64_t row = setup_.model.hidden_size * size_of(setup_.compute);
     if (setup_.expert > 1) {
-      const MoeConfig& moe = setup_.model.moe;
       // Every choice of this rank's tokens is sent once each way, in forward and again in backward; what stays on the
       // rank is counted too, so this is what all_to_all counts, exactly: out and back move the same rows in sum.
-      const std::int64_t row = setup_.model.hidden_size * size_of(setup_.compute);
       const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
-      const std::int64_t back = bank_.bound_rows() * row;
+      const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
       result.push_back({When::forward, CollectiveOp::all_gather, Group::ep, 1,
                         setup_.expert * moe.num_experts * size_of(DType::int32), false});
       for (When when : {When::forward, When::backward_input}) {
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false});
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true});
+      }
+    }
+    if (setup_.expert_tensor > 1) {
+      const std::int64_t gathered = bank_.bound_rows() * row;
+      result.push_back({When::forward, CollectiveOp::all_gather, Group::etp, 1,
+                        setup_.expert_tensor * bank_.experts() * size_of(DType::int32), false});
+      for (When when : {When::forward, When::backward_input}) {
+        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true});
+        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true});
       }
     }
     if (has_shared()) {

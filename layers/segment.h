@@ -29,6 +29,7 @@ struct SegmentSetup {
   int context = 1, context_rank = 0;
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;
+  int expert_tensor = 1, expert_tensor_rank = 0;
 
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }
@@ -58,6 +59,7 @@ struct LayerContext {
   Communicator& tensor;
   Communicator& sequence;  // the context group
   Communicator& expert;
+  Communicator& expert_tensor;
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport& report;

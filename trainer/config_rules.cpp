@@ -84,6 +84,14 @@ Rules block_rules() {
                         fmt::format("num_experts {} does not split over parallelism.expert {}: remainder {}", experts,
                                     c.parallelism.expert, experts % c.parallelism.expert));
        }},
+      {{"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
+       [](const Config& c) {
+         const auto expert_width = c.model.moe.moe_intermediate_size;
+         return none_or(expert_width % c.parallelism.expert_tensor == 0,
+                        fmt::format("moe_intermediate_size {} does not split over parallelism.expert_tensor {}: "
+                                    "remainder {}",
+                                    expert_width, c.parallelism.expert_tensor, expert_width % c.parallelism.expert_tensor));
+       }},
       {{"parallelism.expert", "model.layers"},
        [](const Config& c) {
          return none_or(c.parallelism.expert == 1 || has(c, BlockKind::moe),

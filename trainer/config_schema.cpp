@@ -107,8 +107,6 @@ Keys moe_keys() {
 }
 
 Keys parallelism_keys() {
-  constexpr IntegerRange one_expert_tensor{1, 1,
-                                           "this version does not split an expert, parallelism.expert spreads experts"};
   return {
       integer_key(
           "parallelism.pipeline", "pipeline stages", degree_range,
@@ -127,7 +125,7 @@ Keys parallelism_keys() {
           "parallelism.expert", "ranks over which experts are spread", degree_range,
           [](auto& c) -> auto& { return c.parallelism.expert; }),
       integer_key(
-          "parallelism.expert_tensor", "ranks that split an expert", one_expert_tensor,
+          "parallelism.expert_tensor", "ranks that split an expert", degree_range,
           [](auto& c) -> auto& { return c.parallelism.expert_tensor; }),
   };
 }

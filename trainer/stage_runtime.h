@@ -55,7 +55,13 @@ class StageRuntime {
   std::vector<ConstTensorView> weights_of(std::size_t segment) const;
   std::vector<TensorView> gradients_of(std::size_t segment);
   LayerContext context() {
-    return {kernels_, groups_[Group::tp], groups_[Group::cp], groups_[Group::ep], rotary_table_, loss_factor_,
+    return {kernels_,
+            groups_[Group::tp],
+            groups_[Group::cp],
+            groups_[Group::ep],
+            groups_[Group::etp],
+            rotary_table_,
+            loss_factor_,
             *report_};
   }
 

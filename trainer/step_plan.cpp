@@ -28,6 +28,8 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   setup.tensor_rank = at.tp;
   setup.expert = config.parallelism.expert;
   setup.expert_rank = at.ep;
+  setup.expert_tensor = config.parallelism.expert_tensor;
+  setup.expert_tensor_rank = at.etp;
 
   const auto layout = automatic_layout(config.model, config.training.sequence_length, config.parallelism.pipeline);
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];

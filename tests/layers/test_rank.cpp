@@ -84,9 +84,10 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
       tensor(group_of(world, the_case.mesh(), Group::tp)),
       sequence(group_of(world, the_case.mesh(), Group::cp)),
       expert(expert_group(world, the_case, drop_expert_row)),
+      expert_tensor(group_of(world, the_case.mesh(), Group::etp)),
       rotary(
           ledger.allocate(Bucket::replicated_parameters, DType::float32, setup.sequence_length, setup.model.head_dim)),
-      context{kernels, *tensor, *sequence, *expert, rotary, the_case.loss_factor, report} {
+      context{kernels, *tensor, *sequence, *expert, *expert_tensor, rotary, the_case.loss_factor, report} {
   use_one_library_thread();
   rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}}, rotary);
   report.moe.resize(setup.model.blocks.size());

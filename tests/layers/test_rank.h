@@ -43,7 +43,7 @@ class TestRank {
   std::unique_ptr<Stream> stream = device->create_stream("compute");
   std::unique_ptr<MatrixProducts> products = make_cpu_matrix_products();
   KernelContext kernels{ledger, clock, *stream, *products};
-  std::unique_ptr<Communicator> tensor, sequence, expert;
+  std::unique_ptr<Communicator> tensor, sequence, expert, expert_tensor;
   Tensor rotary;
   StepReport report;
   LayerContext context;

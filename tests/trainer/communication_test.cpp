@@ -46,22 +46,32 @@ void add_reduction(Expected& expected, RankRun& run, const ProgramUnit& unit) {
 }
 
 // all_to_all sends rows wherever routing says. Each exchange moves every choice's row once out to its expert and once
-// back, so that over a whole group both ways move the rows of the way out, which are known; the way back is declared as
-// a bound and takes the bytes of the exact entry here.
-void add_segment(Expected& expected, int rank, const ProgramSegment& segment, Op during) {
-  std::int64_t sent_out = 0;
+// back, so that over a whole group both ways move the rows of the way out, which are known. Each rank of an
+// expert-tensor group then gathers the rows of all of them, and reduces as many. What is declared as a bound takes its
+// known share of these sums here. `choices` are the bytes of the rows of a rank's own choices.
+void add_segment(Expected& expected, int rank, const ProgramSegment& segment, Op during, std::int64_t choices,
+                 int expert_tensor) {
   for (const SegmentCollective& collective : segment.collectives) {
     if (collective.during != during) continue;
-    if (collective.op == CollectiveOp::all_to_all && !collective.is_bound) sent_out = collective.bytes;
+    const std::int64_t share = collective.group == Group::etp ? choices * expert_tensor : choices;
     if (collective.is_bound) {
-      EXPECT_GE(collective.bytes, sent_out);
+      EXPECT_GE(collective.bytes, share);
+    } else if (collective.op == CollectiveOp::all_to_all) {
+      EXPECT_EQ(collective.bytes, choices);
     }
-    expected.add(rank, collective.group, collective.op, collective.is_bound ? sent_out : collective.bytes,
+    expected.add(rank, collective.group, collective.op, collective.is_bound ? share : collective.bytes,
                  collective.count);
   }
 }
 
-void add_actions(Expected& expected, const Mesh& mesh, RankRun& run) {
+void add_actions(Expected& expected, const Config& config, const Mesh& mesh, RankRun& run) {
+  const Degrees& degrees = config.parallelism;
+  const std::int64_t choices = config.microbatch_tokens() / (degrees.context * degrees.tensor) *
+                               config.model.moe.num_experts_per_tok * config.model.hidden_size *
+                               size_of(config.precision.compute);
+  const auto add = [&](int rank_of_run, const ProgramSegment& segment, Op during) {
+    add_segment(expected, rank_of_run, segment, during, choices, degrees.expert_tensor);
+  };
   const Program& program = run.program();
   const int rank = run.rank();
   for (const Action& action : program.ranks[static_cast<std::size_t>(mesh.coordinates(rank).pp)]) {
@@ -74,9 +84,9 @@ void add_actions(Expected& expected, const Mesh& mesh, RankRun& run) {
     }
     if (action.segment) {
       const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-      if (action.op == Op::forward) add_segment(expected, rank, segment, Op::forward);
-      if (makes_input_gradient(action.op)) add_segment(expected, rank, segment, Op::backward_input);
-      if (makes_weight_gradient(action.op)) add_segment(expected, rank, segment, Op::backward_weight);
+      if (action.op == Op::forward) add(rank, segment, Op::forward);
+      if (makes_input_gradient(action.op)) add(rank, segment, Op::backward_input);
+      if (makes_weight_gradient(action.op)) add(rank, segment, Op::backward_weight);
     }
     if (is_send(action.op)) expected.add(rank, Group::pp, CollectiveOp::send, action.bytes);
     if (is_receive(action.op)) expected.add(rank, Group::pp, CollectiveOp::receive, 0);
@@ -95,7 +105,7 @@ TEST_P(Communication, IsWhatTheProgramSays) {
   RunObserver observer;
   observer.before_first_step = [&](RankRun& run) {
     const std::lock_guard lock(mutex);
-    add_actions(expected, mesh, run);
+    add_actions(expected, config, mesh, run);
   };
   const TrainResult result = run_steps(config, observer);
   ASSERT_FALSE(expected.counters().empty());
@@ -128,6 +138,7 @@ std::vector<TinyLayout> layouts() {
        .layers = mixed,
        .degrees = mesh8,
        .precision = {DType::float32, DType::bfloat16, DType::bfloat16}},
+      {.name = "etp2_ep2_shard4", .layers = "e*4", .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
       {.name = "context2_tp2_shard2_ep2",
        .layers = mixed,
        .degrees = {.data_shard = 2, .context = 2, .tensor = 2, .expert = 2}},

@@ -137,9 +137,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "19:23: error: model.tie_word_embeddings: true is not available in this version: embedding and head have "
        "weights "
        "of their own, write false"},
-      {"expert_tensor = 1", "expert_tensor = 2",
-       "37:17: error: parallelism.expert_tensor: 2 is out of range: at most 1; this version does not split an expert, "
-       "parallelism.expert spreads experts"},
       {"data_shard = 2", "data_shard = -1",
        "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, but with run.launch = "
        "\"threads\" the world is the product of the degrees: write the number"},

@@ -48,6 +48,7 @@ std::vector<TinyLayout> layouts() {
       {.name = "moe_ep4_across_replicas",
        .layers = "e*4",
        .degrees = {.data_replicate = 2, .data_shard = 2, .expert = 4}},
+      {.name = "etp2_ep2_shard4", .layers = "e*4", .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
       {.name = "context2_tp2_shard2_ep2",
        .layers = mixed,
        .degrees = {.data_shard = 2, .context = 2, .tensor = 2, .expert = 2}},

@@ -23,11 +23,12 @@ struct Layout {
   ShardStrategy strategy = ShardStrategy::full_shard;
   int lookahead = 1;
   int cp = 1;
+  int etp = 1;
 };
 
 Config configured(const Layout& layout) {
   Config config = tiny_config(layout.layers);
-  config.parallelism = {layout.pp, layout.replicate, layout.shard, layout.cp, layout.tp, layout.ep, 1};
+  config.parallelism = {layout.pp, layout.replicate, layout.shard, layout.cp, layout.tp, layout.ep, layout.etp};
   config.pipeline.schedule = layout.schedule;
   config.training.microbatch_size = layout.microbatch_size;
   config.shard.residency = layout.residency;
@@ -110,6 +111,18 @@ std::vector<Layout> layouts() {
       {.name = "moe_cp2_ep2", .layers = moe, .ep = 2, .cp = 2},
       {.name = "moe_cp4_ep4_tp2", .layers = moe, .tp = 2, .ep = 4, .cp = 4},
       {.name = "moe_cp2_shard2_ep4", .layers = moe, .shard = 2, .ep = 4, .cp = 2},
+      {.name = "moe_etp2", .layers = moe, .shard = 2, .etp = 2},
+      {.name = "moe_ep2_etp2", .layers = moe, .shard = 4, .ep = 2, .etp = 2},
+      {.name = "moe_tp4_ep2_etp2", .layers = moe, .tp = 4, .ep = 2, .etp = 2},
+      {.name = "mixed_pp2_tp2_replicate2_etp2", .layers = mixed, .pp = 2, .tp = 2, .replicate = 2, .etp = 2},
+      {.name = "mixed_pp2_tp2_shard2_cp2_ep2_etp2",
+       .layers = mixed,
+       .pp = 2,
+       .tp = 2,
+       .shard = 2,
+       .ep = 2,
+       .cp = 2,
+       .etp = 2},
       {.name = "mixed_pp2_tp2_shard2_cp2_ep2", .layers = mixed, .pp = 2, .tp = 2, .shard = 2, .ep = 2, .cp = 2},
   };
 }

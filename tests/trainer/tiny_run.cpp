@@ -54,7 +54,7 @@ Config tiny_config(const std::string& layers) {
   model.initializer_range = 0.1;
   model.moe.num_experts = 4;
   model.moe.num_experts_per_tok = 2;
-  model.moe.moe_intermediate_size = 9;
+  model.moe.moe_intermediate_size = 10;
   model.moe.router_aux_loss_coef = 0.02;
   model.moe.router_z_loss_coef = 0.001;
   config.training.sequence_length = 8;
