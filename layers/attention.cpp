@@ -3,7 +3,7 @@
 #include "layers/context_parallel.h"
 #include "layers/kernels/attention.h"
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/rms_norm.h"
+#include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 
@@ -14,27 +14,27 @@ namespace {
 enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
 
 struct SavedAttention final : Saved {
-  Tensor x, inverse_rms, normed;     // slice
+  PreNorm::Kept norm;
   Tensor qkv;                        // before rotary; kept only where QK-norm needs it
   Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank
   Tensor keys_values;                // of the whole sequences; with context parallelism only
-  Tensor dnormed, dqkv, dy;          // from input gradient to weight gradient; dy of all tokens
+  Tensor dqkv, dy;                   // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
 };
 
 class Attention final : public Segment {
  public:
   Attention(const SegmentSetup& setup, int block)
-      : setup_(setup), scope_(fmt::format("blocks.{}", block)), name_(scope_ + ".attention") {
+      : setup_(setup),
+        scope_(fmt::format("blocks.{}", block)),
+        name_(scope_ + ".attention"),
+        norm_(setup, name_, Family::dense) {
     const ModelConfig& model = setup.model;
     heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
               setup.local_sequence()};
     runs_ = context_runs(setup.sequence_length, setup.context, setup.context_rank);
 
-    ParameterSpec norm =
-        whole_parameter(name_ + ".norm.weight", Family::dense, model.hidden_size, 1, Initializer::ones);
-    norm.tensor_replicated = true;
-    parameters_ = {norm, split_rows("q_proj", model.num_attention_heads, false),
+    parameters_ = {norm_.parameter(), split_rows("q_proj", model.num_attention_heads, false),
                    split_rows("k_proj", model.num_key_value_heads, false),
                    split_rows("v_proj", model.num_key_value_heads, false),
                    split_rows("o_proj", model.num_attention_heads, true)};
@@ -53,13 +53,12 @@ class Attention final : public Segment {
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {
-    const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
+    const std::int64_t element = size_of(setup_.compute);
     const std::int64_t per_token = heads_.columns() * (setup_.model.qk_norm ? 2 : 1) * element +
                                    heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
     const std::int64_t gathered =
         setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
-    return setup_.slice_tokens() * (2 * hidden * element + size_of(DType::float32)) +
-           setup_.microbatch_tokens * per_token + gathered;
+    return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
@@ -80,14 +79,11 @@ class Attention final : public Segment {
     KernelContext& kernels = context.kernels;
     auto kept = std::make_unique<SavedAttention>();
     const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
-    kept->normed = activation(kernels, x.rows(), hidden);
-    kept->inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[norm_weight], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
-                     kept->inverse_rms);
+    norm_.forward(context, weights[norm_weight], std::move(x), kept->norm);
 
     kept->qkv = activation(kernels, tokens, heads_.columns());
     {
-      const GatheredTokens normed(context, kept->normed);
+      const GatheredTokens normed(context, kept->norm.normed);
       multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
                kept->qkv, false);
     }
@@ -107,12 +103,7 @@ class Attention final : public Segment {
 
     Tensor partial = activation(kernels, tokens, hidden);
     multiply(kernels, kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
-    Tensor y = scatter_tokens(context, std::move(partial));
-    {
-      const PhaseClock::Scope scope(kernels.clock, Phase::elementwise);
-      add(x, y);
-    }
-    kept->x = std::move(x);
+    Tensor y = add_residual(context, scatter_tokens(context, std::move(partial)), kept->norm.x);
     saved = std::move(kept);
     return y;
   }
@@ -147,22 +138,20 @@ class Attention final : public Segment {
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
     multiply(kernels, kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no, partial,
              false);
-    kept.dnormed = scatter_tokens(context, std::move(partial));
-    // dy carries the residual's gradient; the branch adds to it.
-    rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[norm_weight], kept.inverse_rms, dy);
-    return dy;
+    return norm_.backward_input(context, weights[norm_weight], scatter_tokens(context, std::move(partial)),
+                                std::move(dy), kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedAttention&>(saved);
     KernelContext& kernels = context.kernels;
     {
-      const GatheredTokens normed(context, kept.normed);
+      const GatheredTokens normed(context, kept.norm.normed);
       multiply(kernels, kept.dqkv, Transpose::yes, normed.view(), Transpose::no,
                stacked_rows(gradients.subspan(q_proj, 3)), true);
     }
     multiply(kernels, kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
-    rms_norm_backward_weight(kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[norm_weight]);
+    norm_.backward_weight(context, gradients[norm_weight], kept.norm);
     if (setup_.model.qk_norm) {
       add(kept.dq_norm, gradients[q_norm]);
       add(kept.dk_norm, gradients[k_norm]);
@@ -199,6 +188,7 @@ class Attention final : public Segment {
 
   SegmentSetup setup_;
   std::string scope_, name_;
+  PreNorm norm_;
   HeadShape heads_;          // sequences as this context rank holds them
   std::vector<Range> runs_;  // positions of its queries
   std::vector<ParameterSpec> parameters_;

@@ -2,7 +2,7 @@
 
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/rms_norm.h"
+#include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 
@@ -10,31 +10,29 @@ namespace weft {
 namespace {
 
 struct SavedHead final : Saved {
-  Tensor x, inverse_rms, normed;  // slice
-  Tensor dlogits;                 // [microbatch tokens, vocabulary rows of this rank]
-  Tensor dnormed;                 // from input gradient to weight gradient
+  PreNorm::Kept norm;
+  Tensor dlogits;  // [microbatch tokens, vocabulary rows of this rank]
 };
 
 class Head final : public Segment {
  public:
   explicit Head(const SegmentSetup& setup)
-      : setup_(setup), rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)) {
+      : setup_(setup),
+        rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)),
+        norm_(setup, name_, Family::head) {
     const ModelConfig& model = setup.model;
-    ParameterSpec norm = whole_parameter("head.norm.weight", Family::head, model.hidden_size, 1, Initializer::ones);
-    norm.tensor_replicated = true;
     ParameterSpec projection = whole_parameter("head.weight", Family::head, model.vocab_size, model.hidden_size,
                                                Initializer::normal, model.initializer_range);
     projection.row_begin = rows_.begin;
     projection.rows = rows_.count;
-    parameters_ = {norm, projection};
+    parameters_ = {norm_.parameter(), projection};
   }
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
-    return setup_.slice_tokens() * (2 * setup_.model.hidden_size * size_of(setup_.compute) + size_of(DType::float32)) +
-           setup_.microbatch_tokens * rows_.count * size_of(setup_.compute);
+    return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.compute);
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
@@ -50,17 +48,13 @@ class Head final : public Segment {
                  std::unique_ptr<Saved>& saved) override {
     KernelContext& kernels = context.kernels;
     MemoryLedger& ledger = kernels.ledger;
-    const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
+    const std::int64_t tokens = setup_.microbatch_tokens;
     auto kept = std::make_unique<SavedHead>();
-    kept->normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), hidden);
-    kept->inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[0], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
-                     kept->inverse_rms);
-    kept->x = std::move(x);
+    norm_.forward(context, weights[0], std::move(x), kept->norm);
 
     Tensor logits = ledger.allocate(Bucket::activations, DType::float32, tokens, rows_.count);
     {
-      const GatheredTokens normed(context, kept->normed);
+      const GatheredTokens normed(context, kept->norm.normed);
       multiply(kernels, normed.view(), Transpose::no, weights[1], Transpose::yes, logits, false);
     }
     Tensor maximum = ledger.allocate(Bucket::workspace, DType::float32, tokens, 1);
@@ -89,24 +83,24 @@ class Head final : public Segment {
     Tensor partial =
         ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, setup_.model.hidden_size);
     multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
-    kept.dnormed = scatter_tokens(context, std::move(partial));
-    Tensor dx = ledger.allocate(Bucket::activations, setup_.compute, kept.x.rows(), kept.x.columns());
-    fill(dx, 0.0f);
-    rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dx);
-    return dx;
+    Tensor nothing = ledger.allocate(Bucket::activations, setup_.compute, kept.norm.x.rows(), kept.norm.x.columns());
+    fill(nothing, 0.0f);
+    return norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)), std::move(nothing),
+                                kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
-    const GatheredTokens normed(context, kept.normed);
+    const GatheredTokens normed(context, kept.norm.normed);
     multiply(context.kernels, kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
-    rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
+    norm_.backward_weight(context, gradients[0], kept.norm);
   }
 
  private:
   SegmentSetup setup_;
   Range rows_;
   std::string name_ = "head";
+  PreNorm norm_;
   std::vector<ParameterSpec> parameters_;
 };
 

@@ -1,17 +1,16 @@
 #include "layers/mlp.h"
 
-#include "layers/kernels/rms_norm.h"
+#include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"
 #include "layers/swiglu_mlp.h"
-#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 namespace {
 
 struct SavedMlp final : Saved {
-  Tensor x, inverse_rms, normed;  // slice
+  PreNorm::Kept norm;
   SwigluMlp::Kept inner;
-  Tensor dnormed, dy;  // from input gradient to weight gradient; dy of all tokens
+  Tensor dy;  // of all tokens, from input gradient to weight gradient
 };
 
 class Mlp final : public Segment {
@@ -20,21 +19,16 @@ class Mlp final : public Segment {
       : setup_(setup),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".mlp"),
-        mlp_(setup, name_, setup.model.intermediate_size) {
-    ParameterSpec norm =
-        whole_parameter(name_ + ".norm.weight", Family::dense, setup.model.hidden_size, 1, Initializer::ones);
-    norm.tensor_replicated = true;
-    parameters_ = mlp_.parameters();
-    parameters_.insert(parameters_.begin(), norm);
+        norm_(setup, name_, Family::dense),
+        mlp_(setup, name_, setup.model.intermediate_size),
+        parameters_(mlp_.parameters()) {
+    parameters_.insert(parameters_.begin(), norm_.parameter());
   }
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
-  std::int64_t activation_bytes() const override {
-    return setup_.slice_tokens() * (2 * setup_.model.hidden_size * size_of(setup_.compute) + size_of(DType::float32)) +
-           mlp_.activation_bytes();
-  }
+  std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
@@ -44,48 +38,38 @@ class Mlp final : public Segment {
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
-    KernelContext& kernels = context.kernels;
     auto kept = std::make_unique<SavedMlp>();
-    kept->normed = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
-    kept->inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[0], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
-                     kept->inverse_rms);
+    norm_.forward(context, weights[0], std::move(x), kept->norm);
     Tensor partial;
     {
-      const GatheredTokens normed(context, kept->normed);
+      const GatheredTokens normed(context, kept->norm.normed);
       partial = mlp_.forward(context, weights.subspan(1), normed.view(), kept->inner);
     }
-    Tensor y = scatter_tokens(context, std::move(partial));
-    {
-      const PhaseClock::Scope scope(kernels.clock, Phase::elementwise);
-      add(x, y);
-    }
-    kept->x = std::move(x);
+    Tensor y = add_residual(context, scatter_tokens(context, std::move(partial)), kept->norm.x);
     saved = std::move(kept);
     return y;
   }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
-    KernelContext& kernels = context.kernels;
-    kept.dy = kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
+    kept.dy =
+        context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
     context.tensor.all_gather(dy, kept.dy);
-    kept.dnormed = scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
-    // dy carries the residual's gradient; the branch adds to it.
-    rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dy);
-    return dy;
+    Tensor dnormed = scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
+    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
-    const GatheredTokens normed(context, kept.normed);
+    const GatheredTokens normed(context, kept.norm.normed);
     mlp_.backward_weight(context, gradients.subspan(1), normed.view(), kept.dy, kept.inner);
-    rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
+    norm_.backward_weight(context, gradients[0], kept.norm);
   }
 
  private:
   SegmentSetup setup_;
   std::string scope_, name_;
+  PreNorm norm_;
   SwigluMlp mlp_;
   std::vector<ParameterSpec> parameters_;
 };

@@ -2,8 +2,8 @@
 
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
-#include "layers/kernels/rms_norm.h"
 #include "layers/kernels/routing.h"
+#include "layers/pre_norm.h"
 #include "layers/router.h"
 #include "layers/sequence_parallel.h"
 #include "layers/swiglu_mlp.h"
@@ -13,14 +13,14 @@ namespace weft {
 namespace {
 
 struct SavedMoe final : Saved {
-  Tensor x, inverse_rms, normed;  // slice
+  PreNorm::Kept norm;
   Router::Kept router;
   Tensor slots;  // [slice, choices]: where each choice lies by expert
   ExchangePlan exchange;
   ExpertBank::Kept bank;
   Tensor expert_out;  // [slice * choices, hidden], back from the experts
   SwigluMlp::Kept shared;
-  Tensor dnormed, dy;  // from input gradient to weight gradient; dy of all tokens, for the shared expert
+  Tensor dy;  // of all tokens, for the shared expert, from input gradient to weight gradient
 };
 
 class Moe final : public Segment {
@@ -29,13 +29,11 @@ class Moe final : public Segment {
       : setup_(setup),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".experts"),
+        norm_(setup, name_, Family::dense),
         router_(setup, scope_ + ".router", block),
         bank_(setup, name_),
         shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size) {
-    ParameterSpec norm =
-        whole_parameter(name_ + ".norm.weight", Family::dense, setup.model.hidden_size, 1, Initializer::ones);
-    norm.tensor_replicated = true;
-    parameters_ = {norm, router_.parameter()};
+    parameters_ = {norm_.parameter(), router_.parameter()};
     append(bank_.parameters());
     first_shared_ = parameters_.size();
     if (has_shared()) append(shared_.parameters());
@@ -48,8 +46,9 @@ class Moe final : public Segment {
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    return setup_.slice_tokens() * ((2 + choices) * hidden * element + 4 + 4 * choices) + router_.activation_bytes() +
-           bank_.bound_rows() * bank_.bytes_per_row() + (has_shared() ? shared_.activation_bytes() : 0);
+    return norm_.activation_bytes() + setup_.slice_tokens() * choices * (hidden * element + size_of(DType::int32)) +
+           router_.activation_bytes() + bank_.bound_rows() * bank_.bytes_per_row() +
+           (has_shared() ? shared_.activation_bytes() : 0);
   }
 
   std::vector<SegmentTraffic> traffic() const override {
@@ -94,27 +93,24 @@ class Moe final : public Segment {
     KernelContext& kernels = context.kernels;
     MemoryLedger& ledger = kernels.ledger;
     auto kept = std::make_unique<SavedMoe>();
-    kept->normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
-    kept->inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-    rms_norm_forward(kernels, x, weights[0], static_cast<float>(setup_.model.rms_norm_eps), kept->normed,
-                     kept->inverse_rms);
+    norm_.forward(context, weights[0], std::move(x), kept->norm);
+    const Tensor& normed = kept->norm.normed;
 
-    router_.forward(context, weights[1], kept->normed, kept->router);
+    router_.forward(context, weights[1], normed, kept->router);
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     std::vector<std::int64_t> counts(static_cast<std::size_t>(setup_.model.moe.num_experts));
-    kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, x.rows(), choices);
+    kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
     sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
-    Tensor permuted = ledger.allocate(Bucket::moe_routing, setup_.compute, x.rows() * choices, x.columns());
-    permute_rows(kernels, kept->normed, kept->slots, permuted);
+    Tensor permuted = ledger.allocate(Bucket::moe_routing, setup_.compute, normed.rows() * choices, normed.columns());
+    permute_rows(kernels, normed, kept->slots, permuted);
 
     kept->exchange = plan_exchange(context, counts);
     Tensor rows = dispatch_rows(context, kept->exchange, std::move(permuted), bank_.bound_rows());
     Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
     kept->expert_out = return_rows(context, kept->exchange, std::move(out), bank_.bound_rows());
 
-    Tensor y = shared_forward(context, weights, *kept, x);
+    Tensor y = shared_forward(context, weights, *kept);
     unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
-    kept->x = std::move(x);
     saved = std::move(kept);
     return y;
   }
@@ -134,29 +130,27 @@ class Moe final : public Segment {
         bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
     drows = return_rows(context, kept.exchange, std::move(drows), bank_.bound_rows());
 
-    kept.dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
-    unpermute_rows(kernels, drows, kept.slots, {}, kept.dnormed);
+    Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
+    unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
     if (has_shared()) {
       kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
       context.tensor.all_gather(dy, kept.dy);
       const Tensor slice = scatter_tokens(
           context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
-      add(slice, kept.dnormed);
+      add(slice, dnormed);
     }
-    // dy carries the residual's gradient; the branch adds to it.
-    rms_norm_backward_input(kernels, kept.dnormed, kept.x, weights[0], kept.inverse_rms, dy);
-    return dy;
+    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
-    router_.backward_weight(context, gradients[1], kept.normed, kept.router);
+    router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
     if (has_shared()) {
-      const GatheredTokens normed(context, kept.normed);
+      const GatheredTokens normed(context, kept.norm.normed);
       shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
     }
-    rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradients[0]);
+    norm_.backward_weight(context, gradients[0], kept.norm);
   }
 
  private:
@@ -167,25 +161,24 @@ class Moe final : public Segment {
   }
 
   // x plus the shared expert, where there is one: what the routed experts are added to.
-  Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept, const Tensor& x) const {
-    KernelContext& kernels = context.kernels;
+  Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept) const {
+    const Tensor& x = kept.norm.x;
     if (has_shared()) {
       Tensor partial;
       {
-        const GatheredTokens normed(context, kept.normed);
+        const GatheredTokens normed(context, kept.norm.normed);
         partial = shared_.forward(context, weights.subspan(first_shared_), normed.view(), kept.shared);
       }
-      Tensor y = scatter_tokens(context, std::move(partial));
-      add(x, y);
-      return y;
+      return add_residual(context, scatter_tokens(context, std::move(partial)), x);
     }
-    Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+    Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
     cast(x, y);
     return y;
   }
 
   SegmentSetup setup_;
   std::string scope_, name_;
+  PreNorm norm_;
   Router router_;
   ExpertBank bank_;
   SwigluMlp shared_;

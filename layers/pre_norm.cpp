@@ -1,0 +1,45 @@
+#include "layers/pre_norm.h"
+
+#include "layers/kernels/rms_norm.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+
+ParameterSpec PreNorm::parameter() const {
+  ParameterSpec weight =
+      whole_parameter(name_ + ".norm.weight", family_, setup_.model.hidden_size, 1, Initializer::ones);
+  weight.tensor_replicated = true;
+  return weight;
+}
+
+std::int64_t PreNorm::activation_bytes() const {
+  return setup_.slice_tokens() * (2 * setup_.model.hidden_size * size_of(setup_.compute) + size_of(DType::float32));
+}
+
+void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
+  MemoryLedger& ledger = context.kernels.ledger;
+  kept.normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+  kept.inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
+  rms_norm_forward(context.kernels, x, weight, static_cast<float>(setup_.model.rms_norm_eps), kept.normed,
+                   kept.inverse_rms);
+  kept.x = std::move(x);
+}
+
+Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
+                               Kept& kept) const {
+  kept.dnormed = std::move(dnormed);
+  rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual);
+  return residual;
+}
+
+void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {
+  rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
+}
+
+Tensor add_residual(LayerContext& context, Tensor branch, ConstTensorView x) {
+  const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise);
+  add(x, branch);
+  return branch;
+}
+
+}  // namespace weft

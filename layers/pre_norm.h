@@ -1,0 +1,39 @@
+// The RMSNorm in front of a segment and what it keeps of a microbatch. Every segment but the embedding begins with one,
+// over its slice of the tokens; its weight is the same on all tensor ranks, which see other tokens.
+#pragma once
+
+#include "layers/segment.h"
+
+namespace weft {
+
+class PreNorm {
+ public:
+  // `name` is put before ".norm.weight".
+  PreNorm(const SegmentSetup& setup, const std::string& name, Family family)
+      : setup_(setup), name_(name), family_(family) {}
+
+  struct Kept {
+    Tensor x, inverse_rms, normed;
+    Tensor dnormed;  // from input gradient to weight gradient
+  };
+
+  ParameterSpec parameter() const;
+  std::int64_t activation_bytes() const;
+
+  // Fills x, inverse_rms and normed.
+  void forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const;
+  // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways.
+  Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
+                        Kept& kept) const;
+  void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
+
+ private:
+  SegmentSetup setup_;
+  std::string name_;
+  Family family_;
+};
+
+// branch + x, the residual connection; x stays where it is kept.
+Tensor add_residual(LayerContext& context, Tensor branch, ConstTensorView x);
+
+}  // namespace weft
