@@ -134,7 +134,7 @@ Keys pipeline_keys() {
   return {
       schedule_key(),
       fixed_key<std::string>("pipeline.layout", "a string", "which blocks a stage holds", "auto",
-                             "blocks are dealt evenly, write \"auto\""),
+                             "stages are balanced by cost, write \"auto\""),
       fixed_key<std::int64_t>("pipeline.chunks", "an integer", "virtual stages per rank", 1,
                               "a rank holds one stage, write 1"),
   };

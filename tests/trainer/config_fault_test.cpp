@@ -146,7 +146,7 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "39:12: error: pipeline.schedule: schedules from files are not available in this version; use \"gpipe\" or "
        "\"1f1b\""},
       {"layout = \"auto\"", "layout = \"Ed|eeL\"",
-       "40:10: error: pipeline.layout: \"Ed|eeL\" is not available in this version: blocks are dealt evenly, write "
+       "40:10: error: pipeline.layout: \"Ed|eeL\" is not available in this version: stages are balanced by cost, write "
        "\"auto\""},
       {"chunks = 1", "chunks = 2",
        "41:10: error: pipeline.chunks: 2 is not available in this version: a rank holds one stage, write 1"},
