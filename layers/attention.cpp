@@ -96,10 +96,9 @@ class Attention final : public Segment {
     kept->log_sum_exp = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, heads_.query_heads);
     if (setup_.context > 1) {
       kept->keys_values = gather_keys_values(context, setup_, kept->rotated, key_value_columns());
-      attention_forward(kernels, whole_heads(), runs_, kept->rotated, kept->keys_values, kept->out, kept->log_sum_exp);
-    } else {
-      attention_forward(kernels, heads_, kept->rotated, kept->out, kept->log_sum_exp);
     }
+    const Tensor& keys_values = setup_.context > 1 ? kept->keys_values : kept->rotated;
+    attention_forward(kernels, whole_heads(), runs_, kept->rotated, keys_values, kept->out, kept->log_sum_exp);
 
     Tensor partial = activation(kernels, tokens, hidden);
     multiply(kernels, kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
@@ -124,12 +123,13 @@ class Attention final : public Segment {
                          kept.log_sum_exp, kept.dqkv, gradients);
       scatter_keys_values(context, setup_, gradients, kept.dqkv);
     } else {
-      attention_backward(kernels, heads_, dout, kept.rotated, kept.out, kept.log_sum_exp, kept.dqkv);
+      attention_backward(kernels, heads_, runs_, dout, kept.rotated, kept.rotated, kept.out, kept.log_sum_exp,
+                         kept.dqkv, kept.dqkv);
     }
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
         *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
-        fill(*gradient, 0.0f);
+        fill(kernels.stream, *gradient, 0.0f);
       }
     }
     rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm),
@@ -153,8 +153,8 @@ class Attention final : public Segment {
     multiply(kernels, kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
     norm_.backward_weight(context, gradients[norm_weight], kept.norm);
     if (setup_.model.qk_norm) {
-      add(kept.dq_norm, gradients[q_norm]);
-      add(kept.dk_norm, gradients[k_norm]);
+      add(kernels.stream, kept.dq_norm, gradients[q_norm]);
+      add(kernels.stream, kept.dk_norm, gradients[k_norm]);
     }
   }
 

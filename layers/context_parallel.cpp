@@ -1,8 +1,7 @@
 #include "layers/context_parallel.h"
 
-#include <cstring>
-
 #include "layers/kernels/routing.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 namespace {
@@ -29,16 +28,6 @@ RowBlocks row_blocks(const SegmentSetup& setup) {
   return blocks;
 }
 
-// Copies `columns` columns of every row, from and to the given first column.
-void copy_columns(ConstTensorView from, std::int64_t from_column, TensorView to, std::int64_t to_column,
-                  std::int64_t columns) {
-  const std::int64_t width = size_of(from.dtype());
-  for (std::int64_t row = 0; row < from.rows(); ++row) {
-    std::memcpy(to.data() + (row * to.columns() + to_column) * width,
-                from.data() + (row * from.columns() + from_column) * width, static_cast<std::size_t>(columns * width));
-  }
-}
-
 }  // namespace
 
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank) {
@@ -55,7 +44,7 @@ Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, Cons
   Tensor gathered = ledger.allocate(Bucket::activations, rotated.dtype(), all_rows, columns);
   const TensorView own =
       gathered.view().rows_from(context.sequence.rank() * setup.microbatch_tokens, setup.microbatch_tokens);
-  copy_columns(rotated, rotated.columns() - columns, own, 0, columns);
+  copy_columns(context.kernels.stream, rotated, rotated.columns() - columns, own, 0, columns);
   context.sequence.all_gather(own, gathered);
   Tensor ordered = ledger.allocate(Bucket::activations, rotated.dtype(), all_rows, columns);
   const RowBlocks blocks = row_blocks(setup);
@@ -70,7 +59,7 @@ void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, Const
   move_blocks(context.kernels, gradients, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
   Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
   context.sequence.reduce_scatter(by_rank, own);
-  copy_columns(own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());
+  copy_columns(context.kernels.stream, own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());
 }
 
 }  // namespace weft

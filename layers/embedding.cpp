@@ -7,7 +7,7 @@ namespace weft {
 namespace {
 
 struct SavedEmbedding final : Saved {
-  std::vector<std::int32_t> tokens;
+  ConstTensorView tokens;
   Tensor dy;
 };
 
@@ -34,7 +34,7 @@ class Embedding final : public Segment {
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
                  std::unique_ptr<Saved>& saved) override {
     auto kept = std::make_unique<SavedEmbedding>();
-    kept->tokens.assign(input.tokens.begin(), input.tokens.end());
+    kept->tokens = input.tokens;
     Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens,
                                                setup_.model.hidden_size);
     embedding_forward(context.kernels, input.tokens, weights[0], rows_.begin, y);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "layers/kernels/routing.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 namespace {
@@ -17,17 +18,6 @@ Counts elements(const Counts& rows, std::int64_t columns) {
   Counts counts = rows;
   for (std::int64_t& count : counts) count *= columns;
   return counts;
-}
-
-// Every rank's counts, rank after rank.
-Counts gather_counts(LayerContext& context, Communicator& group, std::span<const std::int64_t> counts) {
-  Tensor all = context.kernels.ledger.allocate(Bucket::moe_routing, DType::int32, group.size(),
-                                               static_cast<std::int64_t>(counts.size()));
-  const TensorView own = all.view().rows_from(group.rank(), 1);
-  for (std::size_t i = 0; i < counts.size(); ++i) own.as<std::int32_t>()[i] = static_cast<std::int32_t>(counts[i]);
-  group.all_gather(own, all);
-  const std::span<const std::int32_t> gathered = all.as<std::int32_t>();
-  return {gathered.begin(), gathered.end()};
 }
 
 // `rows`: by source, then expert.
@@ -45,6 +35,15 @@ RowRuns row_runs(Counts rows, std::size_t experts) {
   }
   runs.rows = std::move(rows);
   return runs;
+}
+
+// Both tensors belong to the compute lane, before and after.
+void exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
+              const Counts& receive) {
+  Stream &compute = context.kernels.stream, &lane = context.expert.stream();
+  lane.wait_for(compute);
+  context.expert.all_to_all(input, send, output, receive);
+  compute.wait_for(lane);
 }
 
 Counts rows_by_expert(const Counts& rows, std::size_t experts) {
@@ -65,30 +64,65 @@ std::int64_t ExchangePlan::gathered() const {
   return sum(gathered_rows);
 }
 
-ExchangePlan plan_exchange(LayerContext& context, std::span<const std::int64_t> counts) {
-  Communicator& group = context.expert;
-  const auto ranks = static_cast<std::size_t>(group.size()), self = static_cast<std::size_t>(group.rank());
-  const std::size_t experts = counts.size();
-  if (experts % ranks != 0) fail("{} experts do not divide over the {} ranks of an expert group", experts, ranks);
-  const std::size_t local = experts / ranks;
+ExpertCounts::ExpertCounts(LayerContext& context, ConstTensorView counts)
+    : experts_(counts.size()),
+      host_(context.kernels.stream.device(), DType::int32, context.expert_tensor.size() * context.expert.size(),
+            counts.size()) {
+  KernelContext& kernels = context.kernels;
+  Communicator &expert = context.expert, &expert_tensor = context.expert_tensor;
+  if (experts_ % expert.size() != 0) {
+    fail("{} experts do not divide over the {} ranks of an expert group", experts_, expert.size());
+  }
+  // The expert lane and the compute lane take turns: each gather needs the one before.
+  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, expert_tensor.size() * expert.size(), experts_);
+  const TensorView of_expert_group = all.view().rows_from(expert_tensor.rank() * expert.size(), expert.size());
+  const TensorView own = of_expert_group.rows_from(expert.rank(), 1);
+  cast(kernels.stream, counts.reshaped(1, experts_), own);
+  expert.stream().wait_for(kernels.stream);
+  expert.all_gather(own, of_expert_group);
+  kernels.stream.wait_for(expert.stream());
+  expert_tensor.all_gather(of_expert_group, all);
+  host_.download(kernels.stream, all);
+}
+
+std::span<const std::int32_t> ExpertCounts::wait() {
+  host_.finish();
+  return host_.as<std::int32_t>();
+}
+
+ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts) {
+  const Communicator &expert = context.expert, &expert_tensor = context.expert_tensor;
+  const auto ranks = static_cast<std::size_t>(expert.size()), self = static_cast<std::size_t>(expert.rank());
+  const auto parts = static_cast<std::size_t>(expert_tensor.size());
+  const std::size_t experts = counts.size() / (ranks * parts), local = experts / ranks;
+  // What rank `source` of the expert group sends to rank `to`, by expert of the latter, where rank `part` of the
+  // expert-tensor group looks.
+  const auto rows = [&](std::size_t part, std::size_t source, std::size_t to) {
+    return counts.subspan((part * ranks + source) * experts + to * local, local);
+  };
+  const auto total = [](std::span<const std::int32_t> values) {
+    return std::accumulate(values.begin(), values.end(), std::int64_t{0});
+  };
 
   ExchangePlan plan;
-  const Counts all = gather_counts(context, group, counts);
+  const auto part = static_cast<std::size_t>(expert_tensor.rank());
   Counts received;  // by source, then expert of this rank
   for (std::size_t peer = 0; peer < ranks; ++peer) {
-    const auto to_peer = counts.begin() + static_cast<std::ptrdiff_t>(peer * local);
-    plan.send_rows.push_back(std::accumulate(to_peer, to_peer + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
-    const auto from_peer = all.begin() + static_cast<std::ptrdiff_t>(peer * experts + self * local);
-    received.insert(received.end(), from_peer, from_peer + static_cast<std::ptrdiff_t>(local));
-    plan.receive_rows.push_back(
-        std::accumulate(from_peer, from_peer + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
+    plan.send_rows.push_back(total(rows(part, self, peer)));
+    const auto from_peer = rows(part, peer, self);
+    received.insert(received.end(), from_peer.begin(), from_peer.end());
+    plan.receive_rows.push_back(total(from_peer));
   }
-  plan.expert_rows = rows_by_expert(received, local);
   plan.received_runs = row_runs(std::move(received), local);
 
-  Counts gathered = gather_counts(context, context.expert_tensor, plan.expert_rows);
-  for (auto rank = gathered.begin(); rank != gathered.end(); rank += static_cast<std::ptrdiff_t>(local)) {
-    plan.gathered_rows.push_back(std::accumulate(rank, rank + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
+  Counts gathered(parts * local, 0);  // by rank of the expert-tensor group, then expert of this rank
+  for (std::size_t p = 0; p < parts; ++p) {
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      const auto from_peer = rows(p, peer, self);
+      for (std::size_t e = 0; e < local; ++e) gathered[p * local + e] += from_peer[e];
+    }
+    const auto of_part = gathered.begin() + static_cast<std::ptrdiff_t>(p * local);
+    plan.gathered_rows.push_back(std::accumulate(of_part, of_part + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
   }
   plan.expert_rows = rows_by_expert(gathered, local);
   plan.gathered_runs = row_runs(std::move(gathered), local);
@@ -102,7 +136,7 @@ Tensor dispatch_rows(LayerContext& context, const ExchangePlan& plan, Tensor row
   };
   if (context.expert.size() > 1) {
     Tensor arrived = tensor(plan.received());
-    context.expert.all_to_all(rows, elements(plan.send_rows, hidden), arrived, elements(plan.receive_rows, hidden));
+    exchange(context, rows, elements(plan.send_rows, hidden), arrived, elements(plan.receive_rows, hidden));
     rows = tensor(plan.received());
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, arrived, runs.by_source, runs.by_expert, runs.rows, rows);
@@ -134,7 +168,7 @@ Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows,
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
     rows = tensor(plan.sent(), 0);
-    context.expert.all_to_all(leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden));
+    exchange(context, leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden));
   }
   return rows;
 }

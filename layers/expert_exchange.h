@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "layers/segment.h"
+#include "parallel/runtime/staging.h"
 
 namespace weft {
 
@@ -28,9 +29,23 @@ struct ExchangePlan {
   std::int64_t gathered() const;
 };
 
-// `counts[e]`: rows of this rank for expert e, over all experts. Collective over both groups. Throws Error (failure)
-// when the number of experts is not a multiple of the expert group's size.
-ExchangePlan plan_exchange(LayerContext& context, std::span<const std::int64_t> counts);
+// The counts of every rank of both groups on their way to the host, so that it can go on queueing work meanwhile.
+class ExpertCounts {
+ public:
+  // counts [experts, 1] int32: rows of this rank for each expert of the layer. Collective over both groups. Throws Error
+  // (failure) when the number of experts is not a multiple of the expert group's size.
+  ExpertCounts(LayerContext& context, ConstTensorView counts);
+
+  // Blocks the host until the counts are here: by rank of the expert-tensor group, then of the expert group, then expert.
+  std::span<const std::int32_t> wait();
+
+ private:
+  std::int64_t experts_;
+  Staging host_;
+};
+
+// `counts` as ExpertCounts gives them. Pure arithmetic: of the context, only sizes and ranks of the groups are read.
+ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
 // [sent, hidden] by expert -> [gathered, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
 // so that the block fits every microbatch.

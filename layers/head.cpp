@@ -69,10 +69,10 @@ class Head final : public Segment {
       kept->dlogits = ledger.allocate(Bucket::activations, setup_.compute, tokens, rows_.count);
     }
     const ConstTensorView source = logits.allocated() ? logits.view() : kept->dlogits.view();
-    const double loss = cross_entropy_gradient(kernels, source, maximum, sums, input.targets, rows_.begin,
-                                               static_cast<float>(context.loss_factor), kept->dlogits);
     // Every tensor rank knows the loss of all tokens; it is counted once.
-    if (context.tensor.rank() == 0) context.report.loss_sum += loss;
+    const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
+    cross_entropy_gradient(kernels, source, maximum, sums, input.targets, rows_.begin,
+                           static_cast<float>(context.loss_factor), kept->dlogits, loss);
     saved = std::move(kept);
     return {};
   }
@@ -84,7 +84,7 @@ class Head final : public Segment {
         ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, setup_.model.hidden_size);
     multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
     Tensor nothing = ledger.allocate(Bucket::activations, setup_.compute, kept.norm.x.rows(), kept.norm.x.columns());
-    fill(nothing, 0.0f);
+    fill(context.kernels.stream, nothing, 0.0f);
     return norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)), std::move(nothing),
                                 kept.norm);
   }

@@ -27,6 +27,7 @@ class Moe final : public Segment {
  public:
   Moe(const SegmentSetup& setup, int block)
       : setup_(setup),
+        block_(block),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".experts"),
         norm_(setup, name_, Family::dense),
@@ -71,7 +72,7 @@ class Moe final : public Segment {
     if (setup_.expert_tensor > 1) {
       const std::int64_t gathered = bank_.bound_rows() * row;
       result.push_back({When::forward, CollectiveOp::all_gather, Group::etp, 1,
-                        setup_.expert_tensor * bank_.experts() * size_of(DType::int32), false});
+                        setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32), false});
       for (When when : {When::forward, When::backward_input}) {
         result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true});
         result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true});
@@ -98,13 +99,17 @@ class Moe final : public Segment {
 
     router_.forward(context, weights[1], normed, kept->router);
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(setup_.model.moe.num_experts));
+    Tensor counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
     kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
     sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
+    add_counts(kernels, counts, context.report.expert_tokens(block_));
+    // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
+    // queued behind them.
+    ExpertCounts expert_counts(context, counts);
     Tensor permuted = ledger.allocate(Bucket::moe_routing, setup_.compute, normed.rows() * choices, normed.columns());
     permute_rows(kernels, normed, kept->slots, permuted);
 
-    kept->exchange = plan_exchange(context, counts);
+    kept->exchange = plan_exchange(context, expert_counts.wait());
     Tensor rows = dispatch_rows(context, kept->exchange, std::move(permuted), bank_.bound_rows());
     Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
     kept->expert_out = return_rows(context, kept->exchange, std::move(out), bank_.bound_rows());
@@ -137,7 +142,7 @@ class Moe final : public Segment {
       context.tensor.all_gather(dy, kept.dy);
       const Tensor slice = scatter_tokens(
           context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
-      add(slice, dnormed);
+      add(kernels.stream, slice, dnormed);
     }
     return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
@@ -172,11 +177,12 @@ class Moe final : public Segment {
       return add_residual(context, scatter_tokens(context, std::move(partial)), x);
     }
     Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
-    cast(x, y);
+    cast(context.kernels.stream, x, y);
     return y;
   }
 
   SegmentSetup setup_;
+  int block_;
   std::string scope_, name_;
   PreNorm norm_;
   Router router_;

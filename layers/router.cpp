@@ -42,7 +42,7 @@ void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorV
   ConstTensorView input = x;
   if (x.dtype() != DType::float32) {
     kept.input = tensor(DType::float32, x.columns());
-    cast(x, kept.input);
+    cast(kernels.stream, x, kept.input);
     input = kept.input;
   }
   kept.logits = tensor(DType::float32, moe.num_experts);
@@ -57,10 +57,6 @@ void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorV
 void Router::balance(LayerContext& context, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const MoeConfig& moe = setup_.model.moe;
-  MoeReport& report = context.report.moe[static_cast<std::size_t>(block_)];
-  report.expert_tokens.resize(static_cast<std::size_t>(moe.num_experts), 0);
-  for (std::int32_t expert : kept.indices.as<std::int32_t>()) ++report.expert_tokens[static_cast<std::size_t>(expert)];
-
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
@@ -73,9 +69,9 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every rank of both groups
   // knows the loss of the whole microbatch; it is counted once.
   if (context.tensor.rank() == 0 && context.sequence.rank() == 0) {
-    report.auxiliary_loss += moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) *
-                             context.loss_factor *
-                             auxiliary_loss(counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length);
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
+    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length, factor,
+                   context.report.auxiliary_loss(block_));
   }
 }
 
@@ -87,7 +83,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   Tensor dscores;
   if (balances()) {
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
-    fill(dscores, 0.0f);
+    fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
     const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
@@ -97,14 +93,13 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.loss_factor;
-    context.report.moe[static_cast<std::size_t>(block_)].z_loss +=
-        factor * z_loss(kernels, kept.logits, static_cast<float>(factor), kept.dlogits);
+    z_loss(kernels, kept.logits, factor, kept.dlogits, context.report.z_loss(block_));
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
   if (setup_.compute == DType::float32) return dx;
   Tensor narrow = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, tokens, setup_.model.hidden_size);
-  cast(dx, narrow);
+  cast(kernels.stream, dx, narrow);
   return narrow;
 }
 

@@ -25,7 +25,7 @@ class Router {
   std::int64_t activation_bytes() const;
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept`; reports load and load-balancing loss.
+  // x: this rank's slice, any dtype. Fills `kept`; reports the load-balancing loss.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
   // z loss, which comes with its gradient.

@@ -36,21 +36,38 @@ struct SegmentSetup {
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
 };
 
-// One microbatch's text: microbatch_tokens ids and the ids that follow them.
+// One microbatch's text, [microbatch_tokens, 1] int32 each: ids and the ids that follow them. Stays in place for the
+// whole step.
 struct MicrobatchInput {
-  std::span<const std::int32_t> tokens;
-  std::span<const std::int32_t> targets;
+  ConstTensorView tokens;
+  ConstTensorView targets;
 };
 
-// What a step measures besides gradients, summed over this rank's microbatches. Each token is counted by one rank only.
-struct MoeReport {
-  double auxiliary_loss = 0.0;  // already multiplied by its coefficient and normalised
-  double z_loss = 0.0;
-  std::vector<std::int64_t> expert_tokens;  // choices by expert
-};
-struct StepReport {
-  double loss_sum = 0.0;       // nats over tokens
-  std::vector<MoeReport> moe;  // by block of the model; empty for dense blocks
+// What a step measures besides gradients, summed over this rank's microbatches by kernels, in device memory. Each token
+// is counted by one rank only.
+class StepReport {
+ public:
+  // Elements of `values` for a model of so many blocks and experts.
+  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (2 + experts); }
+
+  StepReport() = default;
+  // values: [size(...), 1] float64, zero at the beginning of a step.
+  StepReport(TensorView values, std::int64_t experts) : values_(values), experts_(experts) {}
+
+  TensorView values() const { return values_; }
+  // Nats over tokens, [1, 1].
+  TensorView loss() const { return values_.rows_from(0, 1); }
+  // Of one block, already multiplied by their coefficients and normalised, [1, 1]; zero for dense blocks.
+  TensorView auxiliary_loss(int block) const { return values_.rows_from(first(block), 1); }
+  TensorView z_loss(int block) const { return values_.rows_from(first(block) + 1, 1); }
+  // Choices by expert, [experts, 1].
+  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 2, experts_); }
+
+ private:
+  std::int64_t first(int block) const { return size(block, experts_); }
+
+  TensorView values_;
+  std::int64_t experts_ = 0;
 };
 
 // What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.
@@ -62,7 +79,7 @@ struct LayerContext {
   Communicator& expert_tensor;
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
-  StepReport& report;
+  StepReport report;
 };
 
 using Weights = std::span<const ConstTensorView>;

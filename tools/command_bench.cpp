@@ -31,19 +31,21 @@ double product_rate(int threads, DType dtype) {
   std::mutex mutex;
   double rate = 0.0;
   run_local_ranks(threads, [&](Communicator& world) {
-    use_one_library_thread();
-    const auto device = make_cpu_device();
-    MemoryLedger ledger(*device);
-    const auto products = make_cpu_matrix_products();
+    const auto backend = make_cpu_backend();
+    const auto stream = backend->device().create_stream("compute");
+    MemoryLedger ledger(backend->device(), *stream);
+    const auto products = backend->make_products(*stream, ledger);
     Tensor a = ledger.allocate(Bucket::workspace, dtype, n, n), b = ledger.allocate(Bucket::workspace, dtype, n, n);
     Tensor c = ledger.allocate(Bucket::workspace, dtype, n, n);
-    for (Tensor* tensor : {&a, &b, &c}) fill(*tensor, 0.5f);
+    for (Tensor* tensor : {&a, &b, &c}) fill(*stream, *tensor, 0.5f);
     products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+    stream->synchronize();
     world.barrier();
     const auto begin = Clock::now();
     int done = 0;
     while (seconds_since(begin) < 0.5) {
       products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+      stream->synchronize();
       ++done;
     }
     const std::lock_guard lock(mutex);

@@ -21,20 +21,17 @@ bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, c
   return unit.plan.replicated() || !parameter.tensor_replicated || at.tp == 0;
 }
 
-double counted_square_sum(const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank) {
-  if (!counts_unit(unit, mesh, rank)) return 0.0;
-  const Coordinates at = mesh.coordinates(rank);
-  double sum = 0.0;
-  for (const OwnedRows& owned : rows) {
-    if (!counts_parameter(unit, *owned.parameter, at)) continue;
-    sum += square_sum(
-        ConstTensorView(owned.gradients.data(), DType::float32, static_cast<std::int64_t>(owned.gradients.size()), 1));
-  }
-  return sum;
-}
-
 double clip_factor(double norm, double largest) {
   return largest > 0.0 && norm > largest ? largest / norm : 1.0;
+}
+
+void add_counted_squares(Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,
+                         int rank, TensorView sum) {
+  if (!counts_unit(unit, mesh, rank)) return;
+  const Coordinates at = mesh.coordinates(rank);
+  for (const OwnedRows& owned : rows) {
+    if (counts_parameter(unit, *owned.parameter, at)) square_sum(stream, owned.gradients, sum);
+  }
 }
 
 }  // namespace weft

@@ -14,10 +14,11 @@ bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank);
 // Whether, within such a unit, it counts a parameter: one tensor rank does where every one holds the same values.
 bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at);
 
-// Sum of squares over this rank's share. Sum it over the world and take the root.
-double counted_square_sum(const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank);
-
 // What gradients are multiplied by so that their norm is at most `largest`; 1 when `largest` is 0 (no clipping).
 double clip_factor(double norm, double largest);
+
+// sum [1, 1] float64 += the squares of this rank's share. Sum it over the world and take the root.
+void add_counted_squares(Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,
+                         int rank, TensorView sum);
 
 }  // namespace weft

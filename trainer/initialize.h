@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Fills the rows that a rank owns.
-void initialize_rows(const OwnedRows& rows, std::uint64_t seed);
+// Fills the rows that a rank owns. Waits for the device.
+void initialize_rows(Stream& stream, const OwnedRows& rows, std::uint64_t seed);
 
 }  // namespace weft

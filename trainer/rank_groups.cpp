@@ -5,16 +5,40 @@
 #include "parallel/runtime/error.h"
 
 namespace weft {
+namespace {
 
-RankGroups::RankGroups(Communicator& world, const Mesh& mesh) : world_(world) {
+// Each communicator once, in the order in which all ranks make them. A group that works on two lanes has one on each:
+// calls of one communicator follow one another, those of two lanes need not.
+constexpr std::pair<Lane, Group> communicators[] = {
+    {Lane::compute, Group::world},
+    {Lane::compute, Group::tp},
+    {Lane::compute, Group::cp},
+    {Lane::compute, Group::etp},
+    {Lane::exchange, Group::ep},
+    {Lane::transfer_forward, Group::pp},
+    {Lane::transfer_backward, Group::pp},
+    {Lane::gather, Group::dp_shard},
+    {Lane::gather, Group::dp_shard_cp},
+    {Lane::gather, Group::edp_shard},
+    {Lane::reduce, Group::dp_shard},
+    {Lane::reduce, Group::dp_shard_cp},
+    {Lane::reduce, Group::dp_replicate},
+    {Lane::reduce, Group::edp_shard},
+    {Lane::reduce, Group::edp_replicate},
+    {Lane::reduce, Group::tp},
+    {Lane::reduce, Group::tokens},
+};
+
+}  // namespace
+
+RankGroups::RankGroups(Communicator& world, const Mesh& mesh, Lanes& lanes) {
   require(world.size() == mesh.world(), "the world has one rank per mesh position");
-  for (Group group : all_groups) {
-    if (group == Group::world) continue;
+  for (const auto& [lane, group] : communicators) {
     const std::vector<int> members = mesh.group_of(group, world.rank());
     // The first member names the group; its position orders the ranks.
     const auto self = std::find(members.begin(), members.end(), world.rank());
-    groups_[group] =
-        world.split(members.front(), static_cast<int>(self - members.begin()), std::string(name_of(group)));
+    groups_[{lane, group}] = world.split(members.front(), static_cast<int>(self - members.begin()),
+                                         std::string(name_of(group)), lanes[lane]);
   }
 }
 

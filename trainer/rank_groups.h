@@ -1,4 +1,4 @@
-// The communicators of one rank, one a group of the mesh.
+// The communicators of one rank, one a group of the mesh and lane that uses it.
 #pragma once
 
 #include <map>
@@ -6,20 +6,20 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/runtime/lane.h"
 
 namespace weft {
 
 class RankGroups {
  public:
-  // Collective over the world: every rank builds its groups in the same order.
-  RankGroups(Communicator& world, const Mesh& mesh);
+  // Collective over the world: every rank builds its groups in the same order. `world` and `lanes` outlive the groups.
+  RankGroups(Communicator& world, const Mesh& mesh, Lanes& lanes);
 
-  Communicator& operator[](Group group) { return *groups_.at(group); }
-  Communicator& world() { return world_; }
+  // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
+  Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
 
  private:
-  Communicator& world_;
-  std::map<Group, std::unique_ptr<Communicator>> groups_;
+  std::map<std::pair<Lane, Group>, std::unique_ptr<Communicator>> groups_;
 };
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #include "trainer/rank_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -9,6 +10,10 @@
 
 namespace weft {
 namespace {
+
+std::int64_t step_tokens(const Config& config) {
+  return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+}
 
 // Later minus earlier counts; keys that did not move are left out.
 CommunicationCounters difference(const CommunicationCounters& later, const CommunicationCounters& earlier) {
@@ -23,27 +28,31 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
 
 }  // namespace
 
-RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Communicator& world)
+RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world)
     : config_(config),
       mesh_(mesh),
       data_(data),
       world_(world),
       clock_(world.clock()),
-      device_(make_cpu_device()),
-      stream_(device_->create_stream("compute")),
-      ledger_(*device_),
-      products_(make_cpu_matrix_products()),
-      kernels_{ledger_, clock_, *stream_, *products_},
-      groups_(world, mesh),
-      optimizer_(config.optimizer, ledger_, clock_) {
-  use_one_library_thread();
+      lanes_(backend.device()),
+      ledger_(backend.device(), lanes_[Lane::compute]),
+      products_(backend.make_products(lanes_[Lane::compute], ledger_)),
+      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, backend.layer_kernels()},
+      groups_(world, mesh, lanes_),
+      optimizer_kernels_(backend.optimizer_kernels()),
+      optimizer_(config.optimizer, optimizer_kernels_, lanes_[Lane::compute], ledger_, clock_),
+      text_(backend.device(), DType::int32, 2 * step_tokens(config)),
+      text_on_device_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
+      sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
+            static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
+      gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(world.rank());
   program_ = step_program(config, mesh, at);
   actions_ = program_.ranks[static_cast<std::size_t>(at.pp)];
   range_names_ = range_names(program_, actions_);
   PlannedStage planned = plan_stage(config, mesh, at, at.pp);
   predicted_ = predict_memory(planned, program_, at.pp);
-  stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, groups_, kernels_);
+  stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool replicated = units[u].plan.replicated();
@@ -54,55 +63,55 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
 }
 
 void RankRun::read_batch() {
-  const auto microbatches = static_cast<std::size_t>(config_.microbatches());
   const auto length = static_cast<std::size_t>(config_.training.sequence_length);
   const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
   const auto runs =
       context_runs(config_.training.sequence_length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
   std::vector<std::int32_t> tokens(length), targets(length);
-  batch_.tokens.assign(microbatches, {});
-  batch_.targets.assign(microbatches, {});
-  for (std::size_t m = 0; m < microbatches; ++m) {
+  // The device took the last step's text before that step ended.
+  const std::span<std::int32_t> text = text_.as<std::int32_t>();
+  auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
+  for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
     for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
-      data_.read(plan.sample(step_ - 1, static_cast<std::int64_t>(m), mesh_.data_index(world_.rank()), s), tokens,
-                 targets);
+      data_.read(plan.sample(step_ - 1, m, mesh_.data_index(world_.rank()), s), tokens, targets);
       for (const Range& run : runs) {
-        const auto append = [&](const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
-          to.insert(to.end(), from.begin() + run.begin, from.begin() + run.begin + run.count);
-        };
-        append(tokens, batch_.tokens[m]);
-        append(targets, batch_.targets[m]);
+        next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
+        next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
       }
     }
   }
+  text_.upload(kernels_.stream, text_on_device_);
 }
 
 StepMetrics RankRun::step(std::int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
-  const std::int64_t allocations_before = ledger_.system_allocations();
+  Device& device = kernels_.stream.device();
+  const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger_.reset_peak();
   read_batch();
 
-  StepReport report;
-  report.moe.resize(config_.model.blocks.size());
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-  stage_->begin_step(batch_, 1.0 / tokens, report);
+  const std::int64_t half = text_on_device_.rows() / 2;
+  sums_.begin_step();
+  stage_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
+                     1.0 / tokens, sums_.report());
   execute(program_, actions_, range_names_, *this);
   stage_->end_step();
 
-  const RankMeasurements own{report, difference(world_.counters(), counted_before), ledger_.at_peak(),
-                             ledger_.system_allocations() - allocations_before};
   const StepTotals totals =
-      total_over_ranks(world_, ledger_, own, static_cast<std::size_t>(config_.model.moe.num_experts));
+      sums_.total(groups_.on(Lane::compute, Group::world), {difference(world_.counters(), counted_before), ledger_.at_peak(),
+                                                            device.system_allocations() - allocations_before});
+  const double norm = std::sqrt(totals.gradient_square_sum);
+  require_finite(norm);
   measured_ = totals.at_peak_of_rank;
 
   StepMetrics metrics;
   metrics.step = step;
   metrics.tokens = static_cast<std::int64_t>(tokens);
   metrics.loss = totals.loss_sum / tokens;
-  metrics.gradient_norm = gradient_norm_;
+  metrics.gradient_norm = norm;
   metrics.learning_rate = learning_rate_;
   metrics.communication = totals.communication;
   metrics.system_allocations = totals.system_allocations;
@@ -113,7 +122,7 @@ StepMetrics RankRun::step(std::int64_t step) {
   }
   for (std::size_t b = 0; b < totals.moe.size(); ++b) {
     if (config_.model.blocks[b] == BlockKind::dense) continue;
-    const MoeReport& moe = totals.moe[b];
+    const MoeTotals& moe = totals.moe[b];
     std::int64_t largest = 0, sum = 0;
     for (std::int64_t count : moe.expert_tokens) {
       largest = std::max(largest, count);
@@ -127,21 +136,30 @@ StepMetrics RankRun::step(std::int64_t step) {
 }
 
 void RankRun::gradient_norm() {
-  double sum = 0.0;
+  Stream& compute = kernels_.stream;
+  compute.wait_for(lanes_[Lane::reduce]);
+  const TensorView sum = sums_.gradient_square_sum();
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    sum += counted_square_sum(units[u], stage_->owned_rows(u), mesh_, world_.rank());
+    add_counted_squares(compute, units[u], stage_->owned_rows(u), mesh_, world_.rank(), sum);
   }
-  Tensor total = ledger_.allocate(Bucket::workspace, DType::float64, 1, 1);
-  total.as<double>()[0] = sum;
-  world_.all_reduce(total);
-  gradient_norm_ = std::sqrt(total.as<double>()[0]);
-  if (!std::isfinite(gradient_norm_)) fail("the gradient norm of step {} is {}", step_, gradient_norm_);
+  groups_.on(Lane::compute, Group::world).all_reduce(sum);
+  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, gradient_scale_);
 }
 
 void RankRun::optimizer_step() {
   learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, step_, config_.run.steps);
-  optimizer_.step(learning_rate_, step_, clip_factor(gradient_norm_, config_.training.max_grad_norm));
+  optimizer_.step(learning_rate_, step_, gradient_scale_);
+}
+
+void RankRun::require_finite(double norm) {
+  if (std::isfinite(norm)) return;
+  if (const auto parameter = stage_->nonfinite_parameter()) {
+    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_, *parameter);
+  }
+  // It began elsewhere: that rank's words come first, and end this wait. If it began nowhere, a sum overflowed.
+  world_.barrier();
+  fail("the gradient norm of step {} is {}", step_, norm);
 }
 
 }  // namespace weft

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "layers/kernels/matrix_products.h"
 #include "parallel/pipeline/execute.h"
+#include "trainer/backend.h"
 #include "trainer/data.h"
 #include "trainer/metrics.h"
 #include "trainer/optimizer/optimizer.h"
@@ -18,13 +18,14 @@ namespace weft {
 class RankRun final : private ActionHandler {
  public:
   // Collective over `world`. The arguments outlive the run.
-  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Communicator& world);
+  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world);
 
   // One training step, collective over the world; `step` counts from 1. Every rank gets the same metrics.
   StepMetrics step(std::int64_t step);
 
   int rank() const { return world_.rank(); }
   StageRuntime& stage() { return *stage_; }
+  Stream& stream() { return kernels_.stream; }
   MemoryLedger& ledger() { return ledger_; }
   PhaseClock& clock() { return clock_; }
   const Program& program() const { return program_; }
@@ -39,20 +40,21 @@ class RankRun final : private ActionHandler {
   void unshard(int unit) override { stage_->unshard(unit); }
   void reshard(int unit) override { stage_->reshard(unit); }
   void reduce_gradient(int unit) override { stage_->reduce_gradient(unit); }
-  void send(Op, int, int microbatch, int peer) override { stage_->send(microbatch, peer); }
-  void receive(Op, int, int microbatch, int peer) override { stage_->receive(microbatch, peer); }
+  void send(Op op, int, int microbatch, int peer) override { stage_->send(lane_of(op), microbatch, peer); }
+  void receive(Op op, int, int microbatch, int peer) override { stage_->receive(lane_of(op), microbatch, peer); }
   void gradient_norm() override;
   void optimizer_step() override;
 
   void read_batch();
+  // Every rank ends when the step's norm is not finite; the ranks on which it began say where.
+  void require_finite(double norm);
 
   const Config& config_;
   const Mesh& mesh_;
   const TokenDataset& data_;
   Communicator& world_;
   PhaseClock& clock_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
+  Lanes lanes_;
   MemoryLedger ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
@@ -62,13 +64,17 @@ class RankRun final : private ActionHandler {
   std::vector<std::string> range_names_;
   PredictedMemory predicted_;
   std::unique_ptr<StageRuntime> stage_;
+  const OptimizerKernels& optimizer_kernels_;
   Optimizer optimizer_;
+  Staging text_;                // ids, then targets, of a step's microbatches
+  Tensor text_on_device_;       // the same
+  StepSums sums_;
+  Tensor gradient_scale_;       // [1, 1] float32
   std::vector<BucketBytes> measured_;
 
   // The step in progress.
   std::int64_t step_ = 0;
-  StepBatch batch_;
-  double gradient_norm_ = 0.0, learning_rate_ = 0.0;
+  double learning_rate_ = 0.0;
 };
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/staging.h"
 #include "trainer/initialize.h"
 
 namespace weft {
@@ -13,9 +14,9 @@ std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
 
 }  // namespace
 
-StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, RankGroups& groups,
-                           KernelContext& kernels)
-    : planned_(std::move(planned)), groups_(groups), kernels_(kernels) {
+StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, Lanes& lanes,
+                           RankGroups& groups, KernelContext& kernels)
+    : planned_(std::move(planned)), lanes_(lanes), groups_(groups), kernels_(kernels) {
   const auto of_stage = [&](const auto& entry) { return entry.stage == planned_.stage; };
   first_segment_ = static_cast<int>(std::find_if(tables.segments.begin(), tables.segments.end(), of_stage) -
                                     tables.segments.begin());
@@ -24,7 +25,7 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
 
   rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32, planned_.rotary.heads.sequence_length,
                                           planned_.rotary.heads.head_dim);
-  rotary_table(planned_.rotary, planned_.positions, rotary_table_);
+  write<float>(kernels.stream, rotary_table(planned_.rotary, planned_.positions), rotary_table_);
 
   std::map<std::string, ParameterPlace> place_of;
   for (std::size_t u = 0; u < planned_.units.size(); ++u) {
@@ -33,16 +34,18 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
     for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {u, i};
     if (unit.plan.replicated()) {
       units_.push_back(nullptr);
-      replicated_.push_back(std::make_unique<ReplicatedParameters>(parameters, groups[Group::tokens], kernels.ledger));
+      replicated_.push_back(std::make_unique<ReplicatedParameters>(parameters, groups.on(Lane::reduce, Group::tokens),
+                                                                    lanes, kernels.ledger));
     } else {
       const bool partial = unit.layout.tensor_replicated_size() > 0;
-      const UnitGroups unit_groups{&groups[unit.shard_group], &groups[unit.replicate_group],
-                                   partial ? &groups[Group::tp] : nullptr};
-      units_.push_back(
-          std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups, kernels.ledger));
+      const UnitGroups unit_groups{&groups.on(Lane::gather, unit.shard_group), &groups.on(Lane::reduce, unit.shard_group),
+                                   &groups.on(Lane::reduce, unit.replicate_group),
+                                   partial ? &groups.on(Lane::reduce, Group::tp) : nullptr};
+      units_.push_back(std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups, lanes,
+                                                   kernels.ledger));
       replicated_.push_back(nullptr);
     }
-    for (const OwnedRows& rows : owned_rows(u)) initialize_rows(rows, seed);
+    for (const OwnedRows& rows : owned_rows(u)) initialize_rows(kernels.stream, rows, seed);
   }
   for (const auto& segment : planned_.segments) {
     std::vector<ParameterPlace> places;
@@ -55,17 +58,18 @@ std::vector<OwnedRows> StageRuntime::owned_rows(std::size_t unit) {
   return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
 }
 
-void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, StepReport& report) {
-  batch_ = &batch;
+void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, StepReport report) {
+  batch_ = batch;
   loss_factor_ = loss_factor;
-  report_ = &report;
+  report_ = report;
   for (std::size_t u = 0; u < planned_.units.size(); ++u) {
     units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
   }
+  for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
 }
 
 void StageRuntime::end_step() {
-  groups_[Group::pp].flush();
+  for (Lane lane : {Lane::transfer_forward, Lane::transfer_backward}) groups_.on(lane, Group::pp).flush();
   sent_.clear();
   require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
 }
@@ -77,10 +81,11 @@ std::size_t StageRuntime::local_unit(int unit) const {
   return static_cast<std::size_t>(unit - first_unit_);
 }
 
-std::vector<ConstTensorView> StageRuntime::weights_of(std::size_t segment) const {
+std::vector<ConstTensorView> StageRuntime::weights_of(std::size_t segment) {
   std::vector<ConstTensorView> weights;
   weights.reserve(places_[segment].size());
   for (const ParameterPlace& place : places_[segment]) {
+    if (units_[place.unit]) units_[place.unit]->wait_until_unsharded();
     weights.push_back(units_[place.unit] ? units_[place.unit]->parameter(place.index)
                                          : replicated_[place.unit]->parameter(place.index));
   }
@@ -99,23 +104,24 @@ std::vector<TensorView> StageRuntime::gradients_of(std::size_t segment) {
 
 void StageRuntime::forward(int segment, int microbatch) {
   const std::size_t local = local_segment(segment);
-  const auto mb = static_cast<std::size_t>(microbatch);
-  const MicrobatchInput input{batch_->tokens[mb], batch_->targets[mb]};
+  const std::int64_t tokens = planned_.microbatch_tokens;
+  const MicrobatchInput input{batch_.tokens.rows_from(microbatch * tokens, tokens),
+                              batch_.targets.rows_from(microbatch * tokens, tokens)};
   LayerContext layer = context();
-  Tensor x = std::move(flowing_[microbatch]);
+  Tensor x = take_flowing(microbatch);
   Tensor y =
       planned_.segments[local]->forward(layer, weights_of(local), input, std::move(x), saved_[{local, microbatch}]);
-  flowing_[microbatch] = std::move(y);
+  flowing_[microbatch] = {std::move(y), nullptr};
 }
 
 void StageRuntime::backward_input(int segment, int microbatch) {
   const std::size_t local = local_segment(segment);
   LayerContext layer = context();
-  Tensor dy = std::move(flowing_[microbatch]);
+  Tensor dy = take_flowing(microbatch);
   Tensor dx = planned_.segments[local]->backward_input(layer, weights_of(local), std::move(dy),
                                                        *saved_.at({local, microbatch}));
   if (dx.allocated()) {
-    flowing_[microbatch] = std::move(dx);
+    flowing_[microbatch] = {std::move(dx), nullptr};
   } else {
     flowing_.erase(microbatch);
   }
@@ -141,20 +147,40 @@ void StageRuntime::reduce_gradient(int unit) {
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
 }
 
-void StageRuntime::send(int microbatch, int peer) {
+void StageRuntime::send(Lane lane, int microbatch, int peer) {
   const auto found = flowing_.find(microbatch);
-  require(found != flowing_.end() && found->second.allocated(), "what is sent has been computed");
-  groups_[Group::pp].send(found->second, peer);
+  require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");
+  Communicator& group = groups_.on(lane, Group::pp);
+  group.stream().wait_for(kernels_.stream);
+  group.send(found->second.tensor, peer);
+  found->second.tensor.release_on(group.stream());
   // The peer has received the message before this one by now: its tensor may go.
-  sent_[peer] = std::move(found->second);
+  sent_[{lane, peer}] = std::move(found->second.tensor);
   flowing_.erase(found);
 }
 
-void StageRuntime::receive(int microbatch, int peer) {
+void StageRuntime::receive(Lane lane, int microbatch, int peer) {
   const PlannedBoundary& boundary = planned_.boundary;
-  Tensor tensor = kernels_.ledger.allocate(Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
-  groups_[Group::pp].receive(tensor, peer);
-  flowing_[microbatch] = std::move(tensor);
+  Communicator& group = groups_.on(lane, Group::pp);
+  Tensor tensor = kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows,
+                                              boundary.columns);
+  group.receive(tensor, peer);
+  tensor.release_on(kernels_.stream);
+  flowing_[microbatch] = {std::move(tensor), group.stream().record()};
+}
+
+Tensor StageRuntime::take_flowing(int microbatch) {
+  Flowing flowing = std::move(flowing_[microbatch]);
+  if (flowing.arrived) kernels_.stream.wait(flowing.arrived);
+  return std::move(flowing.tensor);
+}
+
+std::optional<std::string> StageRuntime::nonfinite_parameter() {
+  for (std::size_t u = 0; u < planned_.units.size(); ++u) {
+    auto found = units_[u] ? units_[u]->nonfinite_parameter() : replicated_[u]->nonfinite_parameter();
+    if (found) return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft

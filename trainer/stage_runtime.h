@@ -15,19 +15,20 @@
 
 namespace weft {
 
-// Tokens and targets of the microbatches of one step. All ranks of a tensor group read the same ones;
-// context ranks read their positions of the same sequences.
+// Tokens and targets of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in
+// device memory. All ranks of a tensor group read the same ones; context ranks read their positions of the same sequences.
 struct StepBatch {
-  std::vector<std::vector<std::int32_t>> tokens, targets;  // by microbatch
+  ConstTensorView tokens, targets;
 };
 
 class StageRuntime {
  public:
   // Parameters are initialised from `seed`. The arguments outlive the stage.
-  StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, RankGroups& groups,
+  StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, Lanes& lanes, RankGroups& groups,
                KernelContext& kernels);
 
-  void begin_step(const StepBatch& batch, double loss_factor, StepReport& report);
+  // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
+  void begin_step(const StepBatch& batch, double loss_factor, StepReport report);
   // Every microbatch has come back; peers have what was sent.
   void end_step();
 
@@ -38,12 +39,15 @@ class StageRuntime {
   void unshard(int unit);
   void reshard(int unit);
   void reduce_gradient(int unit);
-  void send(int microbatch, int peer);
-  void receive(int microbatch, int peer);
+  void send(Lane lane, int microbatch, int peer);
+  void receive(Lane lane, int microbatch, int peer);
 
   std::span<const PlannedUnit> planned_units() const { return planned_.units; }
   // Rows of planned unit i that this rank owns.
   std::vector<OwnedRows> owned_rows(std::size_t unit);
+  // The first parameter whose gradient on this rank was not finite in this step, before any reduction. Waits for the
+  // device.
+  std::optional<std::string> nonfinite_parameter();
 
  private:
   // Where a segment's parameter lives.
@@ -52,21 +56,30 @@ class StageRuntime {
   };
   std::size_t local_segment(int segment) const;
   std::size_t local_unit(int unit) const;
-  std::vector<ConstTensorView> weights_of(std::size_t segment) const;
+  // Of a segment about to be computed: the compute lane waits for the gathers under way.
+  std::vector<ConstTensorView> weights_of(std::size_t segment);
   std::vector<TensorView> gradients_of(std::size_t segment);
   LayerContext context() {
     return {kernels_,
-            groups_[Group::tp],
-            groups_[Group::cp],
-            groups_[Group::ep],
-            groups_[Group::etp],
+            groups_.on(Lane::compute, Group::tp),
+            groups_.on(Lane::compute, Group::cp),
+            groups_.on(Lane::exchange, Group::ep),
+            groups_.on(Lane::compute, Group::etp),
             rotary_table_,
             loss_factor_,
-            *report_};
+            report_};
   }
+
+  // A microbatch's tensor between segments or stages.
+  struct Flowing {
+    Tensor tensor;
+    Fence arrived;  // where it came from another rank: when it is there
+  };
+  Tensor take_flowing(int microbatch);
 
   PlannedStage planned_;
   int first_segment_ = 0, first_unit_ = 0;
+  Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;
   Tensor rotary_table_;
@@ -76,12 +89,12 @@ class StageRuntime {
   std::vector<std::vector<ParameterPlace>> places_;  // by segment, by parameter
 
   // The step in progress.
-  const StepBatch* batch_ = nullptr;
+  StepBatch batch_;
   double loss_factor_ = 0.0;
-  StepReport* report_ = nullptr;
-  std::map<int, Tensor> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
+  StepReport report_;
+  std::map<int, Flowing> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
   std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  std::map<int, Tensor> sent_;  // by peer: the last message, kept until the peer has it
+  std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it
 };
 
 }  // namespace weft

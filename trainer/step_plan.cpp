@@ -134,6 +134,7 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   planned.boundary = {config.precision.compute,
                       config.microbatch_tokens() / (config.parallelism.context * config.parallelism.tensor),
                       config.model.hidden_size};
+  planned.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;
   planned.rotary.heads.head_dim = config.model.head_dim;
   planned.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
   planned.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);

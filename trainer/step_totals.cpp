@@ -1,5 +1,6 @@
 #include "trainer/step_totals.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "parallel/mesh/mesh.h"
@@ -11,19 +12,25 @@ constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrie
 // Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
 constexpr std::size_t group_count = all_groups.size();
 
-// Where each measurement lies in the vector.
+// Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already summed.
 struct Places {
   std::size_t blocks, experts, ranks;
 
-  std::size_t loss() const { return 0; }
-  std::size_t allocations() const { return 1; }
-  std::size_t block(std::size_t b) const { return 2 + b * (2 + experts); }  // auxiliary, z, then tokens by expert
+  static constexpr std::size_t loss = 0;
+  std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
+  std::size_t allocations() const { return block(blocks); }                 // the first that the host brings
   std::size_t communication(std::size_t group, std::size_t op) const {
-    return block(blocks) + 2 * (group * operations + op);  // count, bytes
+    return allocations() + 1 + 2 * (group * operations + op);  // count, bytes
   }
   std::size_t memory(std::size_t rank) const { return communication(group_count, 0) + rank * bucket_count; }
-  std::size_t size() const { return memory(ranks); }
+  std::size_t summed() const { return memory(ranks); }
+  std::size_t gradient_square_sum() const { return summed(); }
+  std::size_t size() const { return summed() + 1; }
 };
+
+std::int64_t as_size(std::size_t n) {
+  return static_cast<std::int64_t>(n);
+}
 
 std::size_t group_index(const std::string& name) {
   for (std::size_t g = 0; g < group_count; ++g) {
@@ -34,39 +41,58 @@ std::size_t group_index(const std::string& name) {
 
 }  // namespace
 
-StepTotals total_over_ranks(Communicator& world, MemoryLedger& ledger, const RankMeasurements& own,
-                            std::size_t num_experts) {
-  const Places at{own.report.moe.size(), num_experts, static_cast<std::size_t>(world.size())};
-  Tensor buffer = ledger.allocate(Bucket::workspace, DType::float64, static_cast<std::int64_t>(at.size()), 1);
-  const std::span<double> values = buffer.as<double>();
-  std::fill(values.begin(), values.end(), 0.0);
+StepSums::StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std::size_t num_experts, std::size_t ranks)
+    : blocks_(blocks),
+      experts_(num_experts),
+      ranks_(ranks),
+      stream_(stream),
+      sums_(ledger.allocate(Bucket::workspace, DType::float64, as_size(Places{blocks, num_experts, ranks}.size()), 1)),
+      own_(stream.device(), DType::float64,
+           as_size(Places{blocks, num_experts, ranks}.summed() - Places{blocks, num_experts, ranks}.allocations())),
+      totals_(stream.device(), DType::float64, sums_.rows()) {}
 
-  values[at.loss()] = own.report.loss_sum;
-  values[at.allocations()] = static_cast<double>(own.system_allocations);
-  for (std::size_t b = 0; b < at.blocks; ++b) {
-    const MoeReport& moe = own.report.moe[b];
-    values[at.block(b)] = moe.auxiliary_loss;
-    values[at.block(b) + 1] = moe.z_loss;
-    for (std::size_t e = 0; e < moe.expert_tokens.size(); ++e) {
-      values[at.block(b) + 2 + e] = static_cast<double>(moe.expert_tokens[e]);
-    }
-  }
+void StepSums::begin_step() {
+  fill(stream_, sums_, 0.0f);
+}
+
+StepReport StepSums::report() {
+  const std::int64_t size = StepReport::size(as_size(blocks_), as_size(experts_));
+  return StepReport(sums_.view().rows_from(0, size), as_size(experts_));
+}
+
+TensorView StepSums::gradient_square_sum() {
+  return sums_.view().rows_from(as_size(Places{blocks_, experts_, ranks_}.gradient_square_sum()), 1);
+}
+
+StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
+  const Places at{blocks_, experts_, ranks_};
+  const std::span<double> brought = own_.as<double>();
+  const auto bring = [&](std::size_t place, std::int64_t value) {
+    brought[place - at.allocations()] = static_cast<double>(value);
+  };
+  std::ranges::fill(brought, 0.0);
+  bring(at.allocations(), own.system_allocations);
   for (const auto& [key, count] : own.communication) {
     const std::size_t place = at.communication(group_index(key.group), static_cast<std::size_t>(key.op));
-    values[place] = static_cast<double>(count.count);
-    values[place + 1] = static_cast<double>(count.bytes);
+    bring(place, count.count);
+    bring(place + 1, count.bytes);
   }
   for (std::size_t b = 0; b < bucket_count; ++b) {
-    values[at.memory(static_cast<std::size_t>(world.rank())) + b] = static_cast<double>(own.at_peak.bytes[b]);
+    bring(at.memory(static_cast<std::size_t>(world.rank())) + b, own.at_peak.bytes[b]);
   }
-  world.all_reduce(buffer);
+  own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
+  world.all_reduce(sums_.view().rows_from(0, as_size(at.summed())));
+  totals_.download(stream_, sums_);
+  totals_.finish();
 
+  const std::span<const double> values = totals_.as<double>();
   StepTotals totals;
-  totals.loss_sum = values[at.loss()];
+  totals.loss_sum = values[Places::loss];
+  totals.gradient_square_sum = values[at.gradient_square_sum()];
   totals.system_allocations = std::llround(values[at.allocations()]);
-  for (std::size_t b = 0; b < at.blocks; ++b) {
-    MoeReport moe{values[at.block(b)], values[at.block(b) + 1], {}};
-    for (std::size_t e = 0; e < at.experts; ++e) {
+  for (std::size_t b = 0; b < blocks_; ++b) {
+    MoeTotals moe{values[at.block(b)], values[at.block(b) + 1], {}};
+    for (std::size_t e = 0; e < experts_; ++e) {
       moe.expert_tokens.push_back(std::llround(values[at.block(b) + 2 + e]));
     }
     totals.moe.push_back(std::move(moe));
@@ -79,7 +105,7 @@ StepTotals total_over_ranks(Communicator& world, MemoryLedger& ledger, const Ran
           std::llround(values[place]), std::llround(values[place + 1])};
     }
   }
-  for (std::size_t r = 0; r < at.ranks; ++r) {
+  for (std::size_t r = 0; r < ranks_; ++r) {
     BucketBytes bytes;
     for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] = std::llround(values[at.memory(r) + b]);
     totals.at_peak_of_rank.push_back(bytes);

@@ -1,31 +1,56 @@
-// One all-reduce that makes every rank's measurements of a step everybody's: loss, auxiliary losses, expert load,
-// communication counts and the memory of each rank travel as one vector of doubles (exact for counts below 2^53).
+// What a step measured, on its way to everybody: losses, auxiliary losses and expert load, which kernels add up in device
+// memory, and communication counts and memory of each rank, which the host knows, travel as one vector of float64 (exact
+// for counts below 2^53) in one all-reduce. It is the only place of a step where the host waits for the device.
 #pragma once
 
 #include "layers/segment.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/runtime/staging.h"
 #include "trainer/metrics.h"
 
 namespace weft {
 
-// What one rank brings.
+// What one rank's host brings.
 struct RankMeasurements {
-  const StepReport& report;
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
   std::int64_t system_allocations = 0;
 };
 
+struct MoeTotals {
+  double auxiliary_loss = 0.0, z_loss = 0.0;
+  std::vector<std::int64_t> expert_tokens;  // choices by expert
+};
+
 struct StepTotals {
   double loss_sum = 0.0;
-  std::vector<MoeReport> moe;           // by block
+  double gradient_square_sum = 0.0;
+  std::vector<MoeTotals> moe;           // by block
   CommunicationCounters communication;  // summed over ranks
   std::vector<BucketBytes> at_peak_of_rank;
   std::int64_t system_allocations = 0;
 };
 
-// Collective over the world. `num_experts` is 0 for a dense model.
-StepTotals total_over_ranks(Communicator& world, MemoryLedger& ledger, const RankMeasurements& own,
-                            std::size_t num_experts);
+// The vector of one rank, kept for the whole run. Its work is queued on `stream`.
+class StepSums {
+ public:
+  // `num_experts` is 0 for a dense model. Stream and ledger outlive the sums.
+  StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std::size_t num_experts, std::size_t ranks);
+
+  void begin_step();
+  // Where kernels add.
+  StepReport report();
+  // [1, 1] float64: the squared norm of the whole gradient, once it has been summed over the world.
+  TensorView gradient_square_sum();
+
+  // Collective over the world, whose communicator works on the same stream. Blocks until the totals are here.
+  StepTotals total(Communicator& world, const RankMeasurements& own);
+
+ private:
+  std::size_t blocks_, experts_, ranks_;
+  Stream& stream_;
+  Tensor sums_;
+  Staging own_, totals_;
+};
 
 }  // namespace weft

@@ -11,7 +11,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer) {
   TrainResult result;
   result.predicted.resize(static_cast<std::size_t>(mesh.world()));
   run_local_ranks(mesh.world(), [&](Communicator& world) {
-    RankRun run(config, mesh, data, world);
+    const std::unique_ptr<Backend> backend = make_cpu_backend();
+    RankRun run(config, mesh, data, *backend, world);
     // Each rank writes its own element; nobody reads before all have ended.
     result.predicted[static_cast<std::size_t>(world.rank())] = run.predicted().bytes;
     if (observer.before_first_step) observer.before_first_step(run);

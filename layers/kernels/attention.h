@@ -14,6 +14,8 @@
 namespace weft {
 
 using QueryRuns = std::span<const Range>;
+// Of one sequence.
+std::int64_t query_rows(QueryRuns runs);
 
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
                        ConstTensorView kv, TensorView out, TensorView log_sum_exp);
@@ -23,10 +25,9 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv);
 
-// All queries, one fused matrix.
-void attention_forward(KernelContext& context, const HeadShape& heads, ConstTensorView qkv, TensorView out,
-                       TensorView log_sum_exp);
-void attention_backward(KernelContext& context, const HeadShape& heads, ConstTensorView dout, ConstTensorView qkv,
-                        ConstTensorView out, ConstTensorView log_sum_exp, TensorView dqkv);
+struct AttentionKernels {
+  decltype(&attention_forward) forward;
+  decltype(&attention_backward) backward;
+};
 
 }  // namespace weft

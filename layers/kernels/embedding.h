@@ -1,18 +1,21 @@
 // Lookup in the rows [row_begin, row_begin + table.rows()) of a vocabulary. Ids outside this shard give zero rows and
-// no gradient: the sum over the shards is the whole lookup.
+// no gradient: the sum over the shards is the whole lookup. ids [tokens, 1] int32.
 #pragma once
-
-#include <span>
 
 #include "layers/kernels/context.h"
 
 namespace weft {
 
 // table [rows, hidden]; y [tokens, hidden] in the table's dtype.
-void embedding_forward(KernelContext& context, std::span<const std::int32_t> ids, ConstTensorView table,
+void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table,
                        std::int64_t row_begin, TensorView y);
 // dtable [rows, hidden] float32, added to in token order.
-void embedding_backward(KernelContext& context, std::span<const std::int32_t> ids, ConstTensorView dy,
+void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy,
                         std::int64_t row_begin, TensorView dtable);
+
+struct EmbeddingKernels {
+  decltype(&embedding_forward) forward;
+  decltype(&embedding_backward) backward;
+};
 
 }  // namespace weft

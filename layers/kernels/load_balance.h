@@ -22,15 +22,23 @@ struct TokenSlice {
 // makes them whole.
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums);
-// From whole statistics: the sum over sequences of E / (K S^2) * sum over e of score_sums[e] * counts[e], which is one
-// a sequence when routing is uniform (Fedus et al. 2021, Switch Transformers).
-double auxiliary_loss(ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
-                      std::int64_t sequence_length);
+// From whole statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of
+// score_sums[e] * counts[e], which is one a sequence when routing is uniform (Fedus et al. 2021, Switch Transformers).
+void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                    std::int64_t sequence_length, double factor, TensorView loss);
 // dscores [T, E] += factor * gradient of auxiliary_loss, for the tokens of this slice. `counts` is whole and constant.
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
 
-// The sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE); dlogits [T, E] += factor * its gradient.
-double z_loss(KernelContext& context, ConstTensorView logits, float factor, TensorView dlogits);
+// loss [1, 1] float64 += factor * the sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE); dlogits [T, E]
+// += the gradient of that.
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss);
+
+struct LoadBalanceKernels {
+  decltype(&expert_statistics) statistics;
+  decltype(&weft::auxiliary_loss) auxiliary_loss;
+  decltype(&weft::auxiliary_loss_backward) auxiliary_loss_backward;
+  decltype(&weft::z_loss) z_loss;
+};
 
 }  // namespace weft

@@ -16,4 +16,10 @@ void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTe
 void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
                               ConstTensorView inverse_rms, TensorView dweight);
 
+struct RmsNormKernels {
+  decltype(&rms_norm_forward) forward;
+  decltype(&rms_norm_backward_input) backward_input;
+  decltype(&rms_norm_backward_weight) backward_weight;
+};
+
 }  // namespace weft

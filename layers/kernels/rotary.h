@@ -6,6 +6,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "layers/kernels/context.h"
 #include "parallel/runtime/range.h"
@@ -25,15 +26,13 @@ struct RotaryOptions {
   HeadShape heads;
   double theta = 10000.0;
   float eps = 1e-6f;
-  // What rotary_table wrote, once for all calls.
+  // What rotary_table gave, once for all calls.
   ConstTensorView table;
 };
 
-// table [sequence_length, head_dim] float32: in row p the head_dim / 2 cosines of the angles at position p, then the
-// sines. Angles are computed in double. `options.table` is not read.
-void rotary_table(const RotaryOptions& options, TensorView table);
-// The same for a rank that holds only some positions of each sequence: row p stands at the p-th position of `runs`.
-void rotary_table(const RotaryOptions& options, std::span<const Range> runs, TensorView table);
+// What `options.table` holds, [positions of `runs`, head_dim] float32 in host memory: row p stands at the p-th position
+// of `runs` and has the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
+std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Range> runs);
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
@@ -42,5 +41,10 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm);
+
+struct RotaryKernels {
+  decltype(&rotary_forward) forward;
+  decltype(&rotary_backward) backward;
+};
 
 }  // namespace weft

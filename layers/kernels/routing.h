@@ -18,9 +18,11 @@ void route_forward(KernelContext& context, ConstTensorView logits, Scoring scori
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits);
 
-// Stable sort of the T*K choices by expert. counts[e]: choices of expert e. slots [T, K] int32: the position of choice
-// (t, k) in expert-major order, token order inside an expert.
-void sort_by_expert(KernelContext& context, ConstTensorView indices, std::span<std::int64_t> counts, TensorView slots);
+// Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the position
+// of choice (t, k) in expert-major order, token order inside an expert.
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
+// totals [E, 1] float64 += counts [E, 1] int32.
+void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
 // permuted [T*K, hidden]: row slots[t, k] = x[t]. float32 or bfloat16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
@@ -33,5 +35,16 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
 // Moves row blocks: block b of `counts[b]` rows begins at from[b] in source and at to[b] in destination.
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination);
+
+struct RoutingKernels {
+  decltype(&route_forward) forward;
+  decltype(&route_backward) backward;
+  decltype(&weft::sort_by_expert) sort_by_expert;
+  decltype(&weft::add_counts) add_counts;
+  decltype(&weft::permute_rows) permute_rows;
+  decltype(&weft::unpermute_rows) unpermute_rows;
+  decltype(&weft::unpermute_rows_backward) unpermute_rows_backward;
+  decltype(&weft::move_blocks) move_blocks;
+};
 
 }  // namespace weft

@@ -10,4 +10,9 @@ void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView 
 // dgate_up may be the same tensor as gate_up.
 void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up);
 
+struct SwigluKernels {
+  decltype(&swiglu_forward) forward;
+  decltype(&swiglu_backward) backward;
+};
+
 }  // namespace weft

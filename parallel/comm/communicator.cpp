@@ -151,9 +151,9 @@ void Communicator::flush() {
   do_flush();
 }
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key, const std::string& name) {
+std::unique_ptr<Communicator> Communicator::split(int color, int key, const std::string& name, Stream& stream) {
   const PhaseClock::Scope scope(clock_, Phase::communication);
-  return do_split(color, key, name);
+  return do_split(color, key, name, stream);
 }
 
 }  // namespace weft

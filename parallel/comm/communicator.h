@@ -1,6 +1,8 @@
 // How the ranks of a group exchange tensors. Public calls check sizes and dtypes, count (counters.h) and then ask the
 // backend. One communicator belongs to one rank, one group and one lane (its stream); calls of a group must be made in
-// the same order by all its ranks. Reductions add in rank order, so the same parts give the same bits everywhere.
+// the same order by all its ranks. Every call queues its work on the stream: it reads what was queued there before, and
+// what is queued there afterwards may read the result and overwrite the input. Reductions add in rank order where the
+// backend can promise it (the local one does), so the same parts give the same bits everywhere.
 //
 // Errors: a mismatch between ranks, a peer that failed, or a wait longer than the watchdog allows throws Error on every
 // rank of the world, naming group, operation and peers.
@@ -13,22 +15,21 @@
 #include <vector>
 
 #include "parallel/comm/counters.h"
+#include "parallel/runtime/device.h"
 #include "parallel/runtime/phase_clock.h"
 #include "parallel/runtime/range.h"
 #include "parallel/runtime/tensor.h"
 
 namespace weft {
 
-enum class Reduce : std::uint8_t { sum, max };
-
 // The elements that belong to rank `rank` of a tensor of `total` elements, cut by `counts` or, without them, evenly.
 Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank);
 
 class Communicator {
  public:
-  // `counters` and `clock` belong to the rank and outlive the communicator.
-  Communicator(std::string group, int rank, int size, CommunicationCounters& counters, PhaseClock& clock)
-      : group_(std::move(group)), rank_(rank), size_(size), counters_(counters), clock_(clock) {}
+  // `stream`, `counters` and `clock` belong to the rank and outlive the communicator.
+  Communicator(std::string group, int rank, int size, Stream& stream, CommunicationCounters& counters, PhaseClock& clock)
+      : group_(std::move(group)), rank_(rank), size_(size), stream_(stream), counters_(counters), clock_(clock) {}
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -36,6 +37,7 @@ class Communicator {
   const std::string& group() const { return group_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  Stream& stream() const { return stream_; }
   // The rank's own, shared by all its communicators.
   CommunicationCounters& counters() { return counters_; }
   PhaseClock& clock() { return clock_; }
@@ -56,15 +58,20 @@ class Communicator {
   void barrier();
 
   // Hands `data` to rank `peer`. Returns without waiting for it, but only once the previous send to that peer on this
-  // communicator has been received; `data` must stay unchanged until the next send to the peer or flush().
+  // communicator has been received; `data` must stay unchanged until the next send to the peer or flush(), and then
+  // until what was queued on the stream up to there is done.
   void send(ConstTensorView data, int peer);
   // Waits for the peer's send; messages between two ranks arrive in order. Sizes and dtypes must agree.
   void receive(TensorView data, int peer);
   // Waits until everything sent has been received.
   void flush();
 
-  // Collective over this group: ranks with equal `color` form a new group named `name`, ordered by `key`.
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name);
+  // Collective over this group: ranks with equal `color` form a new group named `name`, ordered by `key`, whose work is
+  // queued on `stream`.
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name, Stream& stream);
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) {
+    return split(color, key, name, stream_);
+  }
 
  protected:
   virtual void do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) = 0;
@@ -77,7 +84,7 @@ class Communicator {
   virtual void do_send(ConstTensorView data, int peer) = 0;
   virtual void do_receive(TensorView data, int peer) = 0;
   virtual void do_flush() = 0;
-  virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) = 0;
+  virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) = 0;
 
  private:
   void count(CollectiveOp op, std::int64_t bytes);
@@ -85,6 +92,7 @@ class Communicator {
   std::string group_;
   int rank_;
   int size_;
+  Stream& stream_;
   CommunicationCounters& counters_;
   PhaseClock& clock_;
 };

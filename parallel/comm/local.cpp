@@ -14,7 +14,7 @@ void run_rank(const std::shared_ptr<LocalGroup>& world, int rank, const LocalRan
   LocalRun& run = world->run();
   try {
     LocalRankState state;
-    LocalCommunicator communicator(world, rank, state);
+    LocalCommunicator communicator(world, rank, *state.host_stream, state);
     rank_main(communicator);
   } catch (const Error& error) {
     return run.fail_with(rank, error.kind(), error.what());

@@ -1,18 +1,13 @@
 // The collectives of LocalCommunicator: each rank reads its peers' buffers directly.
 #include <algorithm>
-#include <cstring>
 
 #include "parallel/comm/local_communicator.h"
-#include "parallel/comm/local_reduce.h"
 
 namespace weft {
-namespace {
 
-void copy(const std::byte* from, std::byte* to, std::int64_t bytes) {
-  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+void LocalCommunicator::copy(const std::byte* from, std::byte* to, std::int64_t bytes) {
+  if (bytes > 0 && from != to) stream().device().copy(stream(), from, to, bytes);
 }
-
-}  // namespace
 
 void LocalCommunicator::do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
   const Arrival arrival{.operation = name_of(CollectiveOp::all_gather),
@@ -44,7 +39,7 @@ void LocalCommunicator::do_reduce_scatter(ConstTensorView input, TensorView outp
   for (int peer = 0; peer < size(); ++peer) inputs.push_back(shared_->arrival(peer, meeting).input);
   std::byte* const outputs[] = {output.data()};
   const Range own = part_of_rank(counts, input.size(), size(), rank());
-  reduce_elements(input.dtype(), Reduce::sum, inputs, own.begin, own.count, outputs);
+  reduce_elements(stream(), input.dtype(), Reduce::sum, inputs, own.begin, own.count, outputs);
   part(arrival);
 }
 
@@ -71,7 +66,7 @@ void LocalCommunicator::do_all_reduce(TensorView data, Reduce reduce) {
       inputs.push_back(buffer);
       outputs.push_back(buffer + begin * size_of(data.dtype()));
     }
-    reduce_elements(data.dtype(), reduce, inputs, begin, count, outputs);
+    reduce_elements(stream(), data.dtype(), reduce, inputs, begin, count, outputs);
   }
   part(arrival);
 }

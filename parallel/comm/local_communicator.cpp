@@ -4,8 +4,8 @@
 
 namespace weft {
 
-LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, LocalRankState& state)
-    : Communicator(group->name(), rank, group->size(), state.counters, state.clock),
+LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, Stream& stream, LocalRankState& state)
+    : Communicator(group->name(), rank, group->size(), stream, state.counters, state.clock),
       shared_(std::move(group)),
       state_(state) {
   state_.communicators.push_back(this);
@@ -38,7 +38,8 @@ void LocalCommunicator::stop(const std::string& text) {
   throw Error(ErrorKind::failure, text);
 }
 
-std::uint32_t LocalCommunicator::meet(const Arrival& arrival) {
+std::uint32_t LocalCommunicator::meet(Arrival arrival) {
+  arrival.fence = stream().record();
   const auto begin = Clock::now();
   // Do not start what cannot end well: peers that need nothing from the failed rank would go on for long.
   if (shared_->run().failed()) stop(*hopeless(begin, describe(arrival), {}));
@@ -56,16 +57,26 @@ std::uint32_t LocalCommunicator::meet(const Arrival& arrival) {
     part(arrival);
     stop(*text);
   }
+  wait_for_peers(*meeting);
   return *meeting;
 }
 
-void LocalCommunicator::part(const Arrival& arrival) {
+void LocalCommunicator::part(Arrival arrival) {
+  arrival.fence = stream().record();
   const auto meeting = shared_->arrive(rank(), arrival);
   while (!shared_->barrier().wait(*meeting)) {
   }
+  wait_for_peers(*meeting);
 }
 
-std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, const std::string& name) {
+void LocalCommunicator::wait_for_peers(std::uint32_t meeting) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) stream().wait(shared_->arrival(peer, meeting).fence);
+  }
+}
+
+std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, const std::string& name,
+                                                          Stream& stream) {
   const Arrival arrival{.operation = split_operation, .color = color, .key = key, .name = name};
   const std::uint32_t meeting = meet(arrival);
   std::vector<int> members;
@@ -82,7 +93,7 @@ std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, co
   // Without the name: a rank leaves this meeting while others still compare.
   meet({.operation = split_operation});
   const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
-  return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), state_);
+  return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), stream, state_);
 }
 
 }  // namespace weft

@@ -1,7 +1,8 @@
 // One rank's end of a group of threads.
 //
-// A collective is a meeting (all have come and agree), then every rank reads its peers' buffers and nothing can fail,
-// then a second meeting after which buffers may change again. Only the first meeting can be given up: a rank that ends
+// A collective is a meeting (all have come and agree), then every rank queues work that reads its peers' buffers and
+// nothing can fail, then a second meeting after which buffers may change again. Threads meet on the host; their streams
+// wait for each other's fences, so where streams run behind the host (several ranks on one GPU) nobody waits for them. Only the first meeting can be given up: a rank that ends
 // while a peer reads its buffers would pull them away.
 #pragma once
 
@@ -19,6 +20,9 @@ class LocalCommunicator;
 
 // What all communicators of one rank share. Belongs to the rank's thread.
 struct LocalRankState {
+  // Where the world communicator's work is queued: tensors in host memory.
+  std::unique_ptr<Device> host = make_cpu_device();
+  std::unique_ptr<Stream> host_stream = host->create_stream("host");
   CommunicationCounters counters;
   PhaseClock clock;
   std::vector<LocalCommunicator*> communicators;
@@ -26,7 +30,7 @@ struct LocalRankState {
 
 class LocalCommunicator final : public Communicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, LocalRankState& state);
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank, Stream& stream, LocalRankState& state);
   ~LocalCommunicator() override;
 
  protected:
@@ -40,15 +44,19 @@ class LocalCommunicator final : public Communicator {
   void do_send(ConstTensorView data, int peer) override;
   void do_receive(TensorView data, int peer) override;
   void do_flush() override;
-  std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) override;
+  std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Returns when all ranks have come to this call; throws when they disagree or will not come. Returns the meeting.
-  std::uint32_t meet(const Arrival& arrival);
-  // Returns when all ranks have read what they need. Nothing ends this wait, and nothing has to.
-  void part(const Arrival& arrival);
+  // Returns when all ranks have come to this call; throws when they disagree or will not come. Returns the meeting. Work
+  // queued from then on may read the peers' buffers.
+  std::uint32_t meet(Arrival arrival);
+  // Returns when all ranks have queued their reads. Work queued from then on comes after all of them. Nothing ends this
+  // wait, and nothing has to.
+  void part(Arrival arrival);
+  void wait_for_peers(std::uint32_t meeting);
+  void copy(const std::byte* from, std::byte* to, std::int64_t bytes);
   // Waits until the peer has received the last message; `operation` names the call in errors.
   void wait_until_received(int peer, const char* operation);
   // Why a wait that began at `begin` for these ranks is hopeless, if it is.

@@ -35,6 +35,7 @@ struct Arrival {
   std::span<const std::int64_t> receive_counts = {};
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  Fence fence = nullptr;  // when the buffers may be read; on parting, when this rank has read its peers'
   int color = 0, key = 0;
   std::string_view name = {};
 };
@@ -45,6 +46,9 @@ struct LocalChannel {
   WaitWord state;
   // Written by the sender while empty, read by the receiver while reading.
   ConstTensorView message;
+  Fence sent;  // when the message may be read
+  // Written by the receiver before `empty`: when the message has been read.
+  Fence received;
   std::string refusal;  // why both sides stop; written by the receiver before `refused`
 };
 

@@ -1,6 +1,4 @@
 // Messages between two ranks: the sender leaves a view in the channel, the receiver reads the storage behind it.
-#include <cstring>
-
 #include "parallel/comm/local_communicator.h"
 
 namespace weft {
@@ -17,7 +15,7 @@ void LocalCommunicator::wait_until_received(int peer, const char* operation) {
   const auto begin = Clock::now();
   while (true) {
     const std::uint32_t state = channel.state.load();
-    if (state == LocalChannel::empty) return;
+    if (state == LocalChannel::empty) return stream().wait(channel.received);
     if (state == LocalChannel::refused) stop(channel.refusal);
     if (channel.state.wait_while(state, shared_->run().wait_style())) continue;
     if (const auto reason = hopeless(begin, fmt::format("{} to {}", operation, shared_->name_of_rank(peer)), {peer})) {
@@ -32,6 +30,7 @@ void LocalCommunicator::do_send(ConstTensorView data, int peer) {
   wait_until_received(peer, "send");
   LocalChannel& channel = shared_->channel(rank(), peer);
   channel.message = data;
+  channel.sent = stream().record();
   channel.state.store(LocalChannel::full);
 }
 
@@ -60,7 +59,9 @@ void LocalCommunicator::do_receive(TensorView data, int peer) {
     channel.state.store(LocalChannel::refused);
     stop(text);
   }
-  if (!data.empty()) std::memcpy(data.data(), message.data(), static_cast<std::size_t>(data.bytes()));
+  stream().wait(channel.sent);
+  if (!data.empty()) stream().device().copy(stream(), message.data(), data.data(), data.bytes());
+  channel.received = stream().record();
   channel.state.store(LocalChannel::empty);
 }
 

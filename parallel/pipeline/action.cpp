@@ -38,22 +38,9 @@ Lane lane_of(Op op) {
   // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
   if (op == Op::unshard || op == Op::reshard) return Lane::gather;
   if (op == Op::reduce_gradient) return Lane::reduce;
-  if (is_send(op) || is_receive(op)) return Lane::transfer;
+  if (op == Op::send_forward || op == Op::receive_forward) return Lane::transfer_forward;
+  if (op == Op::send_backward || op == Op::receive_backward) return Lane::transfer_backward;
   return Lane::compute;
-}
-
-std::string_view name_of(Lane lane) {
-  switch (lane) {
-    case Lane::compute:
-      return "compute";
-    case Lane::gather:
-      return "gather";
-    case Lane::reduce:
-      return "reduce";
-    case Lane::transfer:
-      return "transfer";
-  }
-  return "?";
 }
 
 }  // namespace weft

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "parallel/runtime/lane.h"
+
 namespace weft {
 
 enum class Op : std::uint8_t {
@@ -35,10 +37,8 @@ constexpr bool reads_parameters(Op op) { return is_compute(op) && op != Op::back
 constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
 constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
 
-// Which queue of a rank an action runs on. Gathers and reductions have their own, so neither waits for the other.
-enum class Lane : std::uint8_t { compute, gather, reduce, transfer };
+// Which queue of a rank an action runs on.
 Lane lane_of(Op op);
-std::string_view name_of(Lane lane);
 
 struct Action {
   Op op = Op::forward;

@@ -1,111 +1,76 @@
+// Checks what holds on every device, then asks the stream's own.
 #include "parallel/runtime/elementwise.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "parallel/runtime/multiversion.h"
+#include "parallel/runtime/device.h"
 
 namespace weft {
 namespace {
 
-WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(to[i], from[i]);
+const ElementwiseKernels& kernels(Stream& stream) {
+  return stream.device().elementwise();
 }
-WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
-}
-
-template <typename From, typename To>
-WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(to[i]) + static_cast<float>(from[i]));
-}
-WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) {
-  add_loop(from, to, count);
-}
-WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) {
-  add_loop(from, to, count);
-}
-WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int64_t count) {
-  add_loop(from, to, count);
-}
-
-WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
-}
-
-// Eight partial sums, so that the order of additions does not depend on the width of the machine's vectors.
-WEFT_MULTIVERSION double square_sum_loop(const float* data, std::int64_t count) {
-  double partial[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    for (int lane = 0; lane < 8; ++lane) partial[lane] += static_cast<double>(data[i + lane]) * data[i + lane];
-  }
-  double sum = 0;
-  for (double value : partial) sum += value;
-  for (; i < count; ++i) sum += static_cast<double>(data[i]) * data[i];
-  return sum;
-}
-
-// The exponent of a NaN or an infinity is all ones.
-WEFT_MULTIVERSION bool any_nonfinite(const float* data, std::int64_t count) {
-  std::uint32_t found = 0;
-#pragma omp simd reduction(| : found)
-  for (std::int64_t i = 0; i < count; ++i) {
-    found |= (std::bit_cast<std::uint32_t>(data[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-  }
-  return found != 0;
+bool narrow_or_wide(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16;
 }
 
 }  // namespace
 
-void cast(ConstTensorView source, TensorView destination) {
+void cast(Stream& stream, ConstTensorView source, TensorView destination) {
   require(source.size() == destination.size(), "a cast keeps the number of elements");
   if (source.empty()) return;
   if (source.dtype() == destination.dtype()) {
-    if (source.data() != destination.data()) std::memcpy(destination.data(), source.data(), source.bytes());
-  } else if (source.dtype() == DType::float32 && destination.dtype() == DType::bfloat16) {
-    cast_down(source.as<float>().data(), destination.as<bfloat16>().data(), source.size());
-  } else if (source.dtype() == DType::bfloat16 && destination.dtype() == DType::float32) {
-    cast_up(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
-  } else {
+    if (source.data() != destination.data()) {
+      stream.device().copy(stream, source.data(), destination.data(), source.bytes());
+    }
+    return;
+  }
+  if (!narrow_or_wide(source.dtype()) || !narrow_or_wide(destination.dtype())) {
     fail("no cast from {} to {}", name_of(source.dtype()), name_of(destination.dtype()));
   }
+  kernels(stream).cast(stream, source, destination);
 }
 
-void add(ConstTensorView source, TensorView destination) {
+void add(Stream& stream, ConstTensorView source, TensorView destination) {
   require(source.size() == destination.size(), "an addition keeps the number of elements");
-  if (source.empty()) return;
-  if (destination.dtype() == DType::bfloat16) {
-    add_bfloat16(source.as<bfloat16>().data(), destination.as<bfloat16>().data(), source.size());
-  } else if (source.dtype() == DType::bfloat16) {
-    add_mixed(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
-  } else {
-    add_float(source.as<float>().data(), destination.as<float>().data(), source.size());
-  }
+  require(source.dtype() == destination.dtype() || destination.dtype() == DType::float32,
+          "an addition does not narrow what is added");
+  if (!source.empty()) kernels(stream).add(stream, source, destination);
 }
 
-void scale(TensorView destination, float factor) {
-  scale_loop(destination.as<float>().data(), factor, destination.size());
+void scale(Stream& stream, TensorView destination, float factor) {
+  require(destination.dtype() == DType::float32, "float32 is scaled");
+  if (!destination.empty()) kernels(stream).scale(stream, destination, factor);
 }
 
-void fill(TensorView destination, float value) {
-  if (destination.dtype() == DType::bfloat16) {
-    std::ranges::fill(destination.as<bfloat16>(), bfloat16(value));
-  } else {
-    std::ranges::fill(destination.as<float>(), value);
-  }
+void fill(Stream& stream, TensorView destination, float value) {
+  if (!destination.empty()) kernels(stream).fill(stream, destination, value);
 }
 
-double square_sum(ConstTensorView source) {
-  return square_sum_loop(source.as<float>().data(), source.size());
+void square_sum(Stream& stream, ConstTensorView source, TensorView sum) {
+  require(source.dtype() == DType::float32 && sum.dtype() == DType::float64 && sum.size() == 1,
+          "squares of float32 are summed into one float64");
+  if (!source.empty()) kernels(stream).square_sum(stream, source, sum);
 }
 
-bool has_nonfinite(ConstTensorView source) {
-  return any_nonfinite(source.as<float>().data(), source.size());
+void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count) {
+  require(source.dtype() == DType::float32 && count.dtype() == DType::int32 && count.size() == 1,
+          "what is not finite in float32 is counted in one int32");
+  if (!source.empty()) kernels(stream).count_nonfinite(stream, source, count);
+}
+
+void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_column, TensorView destination,
+                  std::int64_t destination_column, std::int64_t columns) {
+  require(source.rows() == destination.rows() && source.dtype() == destination.dtype(), "columns of equal rows are copied");
+  require(source_column + columns <= source.columns() && destination_column + columns <= destination.columns(),
+          "copied columns lie inside both tensors");
+  if (source.rows() == 0 || columns == 0) return;
+  kernels(stream).copy_columns(stream, source, source_column, destination, destination_column, columns);
+}
+
+void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
+  require(inputs.size() >= 2, "a reduction has at least two inputs");
+  if (count > 0) kernels(stream).reduce_elements(stream, dtype, reduce, inputs, begin, count, outputs);
 }
 
 }  // namespace weft

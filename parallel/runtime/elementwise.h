@@ -1,21 +1,51 @@
-// Element-wise work that is not neural: conversion, accumulation, sums of squares. CPU versions run on the calling
-// thread at once. Sizes must agree; dtypes may be any of float32 and bfloat16 unless said otherwise.
+// Element-wise work that is not neural: conversion, accumulation, sums of squares, reductions over ranks. All of it is
+// queued on a stream and done by its device. Sizes must agree; dtypes may be any of float32 and bfloat16 unless said
+// otherwise.
 #pragma once
+
+#include <span>
 
 #include "parallel/runtime/tensor.h"
 
 namespace weft {
 
-// destination = source, converted to the destination's dtype (bfloat16 rounds to nearest even).
-void cast(ConstTensorView source, TensorView destination);
+class Stream;
+
+// destination = source, converted to the destination's dtype (bfloat16 rounds to nearest even); or, for equal dtypes of
+// any kind, copied.
+void cast(Stream& stream, ConstTensorView source, TensorView destination);
 // destination += source, computed in float32; both float32, both bfloat16, or bfloat16 into float32.
-void add(ConstTensorView source, TensorView destination);
+void add(Stream& stream, ConstTensorView source, TensorView destination);
 // destination *= factor. float32 only.
-void scale(TensorView destination, float factor);
-void fill(TensorView destination, float value);
-// Sum of squares of a float32 tensor in double, in an order of additions that depends on its size alone.
-double square_sum(ConstTensorView source);
-// Whether a float32 tensor holds a NaN or an infinity.
-bool has_nonfinite(ConstTensorView source);
+void scale(Stream& stream, TensorView destination, float factor);
+// Any dtype; integers take the value truncated.
+void fill(Stream& stream, TensorView destination, float value);
+// sum [1, 1] float64 += the sum of squares of a float32 tensor, in double, in an order of additions that depends on its
+// size alone.
+void square_sum(Stream& stream, ConstTensorView source, TensorView sum);
+// count [1, 1] int32 += how many elements of a float32 tensor are NaN or infinite.
+void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count);
+// Copies `columns` columns of every row, beginning at the given columns; equal dtypes and rows.
+void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_column, TensorView destination,
+                  std::int64_t destination_column, std::int64_t columns);
+
+enum class Reduce : std::uint8_t { sum, max };
+// Elements [begin, begin + count) of every input are combined, first to last, and the result is written to the start of
+// every output. An output may be that part of an input. At least two inputs; float32, bfloat16 (combined in float32,
+// rounded once), float64 and int32.
+void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs);
+
+// What a device brings to the functions above.
+struct ElementwiseKernels {
+  decltype(&weft::cast) cast;
+  decltype(&weft::add) add;
+  decltype(&weft::scale) scale;
+  decltype(&weft::fill) fill;
+  decltype(&weft::square_sum) square_sum;
+  decltype(&weft::count_nonfinite) count_nonfinite;
+  decltype(&weft::copy_columns) copy_columns;
+  decltype(&weft::reduce_elements) reduce_elements;
+};
 
 }  // namespace weft

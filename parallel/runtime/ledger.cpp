@@ -24,37 +24,23 @@ std::string_view name_of(Bucket bucket) {
 std::int64_t BucketBytes::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 
 Tensor::~Tensor() {
-  if (ledger_ != nullptr) ledger_->release(bucket_, view_.data(), view_.bytes(), capacity_);
+  if (ledger_ != nullptr) ledger_->release(*stream_, bucket_, view_.data(), view_.bytes(), capacity_);
 }
 
 void Tensor::swap(Tensor& other) noexcept {
   std::swap(ledger_, other.ledger_);
+  std::swap(stream_, other.stream_);
   std::swap(view_, other.view_);
   std::swap(bucket_, other.bucket_);
   std::swap(capacity_, other.capacity_);
 }
 
-MemoryLedger::~MemoryLedger() {
-  for (auto& [capacity, blocks] : free_blocks_) {
-    for (void* block : blocks) device_.release(block);
-  }
-}
-
-Tensor MemoryLedger::allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns,
-                              std::int64_t reserve_rows) {
+Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns,
+                                 std::int64_t reserve_rows) {
   require(rows >= 0 && columns >= 0, "sizes are not negative");
   const std::int64_t bytes = rows * columns * size_of(dtype);
   const std::int64_t capacity = std::max<std::int64_t>(64, std::max(rows, reserve_rows) * columns * size_of(dtype));
-
-  void* data = nullptr;
-  auto& blocks = free_blocks_[capacity];
-  if (!blocks.empty()) {
-    data = blocks.back();
-    blocks.pop_back();
-  } else {
-    data = device_.allocate(capacity);
-    ++system_allocations_;
-  }
+  void* data = device_.allocate(capacity, stream);
 
   live_[bucket] += bytes;
   peak_by_bucket_[bucket] = std::max(peak_by_bucket_[bucket], live_[bucket]);
@@ -62,15 +48,16 @@ Tensor MemoryLedger::allocate(Bucket bucket, DType dtype, std::int64_t rows, std
 
   Tensor tensor;
   tensor.ledger_ = this;
+  tensor.stream_ = &stream;
   tensor.view_ = TensorView(data, dtype, rows, columns);
   tensor.bucket_ = bucket;
   tensor.capacity_ = capacity;
   return tensor;
 }
 
-void MemoryLedger::release(Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity) {
+void MemoryLedger::release(Stream& stream, Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity) {
   live_[bucket] -= bytes;
-  free_blocks_[capacity].push_back(data);
+  device_.release(data, capacity, stream);
 }
 
 void MemoryLedger::reset_peak() {

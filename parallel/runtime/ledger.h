@@ -1,14 +1,13 @@
 // The memory of one rank: every tensor comes from here, under a bucket, so that what is live and what the peak was can
-// be told at any time, and compared with what the program predicted. Freed blocks are kept for reuse: from the third
-// step on a run asks the system for nothing (`system_allocations`). One ledger per rank; not thread-safe.
+// be told at any time, and compared with what the program predicted. The bytes are those of the program's order; where a
+// stream runs later than the host asks, its device holds a block until the work queued before its release is done. One
+// ledger per rank; not thread-safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "parallel/runtime/device.h"
 #include "parallel/runtime/tensor.h"
@@ -71,12 +70,16 @@ class Tensor {
     return ConstTensorView(view_).as<T>();
   }
   void reset() { Tensor().swap(*this); }
+  // Orders the release after the work queued on `stream` until then, rather than on the stream the storage was allocated
+  // for. The stream outlives the tensor.
+  void release_on(Stream& stream) { stream_ = &stream; }
 
  private:
   friend class MemoryLedger;
   void swap(Tensor& other) noexcept;
 
   MemoryLedger* ledger_ = nullptr;
+  Stream* stream_ = nullptr;
   TensorView view_;
   Bucket bucket_ = Bucket::workspace;
   std::int64_t capacity_ = 0;
@@ -84,14 +87,19 @@ class Tensor {
 
 class MemoryLedger {
  public:
-  explicit MemoryLedger(Device& device) : device_(device) {}
-  ~MemoryLedger();
+  // Tensors are first used on `stream` unless an allocation says otherwise. Device and stream outlive the ledger.
+  MemoryLedger(Device& device, Stream& stream) : device_(device), stream_(stream) {}
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
   // Contents are undefined. `reserve_rows` keeps the block large enough for that many rows while only `rows` are
   // counted: a tensor whose size varies from step to step (routed tokens) then always fits the block it had before.
-  Tensor allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t reserve_rows = 0);
+  Tensor allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t reserve_rows = 0) {
+    return allocate_on(stream_, bucket, dtype, rows, columns, reserve_rows);
+  }
+  // For first use on `stream`, which need not wait for what is queued on the others.
+  Tensor allocate_on(Stream& stream, Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns,
+                     std::int64_t reserve_rows = 0);
 
   const BucketBytes& live() const { return live_; }
   // Bytes by bucket at the instant when their sum was largest since the last reset.
@@ -99,17 +107,14 @@ class MemoryLedger {
   // The largest each bucket has been since the last reset, each at its own instant.
   const BucketBytes& peak_by_bucket() const { return peak_by_bucket_; }
   void reset_peak();
-  // How often the system was asked for memory since the ledger exists.
-  std::int64_t system_allocations() const { return system_allocations_; }
 
  private:
   friend class Tensor;
-  void release(Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity);
+  void release(Stream& stream, Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity);
 
   Device& device_;
+  Stream& stream_;
   BucketBytes live_, at_peak_, peak_by_bucket_;
-  std::int64_t system_allocations_ = 0;
-  std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by capacity
 };
 
 }  // namespace weft

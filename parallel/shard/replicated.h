@@ -13,7 +13,8 @@ namespace weft {
 
 class ReplicatedParameters {
  public:
-  ReplicatedParameters(std::vector<ParameterSpec> parameters, Communicator& tokens, MemoryLedger& ledger);
+  // `tokens` works on the reduce lane. Everything handed in outlives the object.
+  ReplicatedParameters(std::vector<ParameterSpec> parameters, Communicator& tokens, Lanes& lanes, MemoryLedger& ledger);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ConstTensorView parameter(std::size_t index) const;
@@ -22,6 +23,8 @@ class ReplicatedParameters {
   // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the step.
   void reduce_gradient();
   void begin_step();
+  // As ShardUnit::nonfinite_parameter.
+  std::optional<std::string> nonfinite_parameter();
   std::vector<OwnedRows> owned_rows();
   static std::int64_t bytes(const std::vector<ParameterSpec>& parameters);
 
@@ -30,9 +33,11 @@ class ReplicatedParameters {
   std::vector<std::int64_t> offsets_;
   std::int64_t size_ = 0;
   Communicator& tokens_;
+  Stream &compute_, &reduce_lane_;
   MemoryLedger& ledger_;
   Tensor values_, gradient_;  // float32, live for the whole run
   Tensor pending_;            // float32, from the first weight gradient to the reduction
+  Tensor nonfinite_;          // int32, one a parameter
 };
 
 }  // namespace weft

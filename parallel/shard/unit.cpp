@@ -1,6 +1,7 @@
 #include "parallel/shard/unit.h"
 
 #include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/staging.h"
 
 namespace weft {
 
@@ -16,17 +17,21 @@ UnitBytes unit_bytes(const UnitLayout& layout, const UnitPrecision& precision, b
 }
 
 ShardUnit::ShardUnit(UnitLayout layout, const UnitPrecision& precision, bool reduced_once, const UnitGroups& groups,
-                     MemoryLedger& ledger)
+                     Lanes& lanes, MemoryLedger& ledger)
     : layout_(std::move(layout)),
       precision_(precision),
       reduced_once_(reduced_once),
       groups_(groups),
+      compute_(lanes[Lane::compute]),
+      gather_lane_(lanes[Lane::gather]),
+      reduce_lane_(lanes[Lane::reduce]),
       ledger_(ledger),
+      nonfinite_(ledger.allocate(Bucket::workspace, DType::int32, std::ssize(layout_.parameters), 1)),
       shard_(ledger.allocate(Bucket::sharded_parameters, DType::float32, layout_.shard_size, 1)),
       shard_gradient_(ledger.allocate(Bucket::sharded_gradients, DType::float32, layout_.shard_size, 1)) {
   require(layout_.shards == 1 || layout_.shards == groups.shard->size(), "a sharded unit has one shard per rank");
-  fill(shard_, 0.0f);
-  fill(shard_gradient_, 0.0f);
+  fill(compute_, shard_, 0.0f);
+  fill(compute_, shard_gradient_, 0.0f);
 }
 
 bool ShardUnit::computes_on_shard() const { return layout_.shards == 1 && precision_.compute == DType::float32; }
@@ -36,18 +41,27 @@ void ShardUnit::unshard() {
   require(!unsharded_, "unshard of a unit that is already unsharded");
   unsharded_ = true;
   if (computes_on_shard()) return;
-  unsharded_parameters_ =
-      ledger_.allocate(Bucket::unsharded_parameters, precision_.compute, layout_.unsharded_size(), 1);
+  unsharded_parameters_ = ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, precision_.compute,
+                                              layout_.unsharded_size(), 1);
   // The shard is converted straight into its own place: the gather needs no copy-in.
   const std::int64_t own = layout_.shards == 1 ? 0 : groups_.shard->rank();
   const TensorView part = unsharded_parameters_.view().rows_from(own * layout_.shard_size, layout_.shard_size);
-  cast(shard_, part);
-  if (layout_.shards > 1) groups_.shard->all_gather(part, unsharded_parameters_);
+  cast(gather_lane_, shard_, part);
+  if (layout_.shards > 1) groups_.gather->all_gather(part, unsharded_parameters_);
+  gathered_ = gather_lane_.record();
+}
+
+void ShardUnit::wait_until_unsharded() {
+  require(unsharded_, "compute waits for a unit that is being unsharded");
+  compute_.wait(std::exchange(gathered_, nullptr));
 }
 
 void ShardUnit::reshard() {
   require(unsharded_, "reshard of a unit that is not unsharded");
   unsharded_ = false;
+  if (!unsharded_parameters_.allocated()) return;
+  // The room goes to gathers that come after this point of the list, once compute is done with it.
+  gather_lane_.wait_for(compute_);
   unsharded_parameters_.reset();
 }
 
@@ -62,7 +76,7 @@ TensorView ShardUnit::gradient(std::size_t index) {
   if (!accumulates_in_shard() && !unsharded_gradient_.allocated()) {
     unsharded_gradient_ =
         ledger_.allocate(Bucket::unsharded_gradients, DType::float32, layout_.unsharded_size(), 1);
-    fill(unsharded_gradient_, 0.0f);
+    fill(compute_, unsharded_gradient_, 0.0f);
   }
   gradient_pending_ = true;
   const ParameterSpec& spec = layout_.parameters[index];
@@ -74,8 +88,11 @@ void ShardUnit::reduce_gradient() {
   require(gradient_pending_, "a reduction follows a weight gradient");
   gradient_pending_ = false;
   const TensorView gradient = accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  // Looked for here, before it spreads: after the reduction every rank has it and nobody knows whence.
-  if (has_nonfinite(gradient)) report_nonfinite(gradient);
+  reduce_lane_.wait_for(compute_);
+  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
+    count_nonfinite(reduce_lane_, gradient.rows_from(layout_.offsets[i], layout_.parameters[i].size()),
+                    nonfinite_.view().rows_from(static_cast<std::int64_t>(i), 1));
+  }
   // Other tensor ranks saw other tokens or heads: their parts of norm weights are summed first, while every rank still
   // has them at the same place (shards of different tensor ranks may cut differently when a vocabulary is uneven).
   if (groups_.tensor != nullptr && groups_.tensor->size() > 1) {
@@ -84,20 +101,20 @@ void ShardUnit::reduce_gradient() {
   if (precision_.reduction == DType::float32) {
     reduce_in(DType::float32, gradient);
   } else {
-    Tensor narrow = ledger_.allocate(Bucket::communication, precision_.reduction, gradient.rows(), 1);
-    cast(gradient, narrow);
+    Tensor narrow = ledger_.allocate_on(reduce_lane_, Bucket::communication, precision_.reduction, gradient.rows(), 1);
+    cast(reduce_lane_, gradient, narrow);
     reduce_in(precision_.reduction, narrow);
   }
+  unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
 }
 
-void ShardUnit::report_nonfinite(ConstTensorView gradient) const {
-  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
-    if (has_nonfinite(gradient.rows_from(layout_.offsets[i], layout_.parameters[i].size()))) {
-      fail("the gradient of {} holds a NaN or an infinity on this rank, before its reduction",
-           layout_.parameters[i].name);
-    }
+std::optional<std::string> ShardUnit::nonfinite_parameter() {
+  const std::vector<std::int32_t> counts = read<std::int32_t>(reduce_lane_, nonfinite_);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) return layout_.parameters[i].name;
   }
+  return std::nullopt;
 }
 
 // Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same order.
@@ -107,9 +124,9 @@ void ShardUnit::reduce_in(DType dtype, TensorView gradient) {
     groups_.replicate->all_reduce(gradient);
     if (gradient.data() == shard_gradient_.view().data()) return;
     if (accumulates_in_shard()) {
-      cast(gradient, shard_gradient_);
+      cast(reduce_lane_, gradient, shard_gradient_);
     } else {
-      add(gradient, shard_gradient_);
+      add(reduce_lane_, gradient, shard_gradient_);
     }
     return;
   }
@@ -118,19 +135,20 @@ void ShardUnit::reduce_in(DType dtype, TensorView gradient) {
     groups_.replicate->all_reduce(shard_gradient_);
     return;
   }
-  Tensor part = ledger_.allocate(Bucket::communication, dtype, layout_.shard_size, 1);
+  Tensor part = ledger_.allocate_on(reduce_lane_, Bucket::communication, dtype, layout_.shard_size, 1);
   groups_.shard->reduce_scatter(gradient, part);
   groups_.replicate->all_reduce(part);
   if (reduced_once_) {
-    cast(part, shard_gradient_);
+    cast(reduce_lane_, part, shard_gradient_);
   } else {
-    add(part, shard_gradient_);
+    add(reduce_lane_, part, shard_gradient_);
   }
 }
 
 void ShardUnit::begin_step() {
+  fill(compute_, nonfinite_, 0.0f);
   // A shard that is reduced once is overwritten by that reduction.
-  if (layout_.shards == 1 || !reduced_once_) fill(shard_gradient_, 0.0f);
+  if (layout_.shards == 1 || !reduced_once_) fill(compute_, shard_gradient_, 0.0f);
 }
 
 std::vector<OwnedRows> ShardUnit::owned_rows() {
@@ -138,9 +156,11 @@ std::vector<OwnedRows> ShardUnit::owned_rows() {
   const std::int64_t index = layout_.shards == 1 ? 0 : groups_.shard->rank();
   for (const RowBlock& block : layout_.rows_of_shard(index)) {
     const ParameterSpec& spec = layout_.parameters[block.parameter];
-    const auto begin = static_cast<std::size_t>(block.offset), count = static_cast<std::size_t>(block.rows * spec.columns);
-    owned.push_back({&spec, spec.row_begin + block.row_begin, block.rows, shard_.as<float>().subspan(begin, count),
-                     shard_gradient_.as<float>().subspan(begin, count), block.offset});
+    const auto rows_of = [&](Tensor& shard) {
+      return shard.view().rows_from(block.offset, block.rows * spec.columns).reshaped(block.rows, spec.columns);
+    };
+    owned.push_back({&spec, spec.row_begin + block.row_begin, block.rows, rows_of(shard_), rows_of(shard_gradient_),
+                     block.offset});
   }
   return owned;
 }

@@ -17,12 +17,22 @@ struct AdamwStep {
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.0;
-  std::int64_t step = 1;        // from 1: moments start at zero before the first
-  double gradient_scale = 1.0;  // the factor of gradient clipping
+  std::int64_t step = 1;  // from 1: moments start at zero before the first
 };
 
-// Updates parameters and both moments in place; spans have equal sizes and do not overlap. Runs on the calling thread.
-void adamw_update(const AdamwStep& step, std::span<float> parameters, std::span<const float> gradients,
-                  std::span<float> first_moment, std::span<float> second_moment);
+// What a step is to every element, computed in double and rounded once.
+struct AdamwFactors {
+  float first_rate = 0, second_rate = 0;  // 1 - beta
+  float step_size = 0;                    // learning_rate / (1 - beta1^step)
+  float second_scale = 0;                 // 1 / sqrt(1 - beta2^step)
+  float eps = 0;
+  float decay = 0;  // learning_rate * weight_decay
+};
+AdamwFactors adamw_factors(const AdamwStep& step);
+
+// Updates parameters and both moments in place on the calling thread; spans have equal sizes and do not overlap.
+// `gradient_scale` is the factor of gradient clipping.
+void adamw_update(const AdamwStep& step, float gradient_scale, std::span<float> parameters,
+                  std::span<const float> gradients, std::span<float> first_moment, std::span<float> second_moment);
 
 }  // namespace weft

@@ -1,31 +1,27 @@
 #include "trainer/optimizer/optimizer.h"
 
-#include "parallel/runtime/elementwise.h"
-#include "trainer/optimizer/adamw.h"
-
 namespace weft {
 
-void Optimizer::add(std::vector<OwnedRows> rows, std::int64_t shard_size) {
-  Part part;
-  part.rows = std::move(rows);
-  for (Tensor* moment : {&part.first_moment, &part.second_moment}) {
-    *moment = ledger_.allocate(Bucket::optimizer_state, DType::float32, shard_size, 1);
-    fill(*moment, 0.0f);
+void Optimizer::add(const std::vector<OwnedRows>& rows, std::int64_t shard_size) {
+  require(update_ == nullptr, "rows are added before the first step");
+  TensorView moments[2];
+  for (TensorView& moment : moments) {
+    moments_.push_back(ledger_.allocate(Bucket::optimizer_state, DType::float32, shard_size, 1));
+    moment = moments_.back();
+    fill(stream_, moment, 0.0f);
   }
-  parts_.push_back(std::move(part));
+  for (const OwnedRows& owned : rows) {
+    const std::int64_t size = owned.values.size();
+    rows_.push_back({owned.values, owned.gradients, moments[0].rows_from(owned.offset, size),
+                     moments[1].rows_from(owned.offset, size), owned.parameter->columns > 1});
+  }
 }
 
-void Optimizer::step(double learning_rate, std::int64_t step, double gradient_scale) {
+void Optimizer::step(double learning_rate, std::int64_t step, ConstTensorView gradient_scale) {
   const PhaseClock::Scope scope(clock_, Phase::optimizer);
-  AdamwStep update{learning_rate, config_.beta1, config_.beta2, config_.eps, config_.weight_decay, step, gradient_scale};
-  for (Part& part : parts_) {
-    for (const OwnedRows& rows : part.rows) {
-      update.weight_decay = rows.parameter->columns == 1 ? 0.0 : config_.weight_decay;
-      const auto begin = static_cast<std::size_t>(rows.offset), count = rows.values.size();
-      adamw_update(update, rows.values, rows.gradients, part.first_moment.as<float>().subspan(begin, count),
-                   part.second_moment.as<float>().subspan(begin, count));
-    }
-  }
+  if (update_ == nullptr) update_ = kernels_.make_adamw(stream_, ledger_, rows_);
+  update_->run(stream_, {learning_rate, config_.beta1, config_.beta2, config_.eps, config_.weight_decay, step},
+               gradient_scale);
 }
 
 }  // namespace weft

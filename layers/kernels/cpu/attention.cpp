@@ -1,40 +1,12 @@
-#include "layers/kernels/attention.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <cmath>
 
 #include "layers/kernels/cpu/attention_blocks.h"
-#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/cpu/elementwise.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
-
-std::int64_t query_rows(QueryRuns runs) {
-  std::int64_t rows = 0;
-  for (const Range& run : runs) rows += run.count;
-  return rows;
-}
-
-void check(const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv, ConstTensorView out,
-           ConstTensorView log_sum_exp) {
-  require(heads.key_value_heads > 0 && heads.query_heads % heads.key_value_heads == 0,
-          "query heads share key-value heads evenly");
-  require(heads.sequence_length > 0 && kv.rows() % heads.sequence_length == 0, "tokens come in whole sequences");
-  std::int64_t end = 0;
-  for (const Range& run : runs) {
-    require(run.begin >= end && run.count >= 0, "runs of queries ascend");
-    end = run.begin + run.count;
-  }
-  require(end <= heads.sequence_length, "queries stand inside their sequence");
-  require(q.rows() == kv.rows() / heads.sequence_length * query_rows(runs),
-          "every sequence has the queries of the runs");
-  require(q.columns() >= heads.query_heads * heads.head_dim, "q holds the columns of every query head");
-  require(kv.columns() >= 2 * heads.key_value_heads * heads.head_dim && kv.dtype() == q.dtype(),
-          "kv holds the columns of every key and value head");
-  require(out.rows() == q.rows() && out.columns() == heads.query_heads * heads.head_dim && out.dtype() == q.dtype(),
-          "the output holds the columns of every query head");
-  require(log_sum_exp.rows() == q.rows() && log_sum_exp.columns() == heads.query_heads,
-          "one log-sum-exp a token and query head");
-}
 
 float score_scale(const HeadShape& heads) {
   return 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
@@ -234,8 +206,6 @@ struct Backward {
 
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
                        ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-  PhaseClock::Scope scope(context.clock, Phase::attention);
-  check(heads, runs, q, kv, out, log_sum_exp);
   if (q.dtype() == DType::bfloat16) {
     Forward<bfloat16>(context, heads, runs).run(q, kv, out, log_sum_exp);
   } else {
@@ -246,12 +216,6 @@ void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns
 void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv) {
-  PhaseClock::Scope scope(context.clock, Phase::attention);
-  check(heads, runs, q, kv, out, log_sum_exp);
-  require(dout.rows() == out.rows() && dout.columns() == out.columns(), "dout has the shape of out");
-  require(
-      dq.rows() == q.rows() && dq.columns() == q.columns() && dkv.rows() == kv.rows() && dkv.columns() == kv.columns(),
-      "gradients have the shapes of their values");
   if (q.dtype() == DType::bfloat16) {
     Backward<bfloat16>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
   } else {
@@ -259,18 +223,6 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
   }
 }
 
-void attention_forward(KernelContext& context, const HeadShape& heads, ConstTensorView qkv, TensorView out,
-                       TensorView log_sum_exp) {
-  const Range all[] = {{0, heads.sequence_length}};
-  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
-  attention_forward(context, heads, all, qkv, qkv, out, log_sum_exp);
-}
+const AttentionKernels attention_kernels = {attention_forward, attention_backward};
 
-void attention_backward(KernelContext& context, const HeadShape& heads, ConstTensorView dout, ConstTensorView qkv,
-                        ConstTensorView out, ConstTensorView log_sum_exp, TensorView dqkv) {
-  const Range all[] = {{0, heads.sequence_length}};
-  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
-  attention_backward(context, heads, all, dout, qkv, qkv, out, log_sum_exp, dqkv, dqkv);
-}
-
-}  // namespace weft
+}  // namespace weft::cpu

@@ -1,12 +1,13 @@
-#include "layers/kernels/cross_entropy.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/vector_math.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 // Vocabularies are long: float32 sums of this many entries are added in double.
@@ -47,8 +48,9 @@ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t 
 }
 
 template <typename T>
-double gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
-                     std::span<const std::int32_t> targets, std::int64_t begin, float factor, TensorView dlogits) {
+void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
+                     ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
+                   TensorView loss_sum) {
   const std::int64_t columns = logits.columns();
   const float* row = logits.as<float>().data();
   T* gradient = dlogits.as<T>().data();
@@ -56,20 +58,18 @@ double gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTenso
   for (std::int64_t t = 0; t < logits.rows(); ++t, row += columns, gradient += columns) {
     const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
     loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
-    const std::int64_t target = local_column(targets[t], begin, columns);
+    const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
     // Computed before the row is written, which may be the logits themselves, and rounded once.
     const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
     write_gradient(row, row_maximum, factor / sum, gradient, columns);
     if (target >= 0) assign(gradient[target], at_target);
   }
-  return loss;
+  if (!loss_sum.empty()) loss_sum.as<double>()[0] += loss;
 }
 
 }  // namespace
 
-void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
-  PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require(maximum.size() == logits.rows(), "one maximum a token");
+void vocabulary_max(KernelContext&, ConstTensorView logits, TensorView maximum) {
   const float* row = logits.as<float>().data();
   for (float& result : maximum.as<float>()) {
     result = largest(row, logits.columns());
@@ -77,12 +77,9 @@ void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView m
   }
 }
 
-void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
-                     std::span<const std::int32_t> targets, std::int64_t begin, TensorView sums) {
-  PhaseClock::Scope scope(context.clock, Phase::elementwise);
+void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView maximum,
+                     ConstTensorView targets, std::int64_t begin, TensorView sums) {
   const std::int64_t tokens = logits.rows(), columns = logits.columns();
-  require(maximum.size() == tokens && std::ssize(targets) == tokens && sums.size() == 2 * tokens,
-          "one maximum, one target and two sums a token");
   const float* row = logits.as<float>().data();
   for (std::int64_t t = 0; t < tokens; ++t, row += columns) {
     const float row_maximum = maximum.as<float>()[t];
@@ -90,23 +87,20 @@ void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensor
     for (std::int64_t i = 0; i < columns; i += sum_block) {
       sum += exponential_sum(row + i, row_maximum, std::min(sum_block, columns - i));
     }
-    const std::int64_t target = local_column(targets[t], begin, columns);
+    const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
     sums.as<float>()[2 * t] = static_cast<float>(sum);
     sums.as<float>()[2 * t + 1] = target < 0 ? 0.0f : row[target] - row_maximum;
   }
 }
 
-double cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
-                              ConstTensorView sums, std::span<const std::int32_t> targets, std::int64_t begin,
-                              float factor, TensorView dlogits) {
-  PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  const std::int64_t tokens = logits.rows();
-  require(maximum.size() == tokens && std::ssize(targets) == tokens && sums.size() == 2 * tokens,
-          "one maximum, one target and two sums a token");
-  require(dlogits.rows() == tokens && dlogits.columns() == logits.columns(), "one gradient a logit");
-  return dlogits.dtype() == DType::bfloat16
-             ? gradient_rows<bfloat16>(logits, maximum, sums, targets, begin, factor, dlogits)
-             : gradient_rows<float>(logits, maximum, sums, targets, begin, factor, dlogits);
+void cross_entropy_gradient(KernelContext&, ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
+                            ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
+                            TensorView loss) {
+  with_element_type(dlogits.dtype(), [&](auto element) {
+    gradient_rows<decltype(element)>(logits, maximum, sums, targets, begin, factor, dlogits, loss);
+  });
 }
 
-}  // namespace weft
+const CrossEntropyKernels cross_entropy_kernels = {vocabulary_max, vocabulary_sums, cross_entropy_gradient};
+
+}  // namespace weft::cpu

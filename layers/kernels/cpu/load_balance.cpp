@@ -1,4 +1,4 @@
-#include "layers/kernels/load_balance.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 // As in routing: sigmoids that all underflow divide by this instead of zero.
@@ -51,22 +51,11 @@ WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t expert
   return log_sum_exp;
 }
 
-void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences) {
-  require(slice.sequence_tokens > 0 && slice.first_token >= 0 &&
-              slice.first_token + tokens <= sequences * slice.sequence_tokens,
-          "a slice lies inside the sequences of its microbatch");
-}
-
 }  // namespace
 
-void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
-  require(indices.rows() == tokens, "every token has its choices");
-  require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
-          "statistics have one row a sequence and one column an expert");
-  require_slice(slice, tokens, counts.rows());
   float* count = counts.as<float>().data();
   float* sums = score_sums.as<float>().data();
   std::fill_n(count, counts.size(), 0.0f);
@@ -80,23 +69,19 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   }
 }
 
-double auxiliary_loss(ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
-                      std::int64_t sequence_length) {
-  require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
+void auxiliary_loss(KernelContext&, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                    std::int64_t sequence_length, double factor, TensorView loss) {
   const auto count = counts.as<float>(), sums = score_sums.as<float>();
   double sum = 0.0;
   for (std::size_t i = 0; i < count.size(); ++i) sum += static_cast<double>(count[i]) * static_cast<double>(sums[i]);
   const auto length = static_cast<double>(sequence_length);
-  return static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length) * sum;
+  loss.as<double>()[0] +=
+      factor * static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length) * sum;
 }
 
-void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+void auxiliary_loss_backward(KernelContext&, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
-  require(dscores.rows() == tokens && dscores.columns() == experts, "a gradient has the shape of its tensor");
-  require(counts.columns() == experts, "every expert has a count");
-  require_slice(slice, tokens, counts.rows());
   const auto length = static_cast<double>(slice.sequence_length);
   const double scale = static_cast<double>(experts) / (static_cast<double>(choices) * length * length);
   const auto scaled_factor = static_cast<float>(static_cast<double>(factor) * scale);
@@ -109,19 +94,18 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
   }
 }
 
-double z_loss(KernelContext& context, ConstTensorView logits, float factor, TensorView dlogits) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+void z_loss(KernelContext&, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss) {
   const std::int64_t experts = logits.columns();
-  require(dlogits.rows() == logits.rows() && dlogits.columns() == experts, "a gradient has the shape of its tensor");
-  if (logits.empty()) return 0.0;
   const float* logit = logits.as<float>().data();
   float* gradient = dlogits.as<float>().data();
   double sum = 0.0;
   for (std::int64_t token = 0; token < logits.rows(); ++token, logit += experts, gradient += experts) {
-    const double log_sum_exp = add_z_gradient(logit, experts, factor, gradient);
+    const double log_sum_exp = add_z_gradient(logit, experts, static_cast<float>(factor), gradient);
     sum += log_sum_exp * log_sum_exp;
   }
-  return sum;
+  loss.as<double>()[0] += factor * sum;
 }
 
-}  // namespace weft
+const LoadBalanceKernels load_balance_kernels = {expert_statistics, auxiliary_loss, auxiliary_loss_backward, z_loss};
+
+}  // namespace weft::cpu

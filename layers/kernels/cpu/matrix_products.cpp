@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "layers/kernels/cpu/library_products.h"
-#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/cpu/elementwise.h"
 
 namespace weft {
 namespace {
@@ -175,7 +175,7 @@ class LibraryProducts final : public MatrixProducts {
   void multiply_widened(const Product& product, ConstTensorView a, ConstTensorView b, TensorView c) {
     const auto widen = [](ConstTensorView narrow, std::vector<float>& wide) {
       wide.resize(static_cast<std::size_t>(narrow.size()));
-      cast(narrow, view_of(std::span<float>(wide), narrow.rows(), narrow.columns()));
+      cpu::cast(narrow, view_of(std::span<float>(wide), narrow.rows(), narrow.columns()));
       return StridedMatrix<float>{wide.data(), narrow.columns()};
     };
     const StridedMatrix<float> wide_a = widen(a, wide_a_), wide_b = widen(b, wide_b_);
@@ -187,7 +187,7 @@ class LibraryProducts final : public MatrixProducts {
     if (c.dtype() == DType::float32) return run(c.as<float>().data(), product.accumulate);
     const StridedMatrix<float> wide_c = widen(c, wide_c_);
     run(wide_c_.data(), product.accumulate);
-    cast(ConstTensorView(wide_c.data, DType::float32, c.rows(), c.columns()), c);
+    cpu::cast(ConstTensorView(wide_c.data, DType::float32, c.rows(), c.columns()), c);
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};

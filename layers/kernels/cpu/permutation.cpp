@@ -1,12 +1,14 @@
+#include "layers/kernels/cpu/kernels.h"
+
+#include <algorithm>
 #include <cstring>
-#include <limits>
+#include <numeric>
 
 #include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
-#include "layers/kernels/routing.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 // Columns summed at a time: a block of sums stays in the first cache while the rows of all choices pass.
@@ -66,48 +68,33 @@ WEFT_MULTIVERSION float dot(const bfloat16* a, const bfloat16* b, std::int64_t h
   return dot_row(a, b, hidden);
 }
 
-void require_permutation(ConstTensorView x, ConstTensorView permuted, ConstTensorView slots) {
-  require(slots.rows() == x.rows() && slots.size() == permuted.rows(), "every choice of a token has a permuted row");
-  require(x.columns() == permuted.columns(), "a permutation keeps the width of rows");
-}
-
-void require_weights(ConstTensorView weights, ConstTensorView slots) {
-  require(weights.empty() || (weights.rows() == slots.rows() && weights.columns() == slots.columns()),
-          "every choice of a token has a weight");
-}
-
 const float* pointer_or_null(ConstTensorView weights) {
   return weights.empty() ? nullptr : weights.as<float>().data();
 }
 
 }  // namespace
 
-void sort_by_expert(KernelContext& context, ConstTensorView indices, std::span<std::int64_t> counts, TensorView slots) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require(slots.size() == indices.size(), "every choice has a slot");
-  require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
   const auto chosen = indices.as<std::int32_t>();
-  const auto slot = slots.as<std::int32_t>();
-  const auto experts = static_cast<std::int64_t>(counts.size());
-  for (std::int64_t& count : counts) count = 0;
+  const auto slot = slots.as<std::int32_t>(), count = counts.as<std::int32_t>();
+  std::ranges::fill(count, 0);
   for (const std::int32_t expert : chosen) {
-    require(expert >= 0 && expert < experts, "a token chooses among its experts");
-    ++counts[static_cast<std::size_t>(expert)];
+    require(expert >= 0 && expert < std::ssize(count), "a token chooses among its experts");
+    ++count[static_cast<std::size_t>(expert)];
   }
-  Tensor workspace = context.ledger.allocate(Bucket::workspace, DType::int32, experts, 1);
+  Tensor workspace = context.ledger.allocate(Bucket::workspace, DType::int32, counts.size(), 1);
   const auto next = workspace.as<std::int32_t>();
-  std::int64_t begin = 0;
-  for (std::size_t expert = 0; expert < counts.size(); ++expert) {
-    next[expert] = static_cast<std::int32_t>(begin);
-    begin += counts[expert];
-  }
+  std::exclusive_scan(count.begin(), count.end(), next.begin(), 0);
   for (std::size_t i = 0; i < chosen.size(); ++i) slot[i] = next[static_cast<std::size_t>(chosen[i])]++;
 }
 
-void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_permutation(x, permuted, slots);
-  require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
+void add_counts(KernelContext&, ConstTensorView counts, TensorView totals) {
+  const auto count = counts.as<std::int32_t>();
+  const auto total = totals.as<double>();
+  for (std::size_t i = 0; i < count.size(); ++i) total[i] += count[i];
+}
+
+void permute_rows(KernelContext&, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
   const std::int64_t row_bytes = x.columns() * size_of(x.dtype());
   if (row_bytes == 0) return;
   const std::byte* from = x.data();
@@ -119,11 +106,8 @@ void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slo
   }
 }
 
-void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
+void unpermute_rows(KernelContext&, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_permutation(y, permuted, slots);
-  require_weights(weights, slots);
   with_element_type(y.dtype(), [&](auto element) {
     using T = decltype(element);
     gather(permuted.as<T>().data(), slots.as<std::int32_t>().data(), pointer_or_null(weights), y.rows(),
@@ -131,14 +115,9 @@ void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTenso
   });
 }
 
-void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
+void unpermute_rows_backward(KernelContext&, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
                              TensorView dweights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_permutation(dy, permuted, slots);
-  require_permutation(dy, dpermuted, slots);
-  require_weights(weights, slots);
-  require_weights(dweights, slots);
   const std::int32_t* slot = slots.as<std::int32_t>().data();
   const float* weight = pointer_or_null(weights);
   float* dweight = dweights.empty() ? nullptr : dweights.as<float>().data();
@@ -157,12 +136,8 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
   });
 }
 
-void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
+void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
-  require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
-          "a move keeps dtype and width");
   for (std::size_t block = 0; block < counts.size(); ++block) {
     const ConstTensorView rows = source.rows_from(from[block], counts[block]);
     const TensorView place = destination.rows_from(to[block], counts[block]);
@@ -170,4 +145,4 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
   }
 }
 
-}  // namespace weft
+}  // namespace weft::cpu

@@ -1,4 +1,4 @@
-#include "layers/kernels/rms_norm.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 template <typename T>
@@ -99,18 +99,10 @@ WEFT_MULTIVERSION void backward_weight(const bfloat16* dy, const bfloat16* x, co
   backward_weight_rows(dy, x, inverse_rms, rows, hidden, dweight);
 }
 
-void require_shapes(ConstTensorView like, ConstTensorView x, ConstTensorView inverse_rms) {
-  require(like.rows() == x.rows() && like.columns() == x.columns(), "both sides of a norm have one shape");
-  require(inverse_rms.size() == x.rows(), "a norm keeps one inverse root mean square a row");
-}
-
 }  // namespace
 
-void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
+void rms_norm_forward(KernelContext&, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_shapes(y, x, inverse_rms);
-  require(weight.size() == x.columns(), "a norm has one weight a column");
   with_element_type(x.dtype(), [&](auto element) {
     using T = decltype(element);
     forward(x.as<T>().data(), weight.as<T>().data(), eps, x.rows(), x.columns(), y.as<T>().data(),
@@ -118,12 +110,8 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
   });
 }
 
-void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                              ConstTensorView inverse_rms, TensorView dx) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_shapes(dy, x, inverse_rms);
-  require_shapes(dx, x, inverse_rms);
-  require(weight.size() == x.columns(), "a norm has one weight a column");
   with_element_type(x.dtype(), [&](auto element) {
     using T = decltype(element);
     backward_input(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(), x.rows(),
@@ -131,11 +119,8 @@ void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTe
   });
 }
 
-void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
+void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x,
                               ConstTensorView inverse_rms, TensorView dweight) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require_shapes(dy, x, inverse_rms);
-  require(dweight.size() == x.columns(), "a norm has one weight a column");
   with_element_type(x.dtype(), [&](auto element) {
     using T = decltype(element);
     backward_weight(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),
@@ -143,4 +128,6 @@ void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstT
   });
 }
 
-}  // namespace weft
+const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward_input, rms_norm_backward_weight};
+
+}  // namespace weft::cpu

@@ -1,11 +1,11 @@
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "layers/kernels/cpu/rotary_heads.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 template <typename T>
@@ -78,45 +78,10 @@ void backward_tokens(const RotaryOptions& options, ConstTensorView drotated, Con
   }
 }
 
-void check(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView other) {
-  const HeadShape& heads = options.heads;
-  require(heads.head_dim % 2 == 0, "rotary embedding turns pairs");
-  require(qkv.columns() == heads.columns() && other.columns() == heads.columns() && qkv.rows() == other.rows(),
-          "qkv holds the columns of every head");
-  require(options.table.rows() >= heads.sequence_length && options.table.columns() == heads.head_dim,
-          "the rotary table covers the sequence");
-}
-
 }  // namespace
 
-void rotary_table(const RotaryOptions& options, TensorView table) {
-  const Range all[] = {{0, options.heads.sequence_length}};
-  rotary_table(options, all, table);
-}
-
-void rotary_table(const RotaryOptions& options, std::span<const Range> runs, TensorView table) {
-  const std::int64_t head_dim = options.heads.head_dim, half = head_dim / 2;
-  require(table.rows() == options.heads.sequence_length && table.columns() == head_dim,
-          "a rotary table has a row for each position");
-  for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(options.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    std::int64_t row = 0;
-    for (const Range& run : runs) {
-      for (std::int64_t position = run.begin; position < run.begin + run.count; ++position, ++row) {
-        require(row < table.rows(), "a rotary table has a row for each position");
-        const double angle = static_cast<double>(position) * frequency;
-        table.as<float>()[row * head_dim + i] = static_cast<float>(std::cos(angle));
-        table.as<float>()[row * head_dim + half + i] = static_cast<float>(std::sin(angle));
-      }
-    }
-    require(row == table.rows(), "a rotary table has a row for each position");
-  }
-}
-
-void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
-  PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  check(options, qkv, rotated);
   if (qkv.dtype() == DType::bfloat16) {
     forward_tokens<bfloat16>(options, qkv, q_norm, k_norm, rotated);
   } else {
@@ -124,14 +89,9 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
   }
 }
 
-void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
+void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm) {
-  PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  check(options, drotated, dqkv);
-  require(qkv.size() == drotated.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
-          "one gradient an element of qkv");
-  require(dq_norm.size() == q_norm.size() && dk_norm.size() == k_norm.size(), "one gradient a norm weight");
   if (drotated.dtype() == DType::bfloat16) {
     backward_tokens<bfloat16>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   } else {
@@ -139,4 +99,6 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
   }
 }
 
-}  // namespace weft
+const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};
+
+}  // namespace weft::cpu

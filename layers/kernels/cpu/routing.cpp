@@ -1,11 +1,11 @@
-#include "layers/kernels/routing.h"
+#include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
 
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 // Keeps a normalised sum of scores that underflowed to zero from dividing zero by zero.
@@ -76,14 +76,9 @@ WEFT_MULTIVERSION void sigmoid_backward_row(const float* scores, std::int64_t ex
 
 }  // namespace
 
-void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
+void route_forward(KernelContext&, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
                    TensorView indices, TensorView weights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
   const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
-  require(scores.rows() == tokens && scores.columns() == experts, "every logit has a score");
-  require(indices.rows() == tokens && weights.rows() == tokens && weights.columns() == choices,
-          "every choice of a token has an index and a weight");
-  require(choices <= experts, "a token chooses among its experts");
   if (logits.empty()) return;
   float* score = scores.as<float>().data();
   if (scoring == Scoring::softmax) {
@@ -101,14 +96,9 @@ void route_forward(KernelContext& context, ConstTensorView logits, Scoring scori
   }
 }
 
-void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
+void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
-  require(dlogits.rows() == tokens && dlogits.columns() == experts, "a gradient has the shape of its tensor");
-  require(dscores.empty() || (dscores.rows() == tokens && dscores.columns() == experts), "every score has a gradient");
-  require(indices.rows() == tokens && dweights.rows() == tokens && dweights.columns() == choices,
-          "every choice of a token has an index and a gradient");
   const float* score = scores.as<float>().data();
   const float* dweight = dweights.as<float>().data();
   const std::int32_t* chosen = indices.as<std::int32_t>().data();
@@ -129,4 +119,8 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
   }
 }
 
-}  // namespace weft
+const RoutingKernels routing_kernels = {
+    route_forward, route_backward, sort_by_expert, add_counts, permute_rows, unpermute_rows, unpermute_rows_backward,
+    move_blocks};
+
+}  // namespace weft::cpu

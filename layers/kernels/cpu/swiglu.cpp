@@ -1,9 +1,8 @@
-#include "layers/kernels/swiglu.h"
-
+#include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/vector_math.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 template <typename T>
@@ -49,24 +48,20 @@ WEFT_MULTIVERSION void backward(const bfloat16* dy, const bfloat16* gate_up, std
 
 }  // namespace
 
-void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require(gate_up.rows() == y.rows() && gate_up.columns() == 2 * y.columns(), "gate and up are as wide as y each");
+void swiglu_forward(KernelContext&, ConstTensorView gate_up, TensorView y) {
   with_element_type(y.dtype(), [&](auto element) {
     using T = decltype(element);
     forward(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
   });
 }
 
-void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
-  require(gate_up.rows() == dy.rows() && gate_up.columns() == 2 * dy.columns(), "gate and up are as wide as y each");
-  require(dgate_up.rows() == gate_up.rows() && dgate_up.columns() == gate_up.columns(),
-          "a gradient has the shape of its tensor");
+void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
   with_element_type(dy.dtype(), [&](auto element) {
     using T = decltype(element);
     backward(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
   });
 }
 
-}  // namespace weft
+const SwigluKernels swiglu_kernels = {swiglu_forward, swiglu_backward};
+
+}  // namespace weft::cpu

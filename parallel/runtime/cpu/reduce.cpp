@@ -1,12 +1,12 @@
-#include "parallel/comm/local_reduce.h"
-
+// Sums and maxima over the same elements of several buffers.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "parallel/runtime/cpu/elementwise.h"
 #include "parallel/runtime/multiversion.h"
 
-namespace weft {
+namespace weft::cpu {
 namespace {
 
 // Partial results of a block stay in the first-level cache while one input after another is added.
@@ -110,9 +110,8 @@ void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int6
 
 }  // namespace
 
-void reduce_elements(DType dtype, Reduce reduce, std::span<const std::byte* const> inputs, std::int64_t begin,
-                     std::int64_t count, std::span<std::byte* const> outputs) {
-  require(inputs.size() >= 2, "a reduction has at least two inputs");
+void reduce_elements(Stream&, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
   switch (reduce) {
     case Reduce::sum:
       return reduce_any<Sum>(dtype, inputs, begin, count, outputs);
@@ -121,4 +120,4 @@ void reduce_elements(DType dtype, Reduce reduce, std::span<const std::byte* cons
   }
 }
 
-}  // namespace weft
+}  // namespace weft::cpu

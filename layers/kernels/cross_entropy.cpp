@@ -1,0 +1,34 @@
+#include "layers/kernels/cross_entropy.h"
+
+#include "layers/kernels/kernels.h"
+
+namespace weft {
+
+void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  require(maximum.size() == logits.rows(), "one maximum a token");
+  context.kernels.cross_entropy.maximum(context, logits, maximum);
+}
+
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
+                     std::int64_t begin, TensorView sums) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = logits.rows();
+  require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
+          "one maximum, one target and two sums a token");
+  context.kernels.cross_entropy.sums(context, logits, maximum, targets, begin, sums);
+}
+
+void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
+                            ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
+                            TensorView dlogits, TensorView loss) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const std::int64_t tokens = logits.rows();
+  require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
+          "one maximum, one target and two sums a token");
+  require(dlogits.rows() == tokens && dlogits.columns() == logits.columns(), "one gradient a logit");
+  require(loss.size() <= 1, "the losses of all tokens have one sum");
+  context.kernels.cross_entropy.gradient(context, logits, maximum, sums, targets, begin, factor, dlogits, loss);
+}
+
+}  // namespace weft

@@ -1,0 +1,30 @@
+// What a device brings to the layers: one table of functions an operation, each as its header says. The public functions
+// of those headers check what holds on every device and call the table of their context (dispatch.cpp).
+#pragma once
+
+#include "layers/kernels/attention.h"
+#include "layers/kernels/cross_entropy.h"
+#include "layers/kernels/embedding.h"
+#include "layers/kernels/load_balance.h"
+#include "layers/kernels/rms_norm.h"
+#include "layers/kernels/rotary.h"
+#include "layers/kernels/routing.h"
+#include "layers/kernels/swiglu.h"
+
+namespace weft {
+
+struct LayerKernels {
+  AttentionKernels attention;
+  CrossEntropyKernels cross_entropy;
+  EmbeddingKernels embedding;
+  LoadBalanceKernels load_balance;
+  RmsNormKernels rms_norm;
+  RotaryKernels rotary;
+  RoutingKernels routing;
+  SwigluKernels swiglu;
+};
+
+// All work is done by the calling thread before a call returns.
+LayerKernels cpu_layer_kernels();
+
+}  // namespace weft

@@ -1,0 +1,135 @@
+#include "parallel/runtime/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/runtime/multiversion.h"
+
+namespace weft::cpu {
+namespace {
+
+WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) assign(to[i], from[i]);
+}
+WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+template <typename From, typename To>
+WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(to[i]) + static_cast<float>(from[i]));
+}
+WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
+WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
+WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int64_t count) {
+  add_loop(from, to, count);
+}
+
+WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
+}
+
+// Eight partial sums, so that the order of additions does not depend on the width of the machine's vectors.
+WEFT_MULTIVERSION double square_sum_loop(const float* data, std::int64_t count) {
+  double partial[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int lane = 0; lane < 8; ++lane) partial[lane] += static_cast<double>(data[i + lane]) * data[i + lane];
+  }
+  double sum = 0;
+  for (double value : partial) sum += value;
+  for (; i < count; ++i) sum += static_cast<double>(data[i]) * data[i];
+  return sum;
+}
+
+// The exponent of a NaN or an infinity is all ones.
+WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int64_t count) {
+  std::int32_t found = 0;
+#pragma omp simd reduction(+ : found)
+  for (std::int64_t i = 0; i < count; ++i) {
+    found += (std::bit_cast<std::uint32_t>(data[i]) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
+  }
+  return found;
+}
+
+void add(Stream&, ConstTensorView source, TensorView destination) {
+  if (destination.dtype() == DType::bfloat16) {
+    add_bfloat16(source.as<bfloat16>().data(), destination.as<bfloat16>().data(), source.size());
+  } else if (source.dtype() == DType::bfloat16) {
+    add_mixed(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
+  } else {
+    add_float(source.as<float>().data(), destination.as<float>().data(), source.size());
+  }
+}
+
+void scale(Stream&, TensorView destination, float factor) {
+  scale_loop(destination.as<float>().data(), factor, destination.size());
+}
+
+void cast_on(Stream&, ConstTensorView source, TensorView destination) {
+  cast(source, destination);
+}
+
+void fill_on(Stream&, TensorView destination, float value) {
+  fill(destination, value);
+}
+
+void square_sum(Stream&, ConstTensorView source, TensorView sum) {
+  sum.as<double>()[0] += square_sum_loop(source.as<float>().data(), source.size());
+}
+
+void count_nonfinite(Stream&, ConstTensorView source, TensorView count) {
+  count.as<std::int32_t>()[0] += count_nonfinite_loop(source.as<float>().data(), source.size());
+}
+
+void copy_columns(Stream&, ConstTensorView source, std::int64_t source_column, TensorView destination,
+                  std::int64_t destination_column, std::int64_t columns) {
+  const std::int64_t width = size_of(source.dtype());
+  for (std::int64_t row = 0; row < source.rows(); ++row) {
+    std::memcpy(destination.data() + (row * destination.columns() + destination_column) * width,
+                source.data() + (row * source.columns() + source_column) * width,
+                static_cast<std::size_t>(columns * width));
+  }
+}
+
+}  // namespace
+
+void cast(ConstTensorView source, TensorView destination) {
+  if (source.dtype() == destination.dtype()) {
+    std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()));
+  } else if (source.dtype() == DType::float32) {
+    cast_down(source.as<float>().data(), destination.as<bfloat16>().data(), source.size());
+  } else {
+    cast_up(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
+  }
+}
+
+void fill(TensorView destination, float value) {
+  switch (destination.dtype()) {
+    case DType::float32:
+      std::ranges::fill(destination.as<float>(), value);
+      break;
+    case DType::bfloat16:
+      std::ranges::fill(destination.as<bfloat16>(), bfloat16(value));
+      break;
+    case DType::float64:
+      std::ranges::fill(destination.as<double>(), static_cast<double>(value));
+      break;
+    case DType::int32:
+      std::ranges::fill(destination.as<std::int32_t>(), static_cast<std::int32_t>(value));
+      break;
+  }
+}
+
+const ElementwiseKernels elementwise_kernels = {cast_on,    add,           scale,        fill_on,
+                                                square_sum, count_nonfinite, copy_columns, reduce_elements};
+
+}  // namespace weft::cpu

@@ -1,0 +1,27 @@
+// What a rank computes with: a device, and the kernels and libraries that work on it. One per rank.
+#pragma once
+
+#include <memory>
+
+#include "layers/kernels/kernels.h"
+#include "layers/kernels/matrix_products.h"
+#include "parallel/runtime/lane.h"
+#include "parallel/runtime/ledger.h"
+#include "trainer/optimizer/optimizer_kernels.h"
+
+namespace weft {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual Device& device() = 0;
+  virtual const LayerKernels& layer_kernels() const = 0;
+  virtual const OptimizerKernels& optimizer_kernels() const = 0;
+  // Products queued on `stream`, with workspace from `ledger`; both outlive them.
+  virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
+};
+
+// Tells the calling thread's copy of the CPU's libraries to use one thread.
+std::unique_ptr<Backend> make_cpu_backend();
+
+}  // namespace weft
