@@ -10,8 +10,8 @@ namespace weft::cuda_emulator {
 
 class Fiber {
  public:
-  // `body` runs on the fiber at the first resume() and must never return.
-  explicit Fiber(std::function<void(Fiber&)> body);
+  // `body` runs on the fiber at the first resume() and must never return. `number` counts the fibers of a pool.
+  Fiber(std::size_t number, std::function<void(Fiber&)> body);
   // Unwinds what the fiber was in the middle of.
   ~Fiber();
   Fiber(const Fiber&) = delete;

@@ -98,7 +98,7 @@ void Processor::run_block() {
         threads_[current_].fiber->resume();
       } else if (next_ < count) {
         if (idle_.empty()) {
-          fibers_.push_back(std::make_unique<Fiber>([this](Fiber& fiber) { work(fiber); }));
+          fibers_.push_back(std::make_unique<Fiber>(fibers_.size(), [this](Fiber& fiber) { work(fiber); }));
           idle_.push_back(fibers_.back().get());
         }
         Fiber* fiber = idle_.back();
