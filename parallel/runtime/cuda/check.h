@@ -1,0 +1,18 @@
+// Turns error codes of the CUDA runtime into Error.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+#include <string_view>
+
+namespace weft::cuda {
+
+// Throws Error when `status` is one: "cudaMalloc(&data, bytes) failed at device.cpp:40: out of memory
+// (cudaErrorMemoryAllocation)".
+void check(cudaError_t status, std::string_view expression,
+           std::source_location place = std::source_location::current());
+
+}  // namespace weft::cuda
+
+#define WEFT_CUDA_CHECK(expression) ::weft::cuda::check((expression), #expression)
