@@ -1,7 +1,8 @@
-# NCCL::NCCL and NCCL_VERSION. Looks in NCCL_ROOT, the folders of WEFT_CUDA_HINTS and the system, in the layout of a toolkit
-# (include, lib) and in that of PyPI's wheels (nccl/include, nccl/lib, where only libnccl.so.2 exists).
+# NCCL::NCCL and NCCL_VERSION. Looks in NCCL_ROOT, the folders of WEFT_CUDA_HINTS and the system, in the layout of a
+# toolkit (include, lib) and in that of PyPI's wheels (nccl/include, nccl/lib, where only libnccl.so.2 exists).
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES include nccl/include)
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64 lib nccl/lib)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${WEFT_CUDA_HINTS}
+             PATH_SUFFIXES lib64 lib nccl/lib)
 if(NCCL_INCLUDE_DIR)
   set(NCCL_VERSION "")
   foreach(part MAJOR MINOR PATCH)

@@ -1,7 +1,8 @@
 # cuDNN::cuDNN and cuDNN_VERSION. Looks in cuDNN_ROOT, the folders of WEFT_CUDA_HINTS and the system, in the layout of a
 # toolkit (include, lib) and in that of PyPI's wheels (cudnn/include, cudnn/lib, where only libcudnn.so.9 exists).
 find_path(cuDNN_INCLUDE_DIR cudnn.h HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES include cudnn/include)
-find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64 lib cudnn/lib)
+find_library(cuDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR HINTS ${WEFT_CUDA_HINTS}
+             PATH_SUFFIXES lib64 lib cudnn/lib)
 if(cuDNN_INCLUDE_DIR AND EXISTS ${cuDNN_INCLUDE_DIR}/cudnn_version.h)
   set(cuDNN_VERSION "")
   foreach(part MAJOR MINOR PATCHLEVEL)

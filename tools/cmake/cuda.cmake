@@ -1,5 +1,5 @@
 # Decides whether the CUDA backend is built (WEFT_HAVE_CUDA), turns the language on, and gives
-#   weft_cuda_libraries   the headers, cudart (static, so that the program starts without a driver), cuBLASLt, cuDNN, NCCL
+#   weft_cuda_libraries   the headers and cudart (static), cuBLASLt, cuDNN, NCCL
 #   WEFT_CUDA_INCLUDES    the toolkit's headers, found or empty; host code alone (the emulated tests) needs no more
 #   WEFT_CUDA_STUBS       the folder of the linker's stand-in for the driver, found or empty
 # libcuda is never linked: a program that names it does not start where there is no driver.
@@ -50,9 +50,12 @@ endif()
 find_path(WEFT_CUDART_INCLUDE cuda_runtime_api.h HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES include)
 find_path(WEFT_CUBLASLT_INCLUDE cublasLt.h HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES include)
 find_library(WEFT_CUDART_LIBRARY cudart_static HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64 lib)
-find_library(WEFT_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64 lib)
-find_path(WEFT_CUDA_STUBS_FOLDER libcuda.so HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64/stubs lib/stubs NO_DEFAULT_PATH)
-mark_as_advanced(WEFT_CUDART_INCLUDE WEFT_CUBLASLT_INCLUDE WEFT_CUDART_LIBRARY WEFT_CUBLASLT_LIBRARY WEFT_CUDA_STUBS_FOLDER)
+find_library(WEFT_CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 NAMES_PER_DIR HINTS ${WEFT_CUDA_HINTS}
+             PATH_SUFFIXES lib64 lib)
+find_path(WEFT_CUDA_STUBS_FOLDER libcuda.so HINTS ${WEFT_CUDA_HINTS} PATH_SUFFIXES lib64/stubs lib/stubs
+          NO_DEFAULT_PATH)
+mark_as_advanced(WEFT_CUDART_INCLUDE WEFT_CUBLASLT_INCLUDE WEFT_CUDART_LIBRARY WEFT_CUBLASLT_LIBRARY
+                 WEFT_CUDA_STUBS_FOLDER)
 find_package(NCCL QUIET)
 find_package(cuDNN QUIET)
 
@@ -91,8 +94,8 @@ if(weft_missing)
     message(NOTICE "CUDA: off, missing ${weft_missing}")
     return()
   endif()
-  message(FATAL_ERROR "WEFT_CUDA is ON, but this is missing: ${weft_missing}. WEFT_CUDA_ROOT says where to look: a toolkit, "
-                      "or the folder nvidia of PyPI's wheels.")
+  message(FATAL_ERROR "WEFT_CUDA is ON, but this is missing: ${weft_missing}. "
+                      "WEFT_CUDA_ROOT says where to look: a toolkit, or the folder nvidia of PyPI's wheels.")
 endif()
 
 set(CMAKE_CUDA_COMPILER ${WEFT_NVCC})
@@ -118,7 +121,8 @@ set_property(GLOBAL APPEND PROPERTY JOB_POOLS weft_cuda=${WEFT_CUDA_JOBS})
 
 add_library(weft_cuda_libraries INTERFACE)
 target_include_directories(weft_cuda_libraries SYSTEM INTERFACE ${WEFT_CUDA_INCLUDES})
-target_link_libraries(weft_cuda_libraries INTERFACE cuDNN::cuDNN NCCL::NCCL ${WEFT_CUBLASLT_LIBRARY} ${WEFT_CUDART_LIBRARY}
-                                                    Threads::Threads ${CMAKE_DL_LIBS} rt)
+target_link_libraries(weft_cuda_libraries INTERFACE cuDNN::cuDNN NCCL::NCCL ${WEFT_CUBLASLT_LIBRARY}
+                                                    ${WEFT_CUDART_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} rt)
 set(WEFT_HAVE_CUDA ON)
-message(NOTICE "CUDA: nvcc ${weft_nvcc_version}, cuDNN ${cuDNN_VERSION}, NCCL ${NCCL_VERSION}, for ${WEFT_CUDA_ARCHITECTURES}")
+message(NOTICE "CUDA: nvcc ${weft_nvcc_version}, cuDNN ${cuDNN_VERSION}, NCCL ${NCCL_VERSION}, "
+               "for ${WEFT_CUDA_ARCHITECTURES}")
