@@ -58,7 +58,7 @@ cuda_root() {
   local nvcc root wheels name
   nvcc=$(find_nvcc)
   [[ -n $nvcc ]] || { echo "gpu.sh: no nvcc on the PATH, in /usr/local/cuda or among python3's wheels" >&2; return 1; }
-  root=$(realpath "$(dirname "$(realpath "$nvcc")")/..")
+  root=$(realpath "$("$nvcc" --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')") || return 1
   wheels=$(wheels_folder)
   for name in include/cublasLt.h include/nccl.h include/cudnn.h lib64/libcudart_static.a lib64/libcublasLt.so \
               lib64/libnccl.so lib64/libcudnn.so lib64/libnvrtc.so; do
