@@ -3,6 +3,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "tools/commands.h"
+#include "trainer/cuda_versions.h"
 
 namespace weft {
 namespace {
@@ -17,8 +18,8 @@ constexpr const char* compiler = "g++ " __VERSION__;
 
 std::string version_text() {
   const dnnl_version_t* dnnl = dnnl_version();
-  return fmt::format("weft {}\ncompiler: {}\noneDNN: {}.{}.{}\ncpu", WEFT_VERSION, compiler, dnnl->major, dnnl->minor,
-                     dnnl->patch);
+  return fmt::format("weft {}\ncompiler: {}\noneDNN: {}.{}.{}\n{}", WEFT_VERSION, compiler, dnnl->major, dnnl->minor,
+                     dnnl->patch, cuda_versions());
 }
 
 }  // namespace weft

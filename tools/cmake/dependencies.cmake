@@ -1,0 +1,57 @@
+# What Weft takes from elsewhere, CUDA excepted (cuda.cmake): from the system's packages, or from a folder that
+# tools/vendor-deps.sh filled on a machine that has them. Both give the same targets.
+set(WEFT_DEPS "" CACHE PATH "Folder filled by tools/vendor-deps.sh; when empty, .deps if there is one, else packages")
+set(weft_deps "${WEFT_DEPS}")
+if(NOT weft_deps AND EXISTS ${CMAKE_SOURCE_DIR}/.deps/include)
+  set(weft_deps ${CMAKE_SOURCE_DIR}/.deps)
+endif()
+
+add_library(weft_dnnl INTERFACE)
+if(weft_deps)
+  message(STATUS "Dependencies: ${weft_deps}")
+  # All headers share one folder, so that whoever links any of these finds Random123 and xxhash too.
+  foreach(name fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11 tomlplusplus::tomlplusplus)
+    add_library(${name} INTERFACE IMPORTED)
+    target_include_directories(${name} INTERFACE ${weft_deps}/include)
+  endforeach()
+  target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+  target_include_directories(weft_dnnl SYSTEM INTERFACE ${weft_deps}/include)
+  # Debian's oneDNN needs libOpenCL.so.1 beside it. A RUNPATH serves only what names the library itself; a RPATH, which
+  # the old tags write, also what oneDNN asks for in turn.
+  target_link_libraries(weft_dnnl INTERFACE ${weft_deps}/lib/libdnnl.so.2)
+  target_link_options(weft_dnnl INTERFACE -Wl,--disable-new-dtags)
+else()
+  find_package(fmt REQUIRED)
+  find_package(nlohmann_json REQUIRED)
+  find_package(CLI11 REQUIRED)
+  find_package(tomlplusplus REQUIRED)
+  # Debian's package configuration of oneDNN demands the OpenCL headers, which a CPU build has no use for.
+  find_path(WEFT_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+  find_library(WEFT_DNNL_LIBRARY dnnl REQUIRED)
+  target_include_directories(weft_dnnl SYSTEM INTERFACE ${WEFT_DNNL_INCLUDE})
+  target_link_libraries(weft_dnnl INTERFACE ${WEFT_DNNL_LIBRARY})
+endif()
+
+find_package(Threads REQUIRED)
+# oneDNN runs one thread per rank; OpenMP is needed only to tell it so (omp_set_num_threads).
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+# NVTX is header-only and optional: without it ranges cost nothing and record nothing.
+find_path(WEFT_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${WEFT_CUDA_INCLUDES} PATHS /usr/local/cuda/include)
+
+# GTest::gtest and GTest::gtest_main; a macro, since packages define their targets for the folder that asks.
+macro(weft_find_gtest)
+  if(weft_deps)
+    find_path(WEFT_GTEST_SOURCE src/gtest-all.cc PATHS ${weft_deps}/src/googletest NO_DEFAULT_PATH REQUIRED)
+    foreach(name gtest gtest_main)
+      add_library(weft_${name} STATIC EXCLUDE_FROM_ALL)
+      target_include_directories(weft_${name} SYSTEM PUBLIC ${WEFT_GTEST_SOURCE}/include PRIVATE ${WEFT_GTEST_SOURCE})
+      add_library(GTest::${name} ALIAS weft_${name})
+    endforeach()
+    target_sources(weft_gtest PRIVATE ${WEFT_GTEST_SOURCE}/src/gtest-all.cc)
+    target_link_libraries(weft_gtest PUBLIC Threads::Threads)
+    target_sources(weft_gtest_main PRIVATE ${WEFT_GTEST_SOURCE}/src/gtest_main.cc)
+    target_link_libraries(weft_gtest_main PUBLIC weft_gtest)
+  else()
+    find_package(GTest REQUIRED)
+  endif()
+endmacro()

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Collects what Weft needs besides a compiler, CMake, ninja and CUDA into one folder, for a machine without a network
+# and without these packages. Run it where they are installed (tools/install-packages.sh build test); CMake takes .deps
+# by itself and another folder as -DWEFT_DEPS=FOLDER.
+#   tools/vendor-deps.sh [FOLDER]      FOLDER is made anew; .deps unless given
+# Everything is source or headers but oneDNN: Debian's x86-64 library travels, with the OpenCL loader that it names.
+# They run wherever glibc is 2.34 or newer and libstdc++ is GCC 11's or newer.
+set -euo pipefail
+folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.deps}")
+
+headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h)
+packages=(libcli11-dev librandom123-dev libfmt-dev nlohmann-json3-dev libdnnl-dev libtomlplusplus-dev libxxhash-dev
+          googletest)
+libraries=(libdnnl.so.2 libOpenCL.so.1)
+
+missing=()
+for package in "${packages[@]}"; do
+  [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || missing+=("$package")
+done
+if [[ ${#missing[@]} -gt 0 ]]; then
+  echo "vendor-deps.sh: install these first: ${missing[*]}" >&2
+  exit 1
+fi
+if [[ -e $folder && ! -d $folder/include ]]; then
+  echo "vendor-deps.sh: $folder is there and was not made by this script" >&2
+  exit 1
+fi
+
+rm -rf "$folder"
+mkdir -p "$folder"/{include,lib,licenses,src/googletest}
+for header in "${headers[@]}"; do cp -rL "/usr/include/$header" "$folder/include/"; done
+cp -rL /usr/src/googletest/googletest/{include,src} "$folder/src/googletest/"
+# Under the names that programs ask for and without links, which not every way of copying a folder keeps.
+for library in "${libraries[@]}"; do
+  path=$(ldconfig -p | awk -v name="$library" '$1 == name && /x86-64/ { print $NF; exit }')
+  cp -L "$path" "$folder/lib/$library"
+done
+for package in "${packages[@]}" libdnnl2 ocl-icd-libopencl1; do
+  if [[ -r /usr/share/doc/$package/copyright ]]; then
+    cp -L "/usr/share/doc/$package/copyright" "$folder/licenses/$package"
+  fi
+done
+echo "$folder: $(du -sh "$folder" | cut -f1)"
