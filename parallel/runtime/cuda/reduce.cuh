@@ -1,0 +1,57 @@
+// Reductions over the threads of a warp or a block, in an order that does not depend on timing: the same numbers give the
+// same bits. Every thread of the warp or block takes part and gets the result.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace weft::cuda {
+
+inline constexpr unsigned all_lanes_of_warp = 0xffffffffu;
+inline constexpr int warp_size = 32;
+
+struct AddTo {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+// A NaN makes a maximum NaN.
+struct LargerOf {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a != a || a > b ? a : b;
+  }
+};
+
+template <typename T, typename Combine>
+__device__ T reduce_warp(T value, Combine combine) {
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_xor_sync(all_lanes_of_warp, value, distance));
+  }
+  return value;
+}
+
+// blockDim.x is a multiple of 32, at most 1024, and the block has one dimension. `neutral` changes nothing. May be called
+// several times in one kernel.
+template <typename T, typename Combine>
+__device__ T reduce_block(T value, Combine combine, T neutral) {
+  __shared__ T of_warp[warp_size];
+  value = reduce_warp(value, combine);
+  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  __syncthreads();  // an earlier call may still be reading
+  if (lane == 0) of_warp[warp] = value;
+  __syncthreads();
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  return reduce_warp(lane < warps ? of_warp[lane] : neutral, combine);
+}
+
+template <typename T>
+__device__ T sum_of_warp(T value) {
+  return reduce_warp(value, AddTo());
+}
+template <typename T>
+__device__ T sum_of_block(T value) {
+  return reduce_block(value, AddTo(), T(0));
+}
+
+}  // namespace weft::cuda

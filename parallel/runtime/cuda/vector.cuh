@@ -1,0 +1,75 @@
+// Elements of kernels: conversion to and from float32, and 16-byte access.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "parallel/runtime/tensor.h"
+
+namespace weft::cuda {
+
+// What a kernel calls the elements of a tensor.
+template <typename T>
+struct DeviceElement {
+  using type = T;
+};
+template <>
+struct DeviceElement<bfloat16> {
+  using type = __nv_bfloat16;
+};
+
+__device__ inline float to_float(float value) {
+  return value;
+}
+__device__ inline float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+// Rounds to nearest, ties to even.
+template <typename T>
+__device__ T from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+// As many elements as a thread moves at once: 16 bytes, at an address that is a multiple of 16.
+template <typename T>
+struct alignas(16) Vector {
+  static constexpr int size = 16 / sizeof(T);
+  T elements[size];
+
+  __device__ T& operator[](int i) { return elements[i]; }
+  __device__ const T& operator[](int i) const { return elements[i]; }
+};
+template <typename T>
+__device__ Vector<T> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T>*>(from);
+}
+template <typename T>
+__device__ void store_vector(T* to, const Vector<T>& vector) {
+  *reinterpret_cast<Vector<T>*>(to) = vector;
+}
+
+// Whether rows of `columns` elements can be walked in vectors: every row begins at a multiple of 16 bytes.
+template <typename T>
+bool vectorises(const void* data, std::int64_t columns) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && columns % Vector<T>::size == 0;
+}
+
+// The elements as kernels see them; the tensor's dtype must be T's.
+template <typename T>
+typename DeviceElement<T>::type* elements(TensorView tensor) {
+  return reinterpret_cast<typename DeviceElement<T>::type*>(tensor.as<T>().data());
+}
+template <typename T>
+const typename DeviceElement<T>::type* elements(ConstTensorView tensor) {
+  return reinterpret_cast<const typename DeviceElement<T>::type*>(tensor.as<T>().data());
+}
+
+}  // namespace weft::cuda
