@@ -1,0 +1,173 @@
+#include "parallel/runtime/cuda/device.h"
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExtCudaRt.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <vector>
+
+#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/event.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/error.h"
+
+namespace weft::cuda {
+namespace {
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(Device& device, std::shared_ptr<EventPool> events, const std::string& lane, int priority)
+      : device_(device), events_(std::move(events)) {
+    WEFT_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
+    nvtxNameCudaStreamA(stream_, lane.c_str());
+  }
+  // What is queued still reads tensors of this rank.
+  ~CudaStream() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  cudaStream_t native() const { return stream_; }
+  Device& device() override { return device_; }
+  Fence record() override { return std::make_shared<CudaEvent>(events_, stream_, false); }
+  Fence record_time() override { return std::make_shared<CudaEvent>(events_, stream_, true); }
+  void wait(const Fence& fence) override {
+    if (fence == nullptr) return;
+    WEFT_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(*fence).native(), 0));
+  }
+  void synchronize() override { WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+ private:
+  Device& device_;
+  std::shared_ptr<EventPool> events_;
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) {
+    WEFT_CUDA_CHECK(cudaSetDevice(index));
+    WEFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least_priority_, &greatest_priority_));
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, index};
+    WEFT_CUDA_CHECK(cudaMemPoolCreate(&pool_, &properties));
+    // A step's sizes repeat: what the pool has it keeps.
+    auto keep = std::numeric_limits<std::uint64_t>::max();
+    WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+  }
+  ~CudaDevice() override {
+    for (auto& [bytes, blocks] : staging_) {
+      for (void* block : blocks) cudaFreeHost(block);
+    }
+    cudaMemPoolDestroy(pool_);
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  // Other lanes than compute carry little work that others wait for: they go first.
+  std::unique_ptr<Stream> create_stream(std::string_view lane) override {
+    const int priority = lane == "compute" ? least_priority_ : greatest_priority_;
+    return std::make_unique<CudaStream>(*this, events_, std::string(lane), priority);
+  }
+
+  void* allocate(std::int64_t bytes, Stream& stream) override {
+    const auto size = static_cast<std::size_t>(bytes);
+    void* data = nullptr;
+    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
+    // Blocks may be held by work under way or lie in pieces that are too small: once all is done, begin anew.
+    cudaGetLastError();
+    WEFT_CUDA_CHECK(cudaDeviceSynchronize());
+    WEFT_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
+    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
+    cudaGetLastError();
+    std::size_t free_bytes = 0, total_bytes = 0;
+    WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    fail("the GPU refused {} bytes: {} of its {} bytes are free, {} are held by this rank", bytes, free_bytes,
+         total_bytes, attribute(cudaMemPoolAttrReservedMemCurrent));
+  }
+  void release(void* data, std::int64_t, Stream& stream) override {
+    WEFT_CUDA_CHECK(cudaFreeAsync(data, cuda::native(stream)));
+  }
+  // The pool asks when it grows; growth is noticed here, once a call.
+  std::int64_t system_allocations() const override {
+    const std::int64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
+    if (reserved > largest_reserved_) ++growths_;
+    largest_reserved_ = std::max(largest_reserved_, reserved);
+    return growths_;
+  }
+  PoolUse use() const { return {attribute(cudaMemPoolAttrReservedMemHigh), attribute(cudaMemPoolAttrUsedMemHigh)}; }
+
+  void* allocate_staging(std::int64_t bytes) override {
+    std::vector<void*>& blocks = staging_[bytes];
+    void* data = nullptr;
+    if (blocks.empty()) {
+      WEFT_CUDA_CHECK(cudaMallocHost(&data, static_cast<std::size_t>(bytes)));
+    } else {
+      data = blocks.back();
+      blocks.pop_back();
+    }
+    return data;
+  }
+  void release_staging(void* data, std::int64_t bytes) override { staging_[bytes].push_back(data); }
+  void copy(Stream& stream, const void* from, void* to, std::int64_t bytes) override {
+    WEFT_CUDA_CHECK(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, cuda::native(stream)));
+  }
+
+  const ElementwiseKernels& elementwise() const override { return elementwise_kernels; }
+
+ private:
+  std::int64_t attribute(cudaMemPoolAttr which) const {
+    std::uint64_t value = 0;
+    WEFT_CUDA_CHECK(cudaMemPoolGetAttribute(pool_, which, &value));
+    return static_cast<std::int64_t>(value);
+  }
+
+  int least_priority_ = 0, greatest_priority_ = 0;
+  cudaMemPool_t pool_ = nullptr;
+  std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+  std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free, by bytes
+  mutable std::int64_t largest_reserved_ = 0, growths_ = 0;
+};
+
+}  // namespace
+
+cudaStream_t native(Stream& stream) {
+  return static_cast<CudaStream&>(stream).native();
+}
+
+std::optional<std::string> why_no_device() {
+  int driver = 0, count = 0;
+  cudaDriverGetVersion(&driver);
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (status == cudaSuccess && count > 0) return std::nullopt;
+  if (driver == 0) return "no NVIDIA driver is installed";
+  if (status == cudaErrorInsufficientDriver) {
+    return fmt::format("the driver supports CUDA {}.{}, but this build needs {}.{}", driver / 1000, driver % 1000 / 10,
+                       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  if (status == cudaErrorNoDevice || count == 0) return "the driver sees no GPU";
+  return fmt::format("the driver fails: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::unique_ptr<Device> make_device(int index) {
+  if (const auto reason = why_no_device()) fail_request("device cuda cannot be used: {}", *reason);
+  if (index < 0 || index >= device_count()) {
+    fail_request("GPU {} was asked for, but this machine shows {}", index, device_count());
+  }
+  return std::make_unique<CudaDevice>(index);
+}
+
+PoolUse pool_use(Device& device) {
+  return static_cast<CudaDevice&>(device).use();
+}
+
+}  // namespace weft::cuda
