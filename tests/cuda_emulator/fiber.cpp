@@ -25,6 +25,9 @@ struct KeepStack {
   void deallocate(boost::context::stack_context&) noexcept {}
 };
 
+// Thrown on a fiber that is destroyed in the middle of something.
+struct Abandoned {};
+
 }  // namespace
 
 Fiber::Fiber(std::size_t number, std::function<void(Fiber&)> body) : body_(std::move(body)) {
@@ -39,18 +42,24 @@ Fiber::Fiber(std::size_t number, std::function<void(Fiber&)> body) : body_(std::
 #if defined(__SANITIZE_THREAD__)
   own_thread_ = __tsan_create_fiber(0);
 #endif
+  const auto enter = [this](boost::context::fiber&& outside) {
+    outside_ = std::move(outside);
+    arrived();
+    try {
+      if (!leaving_) body_(*this);
+    } catch (const Abandoned&) {
+    }
+    depart(nullptr);
+    return std::move(outside_);
+  };
   inside_ = boost::context::fiber(std::allocator_arg, boost::context::preallocated(context.sp, context.size, context),
-                                  KeepStack{}, [this](boost::context::fiber&& outside) {
-                                    outside_ = std::move(outside);
-                                    arrived();
-                                    body_(*this);
-                                    return std::move(outside_);
-                                  });
+                                  KeepStack{}, enter);
 }
 
 Fiber::~Fiber() {
+  // Not left to Boost's own unwinding, of which the sanitizers would not hear.
   leaving_ = true;
-  inside_ = boost::context::fiber();
+  resume();
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(own_thread_);
 #endif
@@ -73,20 +82,25 @@ void Fiber::resume() {
 }
 
 void Fiber::suspend() {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&own_fake_stack_, outside_stack_, outside_size_);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(outside_thread_, 0);
-#endif
+  depart(&own_fake_stack_);
   outside_ = std::move(outside_).resume();
   arrived();
+  if (leaving_) throw Abandoned{};
 }
 
 void Fiber::arrived() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Unwinding comes here by an exception, without a switch announced.
-  if (!leaving_) __sanitizer_finish_switch_fiber(own_fake_stack_, &outside_stack_, &outside_size_);
+  __sanitizer_finish_switch_fiber(own_fake_stack_, &outside_stack_, &outside_size_);
+#endif
+}
+
+void Fiber::depart([[maybe_unused]] void** fake_stack) {
+#if defined(__SANITIZE_ADDRESS__)
+  // A fiber that comes to its end has no stack to come back to.
+  __sanitizer_start_switch_fiber(leaving_ ? nullptr : fake_stack, outside_stack_, outside_size_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(outside_thread_, 0);
 #endif
 }
 

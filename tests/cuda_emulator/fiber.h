@@ -10,7 +10,8 @@ namespace weft::cuda_emulator {
 
 class Fiber {
  public:
-  // `body` runs on the fiber at the first resume() and must never return. `number` counts the fibers of a pool.
+  // `body` runs on the fiber at the first resume() and never returns; it lets exceptions that are no std::exception
+  // pass, by which a fiber is unwound. `number` counts the fibers of a pool.
   Fiber(std::size_t number, std::function<void(Fiber&)> body);
   // Unwinds what the fiber was in the middle of.
   ~Fiber();
@@ -23,12 +24,14 @@ class Fiber {
   void suspend();
 
  private:
+  // Tell the sanitizers of a change of stacks, after coming to the fiber and before leaving it.
   void arrived();
+  void depart(void** fake_stack);
 
   std::function<void(Fiber&)> body_;
   void* stack_ = nullptr;
   boost::context::fiber inside_, outside_;
-  // For the sanitizers, which have to be told of every change of stacks.
+  // For the sanitizers.
   void* own_fake_stack_ = nullptr;
   const void* outside_stack_ = nullptr;
   std::size_t outside_size_ = 0;
