@@ -9,14 +9,19 @@
 namespace weft {
 namespace {
 
-// Calls `product(e, first_row, rows)` for every expert that has rows.
-template <typename Product>
-void for_each_run(std::span<const std::int64_t> expert_rows, Product product) {
+// One or more products for every expert that has rows: `product(e, rows_of)` gives them, where rows_of(tensor) are the rows
+// of expert e.
+template <typename Append>
+void for_each_expert(KernelContext& kernels, std::span<const std::int64_t> expert_rows, Append append) {
+  std::vector<Product> products;
   std::int64_t first = 0;
   for (std::size_t e = 0; e < expert_rows.size(); ++e) {
-    if (expert_rows[e] > 0) product(e, first, expert_rows[e]);
-    first += expert_rows[e];
+    const std::int64_t count = expert_rows[e];
+    const auto rows_of = [&](auto tensor) { return tensor.rows_from(first, count); };
+    if (count > 0) append(products, e, rows_of);
+    first += count;
   }
+  multiply_all(kernels, products);
 }
 
 }  // namespace
@@ -62,16 +67,16 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
   };
   kept.rows = std::move(rows);
   kept.gate_up = tensor(2 * width_);
-  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    multiply(kernels, kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
-             Transpose::yes, kept.gate_up.view().rows_from(first, n), false);
+  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+    products.push_back({rows_of(ConstTensorView(kept.rows)), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
+                        Transpose::yes, rows_of(kept.gate_up.view()), false});
   });
   kept.activated = tensor(width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
   Tensor out = tensor(setup_.model.hidden_size);
-  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    multiply(kernels, kept.activated.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::no,
-             out.view().rows_from(first, n), false);
+  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+    products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::no, weights[3 * e + 2], Transpose::no,
+                        rows_of(out.view()), false});
   });
   return out;
 }
@@ -84,28 +89,28 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
     return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.dout.rows(), columns, bound_rows());
   };
   Tensor dactivated = tensor(width_);
-  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    multiply(kernels, kept.dout.view().rows_from(first, n), Transpose::no, weights[3 * e + 2], Transpose::yes,
-             dactivated.view().rows_from(first, n), false);
+  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+    products.push_back({rows_of(ConstTensorView(kept.dout)), Transpose::no, weights[3 * e + 2], Transpose::yes,
+                        rows_of(dactivated.view()), false});
   });
   // The gradient takes the place of the values it came from.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor drows = tensor(setup_.model.hidden_size);
-  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    multiply(kernels, kept.dgate_up.view().rows_from(first, n), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
-             Transpose::no, drows.view().rows_from(first, n), false);
+  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+    products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
+                        Transpose::no, rows_of(drows.view()), false});
   });
   return drows;
 }
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  for_each_run(expert_rows, [&](std::size_t e, std::int64_t first, std::int64_t n) {
-    multiply(context.kernels, kept.dgate_up.view().rows_from(first, n), Transpose::yes,
-             kept.rows.view().rows_from(first, n), Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true);
-    multiply(context.kernels, kept.activated.view().rows_from(first, n), Transpose::yes,
-             kept.dout.view().rows_from(first, n), Transpose::no, gradients[3 * e + 2], true);
+  for_each_expert(context.kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+    products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::yes, rows_of(ConstTensorView(kept.rows)),
+                        Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true});
+    products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::yes, rows_of(ConstTensorView(kept.dout)),
+                        Transpose::no, gradients[3 * e + 2], true});
   });
 }
 

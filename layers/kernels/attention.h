@@ -9,6 +9,8 @@
 // dtype; log_sum_exp [query rows, query_heads] float32. float32 or bfloat16; sums are float32.
 #pragma once
 
+#include <functional>
+
 #include "layers/kernels/rotary.h"
 
 namespace weft {
@@ -25,9 +27,10 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv);
 
+// Not plain functions: a library's prepared plans belong to the rank.
 struct AttentionKernels {
-  decltype(&attention_forward) forward;
-  decltype(&attention_backward) backward;
+  std::function<decltype(attention_forward)> forward;
+  std::function<decltype(attention_backward)> backward;
 };
 
 }  // namespace weft

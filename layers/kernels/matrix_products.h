@@ -1,14 +1,25 @@
-// Matrix products of row-major tensors through a tuned library. One object per rank: it caches prepared products by
-// shape and runs on the calling thread only.
+// Matrix products of row-major tensors through a tuned library. One object per rank: it keeps prepared products by shape,
+// is called by the rank's thread only and queues its work on the stream it was made for.
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "parallel/runtime/tensor.h"
 
 namespace weft {
 
 enum class Transpose : std::uint8_t { no, yes };
+
+// c = op(a) op(b), added to c when `accumulate`.
+struct Product {
+  ConstTensorView a;
+  Transpose transpose_a = Transpose::no;
+  ConstTensorView b;
+  Transpose transpose_b = Transpose::no;
+  TensorView c;
+  bool accumulate = false;
+};
 
 class MatrixProducts {
  public:
@@ -18,6 +29,10 @@ class MatrixProducts {
   // zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
+  // Products that do not depend on each other (one an expert): a device may run them side by side.
+  virtual void multiply_all(std::span<const Product> products) {
+    for (const Product& p : products) multiply(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
+  }
 };
 
 std::unique_ptr<MatrixProducts> make_cpu_matrix_products();

@@ -14,4 +14,10 @@ inline void multiply(KernelContext& context, ConstTensorView a, Transpose transp
   context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
+// See MatrixProducts::multiply_all.
+inline void multiply_all(KernelContext& context, std::span<const Product> products) {
+  const PhaseClock::Scope scope(context.clock, Phase::products);
+  context.products.multiply_all(products);
+}
+
 }  // namespace weft

@@ -28,13 +28,13 @@ constexpr std::int64_t fewest_tokens = 256;
 // A prepared product holds some 80 KiB of code; ranks of one process share it through oneDNN's own cache.
 constexpr std::size_t most_prepared = 1024;
 
-struct Product {
+struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType input = DType::float32, output = DType::float32;
   bool accumulate = false;
 
-  auto operator<=>(const Product&) const = default;
+  auto operator<=>(const ProductShape&) const = default;
 };
 
 dnnl::memory::data_type library_type(DType dtype) {
@@ -48,7 +48,7 @@ dnnl::memory::desc describe(std::int64_t rows, std::int64_t columns, DType dtype
 
 class PreparedProduct {
  public:
-  PreparedProduct(const dnnl::engine& engine, const Product& product) {
+  PreparedProduct(const dnnl::engine& engine, const ProductShape& product) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (product.accumulate) {
@@ -105,7 +105,7 @@ class LibraryProducts final : public MatrixProducts {
       if (!accumulate) std::memset(c.data(), 0, static_cast<std::size_t>(c.bytes()));
       return;
     }
-    const Product product{c.rows(), c.columns(), k, turned_a, turned_b, a.dtype(), c.dtype(), accumulate};
+    const ProductShape product{c.rows(), c.columns(), k, turned_a, turned_b, a.dtype(), c.dtype(), accumulate};
     if (product.input == DType::bfloat16 && !bfloat16_products_) {
       multiply_widened(product, a, b, c);
     } else if (product.input == DType::bfloat16 || suits_primitive(product)) {
@@ -118,13 +118,13 @@ class LibraryProducts final : public MatrixProducts {
 
  private:
   // dnnl_sgemm loses a third of its speed on weight gradients much taller than wide; elsewhere it is as fast or faster.
-  static bool suits_primitive(const Product& product) {
+  static bool suits_primitive(const ProductShape& product) {
     return product.transpose_a && !product.transpose_b && product.m >= 4 * product.n && product.k >= token_block;
   }
 
   // Tokens are the rows of c when a is not transposed, and the terms of the sum in a weight gradient.
-  void multiply_in_blocks(const Product& product, const std::byte* a, const std::byte* b, std::byte* c) {
-    Product head = product, rest = product;
+  void multiply_in_blocks(const ProductShape& product, const std::byte* a, const std::byte* b, std::byte* c) {
+    ProductShape head = product, rest = product;
     if (!product.transpose_a) {
       const std::int64_t most = std::max(fewest_tokens, result_block / product.n / token_block * token_block);
       for (std::int64_t done = 0; done < product.m; done += head.m) {
@@ -146,14 +146,14 @@ class LibraryProducts final : public MatrixProducts {
     }
   }
 
-  void execute(const Product& product, const void* a, const void* b, void* c) {
+  void execute(const ProductShape& product, const void* a, const void* b, void* c) {
     PreparedProduct& prepared = prepare(product);
     if (scratchpad_.size() < prepared.scratchpad_bytes()) scratchpad_.resize(prepared.scratchpad_bytes());
     prepared.execute(stream_, a, b, c, scratchpad_.data());
     stream_.wait();
   }
 
-  PreparedProduct& prepare(const Product& product) {
+  PreparedProduct& prepare(const ProductShape& product) {
     auto found = prepared_.find(product);
     if (found == prepared_.end()) {
       if (prepared_.size() == most_prepared) {
@@ -172,7 +172,7 @@ class LibraryProducts final : public MatrixProducts {
     return found->second;
   }
 
-  void multiply_widened(const Product& product, ConstTensorView a, ConstTensorView b, TensorView c) {
+  void multiply_widened(const ProductShape& product, ConstTensorView a, ConstTensorView b, TensorView c) {
     const auto widen = [](ConstTensorView narrow, std::vector<float>& wide) {
       wide.resize(static_cast<std::size_t>(narrow.size()));
       cpu::cast(narrow, view_of(std::span<float>(wide), narrow.rows(), narrow.columns()));
@@ -193,7 +193,7 @@ class LibraryProducts final : public MatrixProducts {
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   bool bfloat16_products_;
-  std::map<Product, PreparedProduct> prepared_;
+  std::map<ProductShape, PreparedProduct> prepared_;
   std::uint64_t uses_ = 0;
   std::vector<std::byte> scratchpad_;
   std::vector<float> wide_a_, wide_b_, wide_c_;
