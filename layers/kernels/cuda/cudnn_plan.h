@@ -95,7 +95,7 @@ class CudnnPlan {
     std::variant<float, std::int32_t> value;
   };
 
-  std::vector<std::int64_t> stored_;  // ids, ascending
+  std::vector<std::int64_t> stored_;  // ids of the tensors with memory
   std::vector<Scalar> scalars_;
   // A plan refers to its engine and that to the graph.
   CudnnOperationGraph operations_;
