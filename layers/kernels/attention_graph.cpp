@@ -1,0 +1,197 @@
+#include "layers/kernels/attention_graph.h"
+
+#include <cmath>
+#include <limits>
+
+namespace weft {
+namespace {
+
+GraphDims packed(const GraphDims& dims) {
+  return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+}
+GraphDims rows_of(const HeadStrides& strides) {
+  return {strides.batch, strides.head, strides.row, 1};
+}
+GraphDims columns_of(const HeadStrides& strides) {
+  return {strides.batch, strides.head, 1, strides.row};
+}
+
+// Adds tensors and operations in order. Tensors are referred to by id.
+class Builder {
+ public:
+  using Id = std::int64_t;
+
+  explicit Builder(const AttentionShape& shape)
+      : shape_(shape),
+        scores_{shape.batch, shape.query_heads, shape.query_length, shape.key_length},
+        rows_{shape.batch, shape.query_heads, shape.query_length, 1} {}
+
+  Id stored(AttentionTensor tensor, std::string name, const GraphDims& dims, const GraphDims& strides, GraphType type) {
+    const Id id = static_cast<Id>(tensor);
+    graph_.tensors.push_back({id, std::move(name), dims, strides, type, false, {}});
+    return id;
+  }
+  // Stored tensors of queries (query heads) or keys, with the dtype of the call.
+  Id queries(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
+    return stored(tensor, std::move(name), {shape_.batch, shape_.query_heads, shape_.query_length, shape_.head_dim},
+                  rows_of(strides), shape_.type);
+  }
+  Id keys(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
+    return stored(tensor, std::move(name), {shape_.batch, shape_.key_value_heads, shape_.key_length, shape_.head_dim},
+                  rows_of(strides), shape_.type);
+  }
+  Id transposed_keys(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
+    return stored(tensor, std::move(name), {shape_.batch, shape_.key_value_heads, shape_.head_dim, shape_.key_length},
+                  columns_of(strides), shape_.type);
+  }
+  Id row_statistics(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
+    return stored(tensor, std::move(name), rows_, rows_of(strides), GraphType::float32);
+  }
+  Id scalar(std::string name, GraphType type, double value) {
+    graph_.tensors.push_back({next_, std::move(name), {1, 1, 1, 1}, {1, 1, 1, 1}, type, false, value});
+    return next_++;
+  }
+
+  // `output` = op(inputs), into a new intermediate or a stored tensor.
+  Id compute(std::string name, GraphOperator op, std::vector<Id> inputs, const GraphDims& dims,
+             const GraphDims& strides, GraphType type) {
+    graph_.tensors.push_back({next_, std::move(name), dims, strides, type, true, {}});
+    return store(op, std::move(inputs), next_++);
+  }
+  Id compute(std::string name, GraphOperator op, std::vector<Id> inputs, const GraphDims& dims,
+             GraphType type = GraphType::float32) {
+    return compute(std::move(name), op, std::move(inputs), dims, packed(dims), type);
+  }
+  Id store(GraphOperator op, std::vector<Id> inputs, Id output) {
+    graph_.operations.push_back({op, std::move(inputs), output});
+    return output;
+  }
+  // queries x keys, and one number a query.
+  Id scores(std::string name, GraphOperator op, std::vector<Id> inputs, GraphType type = GraphType::float32) {
+    return compute(std::move(name), op, std::move(inputs), scores_, type);
+  }
+  Id rows(std::string name, GraphOperator op, std::vector<Id> inputs) {
+    return compute(std::move(name), op, std::move(inputs), rows_);
+  }
+
+  Id scale() { return scalar("scale", GraphType::float32, 1.0 / std::sqrt(static_cast<double>(shape_.head_dim))); }
+  // Keys after a query's position get the lowest score; not minus infinity, which an engine would subtract from itself
+  // in a block of keys that a row does not see at all.
+  Id masked(Id score) {
+    if (!shape_.causal) return score;
+    const Id lowest = scalar("lowest", GraphType::float32, std::numeric_limits<float>::lowest());
+    Id position = scores("position", GraphOperator::row_index, {score}, GraphType::int32);
+    const Id key = scores("key", GraphOperator::column_index, {score}, GraphType::int32);
+    if (shape_.query_offset != 0) {
+      const Id offset = scalar("offset", GraphType::int32, static_cast<double>(shape_.query_offset));
+      position = scores("offset_position", GraphOperator::add, {position, offset}, GraphType::int32);
+    }
+    const Id visible = scores("visible", GraphOperator::greater_equal, {position, key}, GraphType::boolean);
+    return scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+  }
+  Id transposed(std::string name, Id score) {
+    const GraphDims dims{scores_[0], scores_[1], scores_[3], scores_[2]}, strides = packed(scores_);
+    return compute(std::move(name), GraphOperator::reshape, {score}, dims,
+                   {strides[0], strides[1], strides[3], strides[2]}, shape_.type);
+  }
+  // left^T x right per query head, summed over the query heads of each key head.
+  void store_key_gradient(const std::string& name, Id left, Id right, Id output) {
+    if (shape_.query_heads == shape_.key_value_heads) {
+      store(GraphOperator::matmul, {left, right}, output);
+      return;
+    }
+    const GraphDims full{shape_.batch, shape_.query_heads, shape_.key_length, shape_.head_dim};
+    const Id per_head = compute(name + "_per_query_head", GraphOperator::matmul, {left, right}, full, shape_.type);
+    store(GraphOperator::reduce_add, {per_head}, output);
+  }
+
+  AttentionGraph take() { return std::move(graph_); }
+
+ private:
+  const AttentionShape& shape_;
+  GraphDims scores_, rows_;
+  AttentionGraph graph_;
+  Id next_ = 1000;
+};
+
+}  // namespace
+
+const GraphTensor& AttentionGraph::tensor(std::int64_t id) const {
+  for (const GraphTensor& candidate : tensors) {
+    if (candidate.id == id) return candidate;
+  }
+  fail("the attention graph has no tensor {}", id);
+}
+
+AttentionGraph attention_forward_graph(const AttentionShape& shape) {
+  using enum GraphOperator;
+  Builder g(shape);
+  const auto q = g.queries(AttentionTensor::q, "q", shape.q);
+  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k);
+  const auto v = g.keys(AttentionTensor::v, "v", shape.v);
+  const auto out = g.queries(AttentionTensor::out, "out", shape.out);
+  const auto log_sum_exp = g.row_statistics(AttentionTensor::log_sum_exp, "log_sum_exp", shape.log_sum_exp);
+
+  const auto products = g.scores("products", matmul, {q, k_transposed});
+  const auto scores = g.masked(g.scores("scores", multiply, {products, g.scale()}));
+  const auto maximum = g.rows("maximum", reduce_max, {scores});
+  const auto shifted = g.scores("shifted", subtract, {scores, maximum});
+  const auto powers = g.scores("powers", exponential, {shifted});
+  const auto sum = g.rows("sum", reduce_add, {powers});
+  const auto log_sum = g.rows("log_sum", logarithm, {sum});
+  g.store(add, {maximum, log_sum}, log_sum_exp);
+  const auto probabilities = g.scores("probabilities", divide, {powers, sum}, shape.type);
+  g.store(matmul, {probabilities, v}, out);
+  return g.take();
+}
+
+AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic) {
+  using enum GraphOperator;
+  Builder g(shape);
+  const GraphDims head{shape.batch, shape.query_heads, shape.query_length, shape.head_dim};
+  const auto q = g.queries(AttentionTensor::q, "q", shape.q);
+  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k);
+  const auto v_transposed = g.transposed_keys(AttentionTensor::v, "v_transposed", shape.v);
+  const auto out = g.queries(AttentionTensor::out, "out", shape.out);
+  const auto dout = g.queries(AttentionTensor::dout, "dout", shape.out);
+  const auto log_sum_exp = g.row_statistics(AttentionTensor::log_sum_exp, "log_sum_exp", shape.log_sum_exp);
+  const auto dq = g.queries(AttentionTensor::dq, "dq", shape.dq);
+  const auto dk = g.keys(AttentionTensor::dk, "dk", shape.dk);
+  const auto dv = g.keys(AttentionTensor::dv, "dv", shape.dv);
+  const auto row_sums = g.row_statistics(AttentionTensor::row_sums, "row_sums",
+                                         {shape.query_heads * shape.query_length, shape.query_length, 1});
+  const auto scale = g.scale(), one = g.scalar("one", GraphType::float32, 1.0);
+
+  // sum over keys of p * dp, as the row sums of dout * out. The engines compute them ahead of the rest and keep them in
+  // the caller's scratch; that is what the multiplication by one is for.
+  const auto dout_out = g.compute("dout_out", multiply, {dout, out}, head);
+  g.store(multiply, {g.rows("unscaled_row_sums", reduce_add, {dout_out}), one}, row_sums);
+
+  const auto products = g.scores("products", matmul, {q, k_transposed});
+  const auto scores = g.scores("scores", multiply, {products, scale});
+  const auto logarithms = g.masked(g.scores("logarithms", subtract, {scores, log_sum_exp}));
+  const auto probabilities = g.scores("probabilities", exponential, {logarithms});
+  g.store_key_gradient("dv", g.transposed("probabilities_transposed", probabilities), dout, dv);
+
+  const auto dprobabilities = g.scores("dprobabilities", matmul, {dout, v_transposed});
+  const auto centred = g.scores("centred", subtract, {dprobabilities, row_sums});
+  const auto weighted = g.scores("weighted", multiply, {centred, probabilities});
+  const auto dscores =
+      g.scores("dscores", multiply, {weighted, scale}, deterministic ? shape.type : GraphType::float32);
+  g.store_key_gradient("dk", g.transposed("dscores_transposed", dscores), q, dk);
+
+  const auto k =
+      g.compute("k", reshape, {k_transposed}, {shape.batch, shape.key_value_heads, shape.key_length, shape.head_dim},
+                rows_of(shape.k), shape.type);
+  if (deterministic) {
+    g.store(matmul, {dscores, k}, dq);
+  } else {
+    const auto accumulator =
+        g.stored(AttentionTensor::dq_accumulator, "dq_accumulator", head, packed(head), GraphType::float32);
+    g.store(matmul, {dscores, k}, accumulator);
+    g.store(identity, {accumulator}, dq);
+  }
+  return g.take();
+}
+
+}  // namespace weft

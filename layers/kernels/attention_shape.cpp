@@ -1,0 +1,43 @@
+#include "layers/kernels/attention_shape.h"
+
+namespace weft {
+
+AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
+                                   Range run, std::int64_t q_columns, std::int64_t kv_columns, GraphType type) {
+  const std::int64_t head_dim = heads.head_dim, out_columns = heads.query_heads * head_dim;
+  const HeadStrides q{rows_per_sequence * q_columns, head_dim, q_columns};
+  const HeadStrides kv{heads.sequence_length * kv_columns, head_dim, kv_columns};
+  const HeadStrides out{rows_per_sequence * out_columns, head_dim, out_columns};
+  const HeadStrides statistics{rows_per_sequence * heads.query_heads, 1, heads.query_heads};
+  return {.batch = sequences,
+          .query_heads = heads.query_heads,
+          .key_value_heads = heads.key_value_heads,
+          .query_length = run.count,
+          .key_length = run.begin + run.count,
+          .head_dim = head_dim,
+          .type = type,
+          .causal = true,
+          .query_offset = run.begin,
+          .q = q,
+          .k = kv,
+          .v = kv,
+          .out = out,
+          .log_sum_exp = statistics,
+          .dq = q,
+          .dk = kv,
+          .dv = kv};
+}
+
+AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type) {
+  const std::int64_t length = heads.sequence_length, columns = heads.columns();
+  return run_attention_shape(heads, sequences, length, {0, length}, columns, columns, type);
+}
+
+std::int64_t row_sums_bytes(const AttentionShape& shape) {
+  return shape.batch * shape.query_heads * shape.query_length * size_of(DType::float32);
+}
+std::int64_t dq_accumulator_bytes(const AttentionShape& shape, bool deterministic) {
+  return deterministic ? 0 : row_sums_bytes(shape) * shape.head_dim;
+}
+
+}  // namespace weft

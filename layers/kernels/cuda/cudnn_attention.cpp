@@ -1,0 +1,121 @@
+#include "layers/kernels/cuda/cudnn_attention.h"
+
+namespace weft {
+namespace {
+
+// Parts of one workspace begin at multiples of this.
+std::int64_t aligned(std::int64_t bytes) {
+  constexpr std::int64_t alignment = 256;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// cuDNN's variant pack takes pointers to inputs and outputs alike; inputs are not written.
+void* input(const void* data) {
+  return const_cast<void*>(data);
+}
+
+std::int64_t head_dim_limit(int compute_capability) {
+  return compute_capability / 10 == 9 ? 256 : 128;
+}
+
+bool has_aligned_rows(const HeadStrides& strides) {
+  return strides.batch % 8 == 0 && strides.head % 8 == 0 && strides.row % 8 == 0;
+}
+
+}  // namespace
+
+std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability) {
+  if (compute_capability < 80) {
+    return fmt::format("compute capability {} has no bfloat16 attention, 80 is the first", compute_capability);
+  }
+  if (shape.type != GraphType::bfloat16) return "attention is bfloat16 only";
+  if (shape.key_value_heads <= 0 || shape.query_heads % shape.key_value_heads != 0) {
+    return fmt::format("{} query heads do not share {} key-value heads evenly", shape.query_heads,
+                       shape.key_value_heads);
+  }
+  if (shape.batch <= 0 || shape.query_length <= 0 || shape.key_length <= 0) return "there is nothing to attend to";
+  if (shape.head_dim % 8 != 0 || shape.head_dim <= 0) {
+    return fmt::format("head_dim {} is no multiple of 8, the 16 bytes of a load", shape.head_dim);
+  }
+  const std::int64_t limit = head_dim_limit(compute_capability);
+  if (shape.head_dim > limit) {
+    return fmt::format("head_dim {} exceeds {}, the largest of the backward for compute capability {}", shape.head_dim,
+                       limit, compute_capability);
+  }
+  for (const HeadStrides& strides : {shape.q, shape.k, shape.v, shape.out, shape.dq, shape.dk, shape.dv}) {
+    if (!has_aligned_rows(strides)) return "rows of a head do not begin at multiples of 16 bytes";
+  }
+  return {};
+}
+
+CudnnAttention::CudnnAttention(CudnnAttentionOptions options) : options_(options) {
+  WEFT_CUDNN(cudnnCreate(&handle_));
+  target_.emplace(handle_);
+}
+
+CudnnAttention::~CudnnAttention() {
+  // Plans refer to the handle.
+  forward_plans_.clear();
+  backward_plans_.clear();
+  cudnnDestroy(handle_);
+}
+
+const CudnnPlan& CudnnAttention::forward_plan(const AttentionShape& shape) {
+  const auto found = forward_plans_.find(shape);
+  if (found != forward_plans_.end()) return found->second;
+  return forward_plans_.try_emplace(shape, attention_forward_graph(shape), *target_).first->second;
+}
+
+const CudnnPlan& CudnnAttention::backward_plan(const AttentionShape& shape) {
+  const auto found = backward_plans_.find(shape);
+  if (found != backward_plans_.end()) return found->second;
+  return backward_plans_.try_emplace(shape, attention_backward_graph(shape, options_.deterministic), *target_)
+      .first->second;
+}
+
+std::int64_t CudnnAttention::forward_workspace_bytes(const AttentionShape& shape) {
+  return aligned(forward_plan(shape).workspace_bytes());
+}
+
+std::int64_t CudnnAttention::backward_workspace_bytes(const AttentionShape& shape) {
+  return aligned(backward_plan(shape).workspace_bytes()) + aligned(row_sums_bytes(shape)) +
+         aligned(dq_accumulator_bytes(shape, options_.deterministic));
+}
+
+void CudnnAttention::forward(cudaStream_t stream, const AttentionShape& shape, const AttentionForwardData& data,
+                             const WorkspaceAllocator& allocate) {
+  const CudnnPlan& plan = forward_plan(shape);
+  const std::int64_t bytes = forward_workspace_bytes(shape);
+  void* workspace = bytes > 0 ? allocate(bytes) : nullptr;
+  WEFT_CUDNN(cudnnSetStream(handle_, stream));
+  plan.execute(handle_,
+               {{AttentionTensor::q, input(data.q)},
+                {AttentionTensor::k, input(data.k)},
+                {AttentionTensor::v, input(data.v)},
+                {AttentionTensor::out, data.out},
+                {AttentionTensor::log_sum_exp, data.log_sum_exp}},
+               workspace);
+}
+
+void CudnnAttention::backward(cudaStream_t stream, const AttentionShape& shape, const AttentionBackwardData& data,
+                              const WorkspaceAllocator& allocate) {
+  const CudnnPlan& plan = backward_plan(shape);
+  auto* workspace = static_cast<std::byte*>(allocate(backward_workspace_bytes(shape)));
+  std::byte* row_sums = workspace + aligned(plan.workspace_bytes());
+  std::byte* accumulator = row_sums + aligned(row_sums_bytes(shape));
+  CudnnPointers pointers{{AttentionTensor::dout, input(data.dout)},
+                         {AttentionTensor::q, input(data.q)},
+                         {AttentionTensor::k, input(data.k)},
+                         {AttentionTensor::v, input(data.v)},
+                         {AttentionTensor::out, input(data.out)},
+                         {AttentionTensor::log_sum_exp, input(data.log_sum_exp)},
+                         {AttentionTensor::dq, data.dq},
+                         {AttentionTensor::dk, data.dk},
+                         {AttentionTensor::dv, data.dv},
+                         {AttentionTensor::row_sums, row_sums}};
+  if (!options_.deterministic) pointers[AttentionTensor::dq_accumulator] = accumulator;
+  WEFT_CUDNN(cudnnSetStream(handle_, stream));
+  plan.execute(handle_, pointers, workspace);
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+// Attention by cuDNN's fused kernels. bfloat16 only; what they do not take is left to the plain kernel, and
+// `cudnn_attention_refusal` says beforehand what that is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "layers/kernels/cuda/cudnn_plan.h"
+
+namespace weft {
+
+// Why cuDNN has no engine for this shape, forward and backward, on a device of the compute capability (90 for 9.0);
+// nullopt if it has. Any lengths and offsets will do. Derived from cuDNN 9.19 for 80, 90 and 100 and held against its
+// heuristics by tests/cuda/cudnn_acceptance_test.cpp; other devices are assumed to be like 80.
+std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability);
+
+// Where the tensors of a shape begin; 16-byte aligned device memory.
+struct AttentionForwardData {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void *out = nullptr, *log_sum_exp = nullptr;
+};
+struct AttentionBackwardData {
+  const void *dout = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *log_sum_exp = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+};
+
+struct CudnnAttentionOptions {
+  // The default adds up dq atomically, in float32, so that repeated runs differ in its last bits. The deterministic
+  // backward stores batch * query_heads * queries * keys scores instead: 2.3 GB where the other needs 0.3 GB.
+  bool deterministic = false;
+};
+
+// Returns 256-byte aligned device memory that stays valid until the work queued by the call has run. Called at most
+// once a call.
+using WorkspaceAllocator = std::function<void*(std::int64_t bytes)>;
+
+// One per rank and device (the one current at construction); not thread-safe. Plans are kept by shape: the first call
+// with a shape takes about a second of the host, later ones microseconds.
+class CudnnAttention {
+ public:
+  explicit CudnnAttention(CudnnAttentionOptions options = {});
+  ~CudnnAttention();
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  // What the allocator will be asked for. Builds the plan. The backward's contains the float32 scratch of
+  // attention_shape.h.
+  std::int64_t forward_workspace_bytes(const AttentionShape& shape);
+  std::int64_t backward_workspace_bytes(const AttentionShape& shape);
+
+  // Both queue work on `stream` and return. The backward overwrites dq, dk and dv.
+  void forward(cudaStream_t stream, const AttentionShape& shape, const AttentionForwardData& data,
+               const WorkspaceAllocator& allocate);
+  void backward(cudaStream_t stream, const AttentionShape& shape, const AttentionBackwardData& data,
+                const WorkspaceAllocator& allocate);
+
+ private:
+  using Plans = std::map<AttentionShape, CudnnPlan>;
+
+  const CudnnPlan& forward_plan(const AttentionShape& shape);
+  const CudnnPlan& backward_plan(const AttentionShape& shape);
+
+  CudnnAttentionOptions options_;
+  cudnnHandle_t handle_ = nullptr;
+  std::optional<CudnnTarget> target_;
+  Plans forward_plans_, backward_plans_;
+};
+
+}  // namespace weft

@@ -1,0 +1,130 @@
+#include "tests/layers/attention_case.h"
+
+#include <cmath>
+#include <limits>
+
+#include "parallel/runtime/random.h"
+
+namespace weft {
+namespace {
+
+std::vector<double> normal_numbers(std::string_view name, std::int64_t count) {
+  const RandomStream stream(11, name);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(stream.normal(i));
+  return values;
+}
+std::vector<double> poison(std::int64_t count) {
+  return std::vector<double>(static_cast<std::size_t>(count), std::numeric_limits<double>::quiet_NaN());
+}
+
+struct Element {
+  MatrixPlace place;
+  HeadStrides strides;
+
+  double& operator()(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t column) const {
+    return place.at(batch * strides.batch + head * strides.head + row * strides.row + column);
+  }
+};
+
+}  // namespace
+
+AttentionPlaces AttentionCase::places() {
+  std::vector<double>& keys = kv.empty() ? q : kv;
+  std::vector<double>& dkeys = kv.empty() ? dq : dkv;
+  const std::int64_t out_offset = row_offset * shape.query_heads * shape.head_dim;
+  return {{AttentionTensor::q, {&q, q_offset}},
+          {AttentionTensor::k, {&keys, k_offset}},
+          {AttentionTensor::v, {&keys, v_offset}},
+          {AttentionTensor::out, {&out, out_offset}},
+          {AttentionTensor::log_sum_exp, {&log_sum_exp, row_offset * shape.query_heads}},
+          {AttentionTensor::dout, {&dout, out_offset}},
+          {AttentionTensor::dq, {&dq, q_offset}},
+          {AttentionTensor::dk, {&dkeys, k_offset}},
+          {AttentionTensor::dv, {&dkeys, v_offset}},
+          {AttentionTensor::row_sums, {&row_sums, 0}},
+          {AttentionTensor::dq_accumulator, {&dq_accumulator, 0}}};
+}
+
+AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
+                       std::int64_t run_row, Range run) {
+  const std::int64_t columns = heads.columns(), kv_columns = 2 * heads.key_value_heads * heads.head_dim;
+  const std::int64_t rows = sequences * rows_per_sequence, out_columns = heads.query_heads * heads.head_dim;
+  const std::int64_t tokens = sequences * heads.sequence_length;
+  AttentionCase made;
+  made.shape = run_attention_shape(heads, sequences, rows_per_sequence, run, columns, kv_columns, GraphType::bfloat16);
+  made.q = normal_numbers("q", rows * columns);
+  made.kv = normal_numbers("kv", tokens * kv_columns);
+  made.dout = normal_numbers("dout", rows * out_columns);
+  made.out = poison(rows * out_columns);
+  made.log_sum_exp = poison(rows * heads.query_heads);
+  made.dq = poison(rows * columns);
+  made.dkv = poison(tokens * kv_columns);
+  made.row_sums = poison(row_sums_bytes(made.shape) / size_of(DType::float32));
+  made.dq_accumulator = poison(dq_accumulator_bytes(made.shape, false) / size_of(DType::float32));
+  made.row_offset = run_row;
+  made.q_offset = run_row * columns;
+  made.v_offset = heads.key_value_heads * heads.head_dim;
+  return made;
+}
+
+AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences) {
+  AttentionCase made = run_case(heads, sequences, heads.sequence_length, 0, {0, heads.sequence_length});
+  made.shape = fused_attention_shape(heads, sequences, GraphType::bfloat16);
+  made.kv.clear();
+  made.dkv.clear();
+  made.k_offset = heads.query_heads * heads.head_dim;
+  made.v_offset += made.k_offset;
+  return made;
+}
+
+void reference_attention(AttentionCase& values) {
+  const AttentionShape& shape = values.shape;
+  AttentionPlaces places = values.places();
+  const Element q{places[AttentionTensor::q], shape.q}, k{places[AttentionTensor::k], shape.k},
+      v{places[AttentionTensor::v], shape.v}, out{places[AttentionTensor::out], shape.out},
+      dout{places[AttentionTensor::dout], shape.out}, dq{places[AttentionTensor::dq], shape.dq},
+      dk{places[AttentionTensor::dk], shape.dk}, dv{places[AttentionTensor::dv], shape.dv},
+      log_sum_exp{places[AttentionTensor::log_sum_exp], shape.log_sum_exp};
+  const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  const std::int64_t group = shape.query_heads / shape.key_value_heads;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.query_heads; ++h) {
+      const std::int64_t kh = h / group;
+      for (std::int64_t j = 0; h % group == 0 && j < shape.key_length; ++j) {
+        for (std::int64_t c = 0; c < shape.head_dim; ++c) dk(b, kh, j, c) = dv(b, kh, j, c) = 0;
+      }
+      for (std::int64_t i = 0; i < shape.query_length; ++i) {
+        const std::int64_t seen =
+            shape.causal ? std::min(shape.key_length, shape.query_offset + i + 1) : shape.key_length;
+        std::vector<double> p(static_cast<std::size_t>(seen)), dp(p.size());
+        double maximum = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
+        for (std::int64_t j = 0; j < seen; ++j) {
+          for (std::int64_t c = 0; c < shape.head_dim; ++c) p[j] += scale * q(b, h, i, c) * k(b, kh, j, c);
+          maximum = std::max(maximum, p[j]);
+        }
+        for (double score : p) sum += std::exp(score - maximum);
+        const double logarithm = log_sum_exp(b, h, i, 0) = maximum + std::log(sum);
+        for (double& score : p) score = std::exp(score - logarithm);
+        for (std::int64_t c = 0; c < shape.head_dim; ++c) out(b, h, i, c) = dq(b, h, i, c) = 0;
+        for (std::int64_t j = 0; j < seen; ++j) {
+          for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+            out(b, h, i, c) += p[j] * v(b, kh, j, c);
+            dp[j] += dout(b, h, i, c) * v(b, kh, j, c);
+            dv(b, kh, j, c) += p[j] * dout(b, h, i, c);
+          }
+          mean += p[j] * dp[j];
+        }
+        for (std::int64_t j = 0; j < seen; ++j) {
+          const double dscore = scale * p[j] * (dp[j] - mean);
+          for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+            dq(b, h, i, c) += dscore * k(b, kh, j, c);
+            dk(b, kh, j, c) += dscore * q(b, h, i, c);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// Attention on strided matrices of doubles: inputs, places for every output, and the answer in plain loops. Used for
+// whatever computes attention from an AttentionShape.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "layers/kernels/attention_graph.h"
+
+namespace weft {
+
+// Where a tensor begins in a matrix; the strides are those of the shape.
+struct MatrixPlace {
+  std::vector<double>* matrix = nullptr;
+  std::int64_t offset = 0;
+
+  double& at(std::int64_t element) const { return matrix->at(static_cast<std::size_t>(offset + element)); }
+};
+using AttentionPlaces = std::map<AttentionTensor, MatrixPlace>;
+
+struct AttentionCase {
+  AttentionShape shape;
+  // Inputs are normal numbers, outputs NaN. kv and dkv are empty when qkv is one fused matrix.
+  std::vector<double> q, kv, dout, out, log_sum_exp, dq, dkv, row_sums, dq_accumulator;
+  std::int64_t q_offset = 0, k_offset = 0, v_offset = 0, row_offset = 0;  // row_offset: the run's first query row
+
+  AttentionPlaces places();
+};
+
+AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences);
+// The run of a rank that holds `rows_per_sequence` queries of each sequence, of which the run starts at `run_row`. Keys
+// and values have a matrix of their own.
+AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
+                       std::int64_t run_row, Range run);
+
+// Fills out, log_sum_exp, dq, dk and dv.
+void reference_attention(AttentionCase& values);
+
+}  // namespace weft
