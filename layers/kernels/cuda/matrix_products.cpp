@@ -1,0 +1,66 @@
+#include "layers/kernels/cuda/matrix_products.h"
+
+#include <algorithm>
+#include <array>
+
+#include "layers/kernels/cuda/product_plan.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft::cuda {
+namespace {
+
+// Products of experts are too small to fill a GPU alone.
+constexpr std::size_t side_streams = 4;
+
+class CublasProducts final : public MatrixProducts {
+ public:
+  CublasProducts(Stream& stream, MemoryLedger& ledger)
+      : stream_(stream),
+        workspace_(ledger.allocate(Bucket::workspace, DType::int32, ProductPlans::workspace_bytes / 4, 1 + side_streams)) {
+    for (auto& side : side_streams_) side = stream.device().create_stream("products");
+    // The workspace belongs to the main stream from now on, and to the others after it.
+    for (auto& side : side_streams_) side->wait_for(stream);
+  }
+
+  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
+                bool accumulate) override {
+    run(stream_, 0, {a, transpose_a, b, transpose_b, c, accumulate});
+  }
+
+  void multiply_all(std::span<const Product> products) override {
+    if (products.size() == 1) return run(stream_, 0, products.front());
+    const std::size_t used = std::min(products.size(), side_streams);
+    const Fence begin = stream_.record();
+    for (std::size_t s = 0; s < used; ++s) side_streams_[s]->wait(begin);
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      run(*side_streams_[i % side_streams], 1 + i % side_streams, products[i]);
+    }
+    for (std::size_t s = 0; s < used; ++s) stream_.wait_for(*side_streams_[s]);
+  }
+
+ private:
+  void run(Stream& stream, std::size_t workspace, const Product& product) {
+    const ProductShape shape = shape_of(product);
+    if (shape.rows == 0 || shape.columns == 0) return;
+    if (shape.inner == 0) {
+      if (!shape.accumulate) fill(stream, product.c, 0.0f);
+      return;
+    }
+    std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * ProductPlans::workspace_bytes;
+    plans_.run(native(stream), shape, product, bytes);
+  }
+
+  Stream& stream_;
+  std::array<std::unique_ptr<Stream>, side_streams> side_streams_;
+  Tensor workspace_;  // one part a stream
+  ProductPlans plans_;
+};
+
+}  // namespace
+
+std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger) {
+  return std::make_unique<CublasProducts>(stream, ledger);
+}
+
+}  // namespace weft::cuda

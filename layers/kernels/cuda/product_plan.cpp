@@ -1,0 +1,132 @@
+#include "layers/kernels/cuda/product_plan.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft::cuda {
+namespace {
+
+cudaDataType_t library_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return CUDA_R_32F;
+    case DType::bfloat16:
+      return CUDA_R_16BF;
+    default:
+      fail("a matrix product takes float32 or bfloat16, not {}", name_of(dtype));
+  }
+}
+
+// Token counts are rows of dense row-major matrices and never a leading dimension, so an algorithm chosen for a rounded
+// count finds the same alignment.
+std::int64_t rounded(std::int64_t size) {
+  constexpr std::int64_t unit = 64;
+  return (size + unit - 1) / unit * unit;
+}
+// Of weight gradients the inner size counts tokens; of the others the rows do.
+ProductShape rounded_tokens(ProductShape shape) {
+  (shape.transpose_a ? shape.inner : shape.rows) = rounded(shape.transpose_a ? shape.inner : shape.rows);
+  return shape;
+}
+
+// A row-major rows x columns matrix, which is a column-major columns x rows one.
+struct Layout {
+  Layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+    WEFT_CUBLAS_CHECK(cublasLtMatrixLayoutInit(&value, library_type(dtype), static_cast<std::uint64_t>(columns),
+                                               static_cast<std::uint64_t>(rows), columns));
+  }
+  cublasLtMatrixLayoutOpaque_t value;
+};
+
+}  // namespace
+
+struct ProductPlans::Layouts {
+  explicit Layouts(const ProductShape& s)
+      : a(s.input, s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner),
+        b(s.input, s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns),
+        c(s.output, s.rows, s.columns) {}
+  Layout a, b, c;
+};
+
+void check(cublasStatus_t status, std::string_view expression, std::source_location place) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail("{} failed at {}:{}: {} ({})", expression, place.file_name(), place.line(), cublasLtGetStatusString(status),
+       cublasLtGetStatusName(status));
+}
+
+ProductShape shape_of(const Product& product) {
+  const auto& [a, transpose_a, b, transpose_b, c, accumulate] = product;
+  const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
+  const ProductShape shape{c.rows(),  c.columns(), ta ? a.rows() : a.columns(), ta, tb, a.dtype(), c.dtype(),
+                           accumulate};
+  require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
+              (tb ? b.columns() : b.rows()) == shape.inner,
+          "the operands of a product fit together");
+  require(a.dtype() == b.dtype(), "both factors of a product have one dtype");
+  return shape;
+}
+
+ProductPlans::ProductPlans() {
+  WEFT_CUBLAS_CHECK(cublasLtCreate(&handle_));
+}
+
+ProductPlans::~ProductPlans() {
+  for (auto& [transpositions, description] : descriptions_) cublasLtMatmulDescDestroy(description);
+  cublasLtDestroy(handle_);
+}
+
+cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
+  cublasLtMatmulDesc_t& description = descriptions_[{shape.transpose_a, shape.transpose_b}];
+  if (description != nullptr) return description;
+  WEFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  // The library's first operand is our second.
+  const cublasOperation_t first = shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
+  WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
+  return description;
+}
+
+cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
+  Layouts layouts(shape);
+  cublasLtMatmulPreference_t preference = nullptr;
+  WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const auto workspace = static_cast<std::size_t>(workspace_bytes);
+  WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                         &workspace, sizeof(workspace)));
+  cublasLtMatmulHeuristicResult_t result;
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, description(shape), &layouts.b.value, &layouts.a.value, &layouts.c.value,
+                                     &layouts.c.value, preference, 1, &result, &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
+    fail("cuBLASLt has no algorithm for a product of {} x {} by {} x {}, {} to {}: {}", shape.rows, shape.inner,
+         shape.inner, shape.columns, name_of(shape.input), name_of(shape.output), cublasLtGetStatusName(status));
+  }
+  return result.algo;
+}
+
+const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductShape& shape) {
+  const ProductShape key = rounded_tokens(shape);
+  const auto found = algorithms_.find(key);
+  return found != algorithms_.end() ? found->second : algorithms_.emplace(key, choose(key)).first->second;
+}
+
+void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
+  const float one = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
+  Layouts layouts(shape);
+  const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
+                          &layouts.a.value, &beta, product.c.data(), &layouts.c.value, product.c.data(),
+                          &layouts.c.value, &algorithm, workspace, static_cast<std::size_t>(workspace_bytes), stream);
+  };
+  const cublasStatus_t status = multiply(algorithm(shape));
+  // An algorithm may refuse the exact size after all; it is then chosen for that size.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    WEFT_CUBLAS_CHECK(multiply(algorithms_.insert_or_assign(shape, choose(shape)).first->second));
+    return;
+  }
+  WEFT_CUBLAS_CHECK(status);
+}
+
+}  // namespace weft::cuda

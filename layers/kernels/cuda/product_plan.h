@@ -1,0 +1,59 @@
+// How cuBLASLt computes a product: its description and the algorithm its heuristics chose.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <compare>
+#include <map>
+#include <source_location>
+#include <string_view>
+
+#include "layers/kernels/matrix_products.h"
+
+namespace weft::cuda {
+
+// Throws Error naming the expression when a call of cuBLAS failed.
+void check(cublasStatus_t status, std::string_view expression,
+           std::source_location place = std::source_location::current());
+#define WEFT_CUBLAS_CHECK(expression) ::weft::cuda::check((expression), #expression)
+
+// A product of row-major matrices as the column-major one that cuBLASLt computes: c^T = op(b)^T op(a)^T, so its first
+// operand is b, its m is the columns of c and its n the rows.
+struct ProductShape {
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  bool transpose_a = false, transpose_b = false;
+  DType input = DType::float32, output = DType::float32;
+  bool accumulate = false;
+
+  auto operator<=>(const ProductShape&) const = default;
+};
+// Throws Error when the operands do not fit together.
+ProductShape shape_of(const Product& product);
+
+// Not thread-safe. Plans are kept by shape, with numbers of tokens rounded up: routed experts bring another number at
+// every call, and which algorithm is best changes slowly with it.
+class ProductPlans {
+ public:
+  ProductPlans();
+  ~ProductPlans();
+  ProductPlans(const ProductPlans&) = delete;
+  ProductPlans& operator=(const ProductPlans&) = delete;
+
+  // Bytes of workspace that run() wants, 256-byte aligned: what NVIDIA recommends for Hopper and later.
+  static constexpr std::int64_t workspace_bytes = 32 << 20;
+
+  // Queues the product, of shape `shape`, on `stream`. `workspace` serves one stream at a time.
+  void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
+
+ private:
+  struct Layouts;
+  const cublasLtMatmulAlgo_t& algorithm(const ProductShape& shape);
+  cublasLtMatmulDesc_t description(const ProductShape& shape);
+  cublasLtMatmulAlgo_t choose(const ProductShape& shape);
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
+};
+
+}  // namespace weft::cuda
