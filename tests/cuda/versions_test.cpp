@@ -21,13 +21,12 @@ TEST(CudaVersions, LibrariesAreThoseOfTheHeaders) {
 }
 
 TEST(CudaVersions, AreReadable) {
-  const std::string expected = "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
-                               std::to_string(CUDART_VERSION % 1000 / 10) + ", cuBLASLt " +
-                               std::to_string(CUBLAS_VER_MAJOR) + "." + std::to_string(CUBLAS_VER_MINOR) + "." +
-                               std::to_string(CUBLAS_VER_PATCH) + ", cuDNN " + std::to_string(CUDNN_MAJOR) + "." +
-                               std::to_string(CUDNN_MINOR) + "." + std::to_string(CUDNN_PATCHLEVEL) + ", NCCL " +
-                               std::to_string(NCCL_MAJOR) + "." + std::to_string(NCCL_MINOR) + "." +
-                               std::to_string(NCCL_PATCH);
+  const std::string expected =
+      "CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
+      ", cuBLASLt " + std::to_string(CUBLAS_VER_MAJOR) + "." + std::to_string(CUBLAS_VER_MINOR) + "." +
+      std::to_string(CUBLAS_VER_PATCH) + ", cuDNN " + std::to_string(CUDNN_MAJOR) + "." + std::to_string(CUDNN_MINOR) +
+      "." + std::to_string(CUDNN_PATCHLEVEL) + ", NCCL " + std::to_string(NCCL_MAJOR) + "." +
+      std::to_string(NCCL_MINOR) + "." + std::to_string(NCCL_PATCH);
   EXPECT_EQ(cuda_versions(), expected);
 }
 
