@@ -21,6 +21,12 @@ class Backend {
   virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
 };
 
+// On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying why,
+// or where this build has no CUDA.
+std::unique_ptr<Backend> make_cuda_backend(int device);
+// GPUs of this machine that can be used.
+int cuda_devices();
+
 // Tells the calling thread's copy of the CPU's libraries to use one thread.
 std::unique_ptr<Backend> make_cpu_backend();
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "layers/kernels/rotary.h"
 
@@ -31,6 +32,8 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
 struct AttentionKernels {
   std::function<decltype(attention_forward)> forward;
   std::function<decltype(attention_backward)> backward;
+  // What computes a microbatch of this shape, in words: which library, or why not.
+  std::function<std::string(const HeadShape&, QueryRuns, DType)> description;
 };
 
 }  // namespace weft

@@ -223,6 +223,7 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
   }
 }
 
-const AttentionKernels attention_kernels = {attention_forward, attention_backward};
+const AttentionKernels attention_kernels = {
+    attention_forward, attention_backward, [](const HeadShape&, QueryRuns, DType) { return std::string("blocks"); }};
 
 }  // namespace weft::cpu

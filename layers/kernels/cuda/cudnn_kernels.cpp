@@ -1,0 +1,131 @@
+// Attention of a CUDA rank: cuDNN's fused kernels for what they take, our plain kernel for the rest.
+#include <cudnn.h>
+
+#include "layers/kernels/cuda/attention_choice.h"
+#include "layers/kernels/cuda/cudnn_attention.h"
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft::cuda {
+namespace {
+
+std::byte* at(ConstTensorView tensor, std::int64_t row, std::int64_t column) {
+  return const_cast<std::byte*>(tensor.data()) + (row * tensor.columns() + column) * size_of(tensor.dtype());
+}
+bool aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}
+
+// One run of queries, and where its tensors begin.
+struct RunCall {
+  AttentionShape shape;
+  std::int64_t first_row = 0;  // of q, out and log_sum_exp, in the first sequence
+};
+
+std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv) {
+  std::vector<RunCall> calls;
+  std::int64_t first_row = 0;
+  const GraphType type = q.dtype() == DType::bfloat16 ? GraphType::bfloat16 : GraphType::float32;
+  for (const Range& run : runs) {
+    calls.push_back({run_attention_shape(heads, kv.rows() / heads.sequence_length, query_rows(runs), run, q.columns(),
+                                         kv.columns(), type),
+                     first_row});
+    first_row += run.count;
+  }
+  return calls;
+}
+
+class ChosenAttention {
+ public:
+  explicit ChosenAttention(int compute_capability) : compute_capability_(compute_capability) {}
+
+  std::optional<std::string> refusal(std::span<const RunCall> calls) const {
+    for (const RunCall& call : calls) {
+      if (auto reason = cudnn_attention_refusal(call.shape, compute_capability_)) return reason;
+      // The log-sum-exp of a later run begins at its first row.
+      if (call.first_row * call.shape.query_heads % 4 != 0) return "a run of queries begins at an odd address";
+    }
+    return std::nullopt;
+  }
+
+  void forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv,
+               TensorView out, TensorView log_sum_exp) {
+    const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
+    if (refusal(calls) || !aligned(q.data()) || !aligned(kv.data())) {
+      return plain_attention_kernels.forward(context, heads, runs, q, kv, out, log_sum_exp);
+    }
+    const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
+    const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
+    for (const RunCall& call : calls) {
+      Tensor workspace;
+      cudnn_.forward(native(context.stream), call.shape,
+                     {at(q, call.first_row, 0), at(kv, 0, keys), at(kv, 0, values), at(out, call.first_row, 0),
+                      at(log_sum_exp, call.first_row, 0)},
+                     allocator(context, workspace));
+    }
+  }
+
+  void backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout, ConstTensorView q,
+                ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp, TensorView dq, TensorView dkv) {
+    const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
+    const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
+    const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
+    // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their own.
+    const bool adds = calls.size() > 1;
+    if (refusal(calls) || !aligned(q.data()) || !aligned(kv.data()) || (adds && keys != 0)) {
+      return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);
+    }
+    if (adds) fill(context.stream, dkv, 0.0f);
+    for (const RunCall& call : calls) {
+      Tensor workspace, part;
+      TensorView gradients = dkv;
+      if (adds) {
+        part = context.ledger.allocate(Bucket::workspace, dkv.dtype(), dkv.rows(), dkv.columns());
+        fill(context.stream, part, 0.0f);
+        gradients = part;
+      }
+      cudnn_.backward(native(context.stream), call.shape,
+                      {at(dout, call.first_row, 0), at(q, call.first_row, 0), at(kv, 0, keys), at(kv, 0, values),
+                       at(out, call.first_row, 0), at(log_sum_exp, call.first_row, 0), at(dq, call.first_row, 0),
+                       at(gradients, 0, keys), at(gradients, 0, values)},
+                      allocator(context, workspace));
+      if (adds) add(context.stream, part, dkv);
+    }
+  }
+
+ private:
+  // Freed in stream order once the call that asked for it is queued.
+  static WorkspaceAllocator allocator(KernelContext& context, Tensor& workspace) {
+    return [&](std::int64_t bytes) {
+      workspace = context.ledger.allocate(Bucket::workspace, DType::int32, (bytes + 3) / 4, 1);
+      return static_cast<void*>(workspace.view().data());
+    };
+  }
+
+  int compute_capability_;
+  CudnnAttention cudnn_;
+};
+
+}  // namespace
+
+AttentionKernels make_attention_kernels(int compute_capability) {
+  const auto chosen = std::make_shared<ChosenAttention>(compute_capability);
+  AttentionKernels kernels;
+  kernels.forward = [chosen](auto&&... arguments) { chosen->forward(arguments...); };
+  kernels.backward = [chosen](auto&&... arguments) { chosen->backward(arguments...); };
+  kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype) {
+    // Of one sequence, in matrices as the attention segment makes them.
+    const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;
+    const std::int64_t kv_columns = 2 * heads.key_value_heads * heads.head_dim;
+    const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());
+    const ConstTensorView kv(nullptr, dtype, heads.sequence_length, whole ? heads.columns() : kv_columns);
+    const auto reason = chosen->refusal(calls_of(heads, runs, q, kv));
+    const std::size_t version = cudnnGetVersion();
+    return reason ? fmt::format("own kernel ({})", *reason)
+                  : fmt::format("cuDNN {}.{}", version / 10000, version % 10000 / 100);
+  };
+  return kernels;
+}
+
+}  // namespace weft::cuda

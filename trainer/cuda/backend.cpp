@@ -1,0 +1,57 @@
+#include <cuda_runtime_api.h>
+
+#include "layers/kernels/cuda/attention_choice.h"
+#include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/cuda/matrix_products.h"
+#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/device.h"
+#include "trainer/backend.h"
+#include "trainer/optimizer/cuda/kernels.h"
+
+namespace weft {
+namespace {
+
+int compute_capability(int device) {
+  int major = 0, minor = 0;
+  WEFT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  WEFT_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 10 * major + minor;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device)
+      : device_(cuda::make_device(device)),
+        layer_kernels_{cuda::make_attention_kernels(compute_capability(device)),
+                       cuda::cross_entropy_kernels,
+                       cuda::embedding_kernels,
+                       cuda::load_balance_kernels,
+                       cuda::rms_norm_kernels,
+                       cuda::rotary_kernels,
+                       cuda::routing_kernels,
+                       cuda::swiglu_kernels} {}
+
+  Device& device() override { return *device_; }
+  const LayerKernels& layer_kernels() const override { return layer_kernels_; }
+  const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return cuda::make_matrix_products(stream, ledger);
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  LayerKernels layer_kernels_;
+  OptimizerKernels optimizer_kernels_ = cuda::optimizer_kernels();
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(int device) {
+  return std::make_unique<CudaBackend>(device);
+}
+
+int cuda_devices() {
+  return cuda::device_count();
+}
+
+}  // namespace weft
