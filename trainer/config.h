@@ -14,11 +14,18 @@
 
 namespace weft {
 
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+// What a rank is: a thread of one process, or a process.
+enum class LaunchKind : std::uint8_t { threads, processes };
+
 struct RunConfig {
   std::string name = "run";
   std::string directory = "runs/run";
   std::uint64_t seed = 1234;
   std::int64_t steps = 100;
+  DeviceKind device = DeviceKind::cpu;
+  LaunchKind launch = LaunchKind::threads;
+  int ranks_per_device = 1;  // on one GPU, for trials
 
   bool operator==(const RunConfig&) const = default;
 };

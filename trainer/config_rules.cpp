@@ -165,6 +165,33 @@ Rules batch_rules() {
   };
 }
 
+Rules device_rules() {
+  return {
+      {{"run.launch", "run.device"},
+       [](const Config& c) {
+         return none_or(c.run.launch == LaunchKind::threads || c.run.device == DeviceKind::cuda,
+                        "ranks that are processes exchange tensors of GPUs: on the CPU ranks are \"threads\"");
+       }},
+      {{"run.ranks_per_device", "run.device"},
+       [](const Config& c) {
+         return none_or(c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
+                        fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"",
+                                    c.run.ranks_per_device));
+       }},
+      {{"run.ranks_per_device", "run.launch", "parallelism.pipeline", "parallelism.data_replicate",
+        "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
+       [](const Config& c) {
+         const int world = c.parallelism.world();
+         return none_or(c.run.device == DeviceKind::cpu || c.run.launch == LaunchKind::processes ||
+                            world <= c.run.ranks_per_device,
+                        fmt::format("threads of one process share one GPU, and {} ranks on it are more than "
+                                    "ranks_per_device {}: use launch \"processes\" and a GPU for each rank, or, for a "
+                                    "trial, ranks_per_device {}",
+                                    world, c.run.ranks_per_device, world));
+       }},
+  };
+}
+
 Rules run_rules() {
   return {
       {{"lr_scheduler.warmup_steps", "run.steps"},
@@ -194,7 +221,7 @@ Rules run_rules() {
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), run_rules()}) {
+  for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -34,9 +34,16 @@ Keys run_keys() {
           [](auto& c) -> auto& { return c.run.seed; }),
       integer_key(
           "run.steps", "optimizer steps", size_range, [](auto& c) -> auto& { return c.run.steps; }),
-      fixed_key<std::string>("run.device", "a string", "where ranks compute", "cpu", "ranks compute on \"cpu\""),
-      fixed_key<std::string>("run.launch", "a string", "what a rank is", "threads",
-                             "ranks are \"threads\" of one process"),
+      choice_key<DeviceKind>(
+          "run.device", "where ranks compute", {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}}, {},
+          [](auto& c) -> auto& { return c.run.device; }),
+      choice_key<LaunchKind>(
+          "run.launch", "what a rank is: one of the threads of this process, or a process of its own",
+          {{"threads", LaunchKind::threads}, {"processes", LaunchKind::processes}}, {},
+          [](auto& c) -> auto& { return c.run.launch; }),
+      integer_key(
+          "run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
+          [](auto& c) -> auto& { return c.run.ranks_per_device; }),
   };
 }
 
