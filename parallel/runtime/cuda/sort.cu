@@ -25,8 +25,8 @@ std::size_t sort_scratch_bytes(std::int64_t count, int key_bits) {
   std::size_t bytes = 0;
   WEFT_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(
       nullptr, bytes, static_cast<const std::uint32_t*>(nullptr), static_cast<std::uint32_t*>(nullptr),
-      static_cast<const std::int32_t*>(nullptr), static_cast<std::int32_t*>(nullptr),
-      static_cast<std::uint32_t>(count), 0, key_bits));
+      static_cast<const std::int32_t*>(nullptr), static_cast<std::int32_t*>(nullptr), static_cast<std::uint32_t>(count),
+      0, key_bits));
   return bytes < 1 ? 1 : bytes;
 }
 
