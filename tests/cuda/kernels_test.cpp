@@ -1,0 +1,142 @@
+// The kernels of layers on a GPU against the CPU's, at the places where the GPU's take another path: rows that are no
+// whole vectors, wider than what a thread keeps, more rows than one block adds up. What the numbers should be is argued
+// in tests/layers.
+#include <limits>
+
+#include "layers/kernels/cpu/kernels.h"
+#include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/matrix_products.h"
+#include "tests/cuda/two_devices.h"
+
+namespace weft {
+namespace {
+
+constexpr double unit = 0x1.0p-24;
+constexpr DType float_types[] = {DType::float32, DType::bfloat16};
+
+class NoProducts : public MatrixProducts {
+ public:
+  void multiply(ConstTensorView, Transpose, ConstTensorView, Transpose, TensorView, bool) override {
+    fail("these kernels multiply no matrices");
+  }
+};
+
+class CudaKernels : public TwoDevices {
+ protected:
+  void SetUp() override {
+    TwoDevices::SetUp();
+    if (gpu_ledger) gpu.emplace(*gpu_ledger, clock, *gpu_stream, products, kernels);
+  }
+
+  PhaseClock clock;
+  NoProducts products;
+  // Tables are named below: no function of theirs calls another through its context.
+  const LayerKernels kernels{};
+  KernelContext cpu{cpu_ledger, clock, *cpu_stream, products, kernels};
+  std::optional<KernelContext> gpu;
+};
+
+struct Shape {
+  std::int64_t rows, columns;
+};
+std::string text_of(DType dtype, const Shape& shape) {
+  return fmt::format("{} {} x {}", name_of(dtype), shape.rows, shape.columns);
+}
+
+class CudaRmsNorm : public CudaKernels {
+ protected:
+  // Warps, blocks, rows wider than a block keeps, and the same in single elements.
+  static constexpr Shape shapes[] = {{0, 8},    {1, 1},     {3, 7},     {5, 8},     {9, 100},  {130, 64},
+                                     {2, 1024}, {3, 1032},  {2, 4096},  {2, 16392}, {2, 3001}, {700, 40},
+                                     {1, 333},  {2, 20480}, {300, 520}, {5000, 3}};
+  // The difference of two sums of `terms` products in another order, each sum at most `magnitude`.
+  static double sum_error(double terms, double magnitude) { return (terms / 16 + 8) * unit * magnitude; }
+};
+
+TEST_F(CudaRmsNorm, ForwardMatchesTheCpu) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(text_of(dtype, shape));
+      const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
+      const Both y = poisoned(dtype, shape.rows, shape.columns), inverse = poisoned(DType::float32, shape.rows, 1);
+      cpu::rms_norm_kernels.forward(cpu, x.cpu, weight.cpu, 1e-6f, y.cpu, inverse.cpu);
+      cuda::rms_norm_kernels.forward(*gpu, x.gpu, weight.gpu, 1e-6f, y.gpu, inverse.gpu);
+      // A root mean square is about 1 (less at the smallest widths); so are the values, up to 5 * 5 of them.
+      const double relative = sum_error(static_cast<double>(shape.columns), 1.0);
+      const double largest = shape.columns < 10 ? 100.0 : 2.0;
+      expect_close(inverse, relative * largest);
+      expect_close(y, relative * 25.0);
+    }
+  }
+}
+
+TEST_F(CudaRmsNorm, BackwardInputMatchesTheCpu) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(text_of(dtype, shape));
+      const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
+      const Both dy = random(dtype, shape.rows, shape.columns), dx = random(dtype, shape.rows, shape.columns);
+      const Both inverse = random(DType::float32, shape.rows, 1);
+      cpu::rms_norm_kernels.backward_input(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, dx.cpu);
+      cuda::rms_norm_kernels.backward_input(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, dx.gpu);
+      // g x is 25 at most on average, the inverse 4; the gradient is their product up to the fourth power of the
+      // latter.
+      expect_close(dx, sum_error(static_cast<double>(shape.columns), 1.0) * 400.0);
+    }
+  }
+}
+
+TEST_F(CudaRmsNorm, BackwardWeightMatchesTheCpu) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(text_of(dtype, shape));
+      const Both x = random(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
+      const Both inverse = random(DType::float32, shape.rows, 1), dweight = random(DType::float32, shape.columns, 1);
+      cpu::rms_norm_kernels.backward_weight(cpu, dy.cpu, x.cpu, inverse.cpu, dweight.cpu);
+      cuda::rms_norm_kernels.backward_weight(*gpu, dy.gpu, x.gpu, inverse.gpu, dweight.gpu);
+      // Products average to 1 in magnitude, and partial sums of n stay below 5 sqrt(n).
+      const double rows = static_cast<double>(shape.rows);
+      expect_close(dweight, (rows / 8 + 16) * unit * (5.0 * std::sqrt(rows) + 10.0));
+    }
+  }
+}
+
+class CudaSwiglu : public CudaKernels {
+ protected:
+  static constexpr Shape shapes[] = {{0, 8}, {1, 1}, {3, 7}, {5, 8}, {9, 100}, {300, 24}, {2, 4096}, {3, 2049}};
+};
+
+TEST_F(CudaSwiglu, MatchesTheCpu) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      for (bool in_place : {false, true}) {
+        SCOPED_TRACE(text_of(dtype, shape) + (in_place ? " in place" : ""));
+        const Both gate_up = random(dtype, shape.rows, 2 * shape.columns, 0, 3.0);
+        const Both y = poisoned(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
+        cpu::swiglu_kernels.forward(cpu, gate_up.cpu, y.cpu);
+        cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, y.gpu);
+        expect_close(y, 16 * unit * 15.0);
+        const Both dgate_up = in_place ? gate_up : poisoned(dtype, shape.rows, 2 * shape.columns);
+        cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, dgate_up.cpu);
+        cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, dgate_up.gpu);
+        expect_close(dgate_up, 16 * unit * 60.0);
+      }
+    }
+  }
+}
+
+TEST_F(CudaSwiglu, TakesGatesOfAnySize) {
+  const std::vector<double> numbers = {-1e30, -100.0, -89.0, -88.0, -60.0, 0.0, 60.0, 88.0, 100.0, 1e30,
+                                       1.0,   1.0,    1.0,   1.0,   1.0,   1.0, 1.0,  1.0,  1.0,   1.0};
+  const Both gate_up = values(DType::float32, 1, 20, numbers), y = poisoned(DType::float32, 1, 10);
+  const Both dy = values(DType::float32, 1, 10, std::vector<double>(10, 1.0)), dx = poisoned(DType::float32, 1, 20);
+  cpu::swiglu_kernels.forward(cpu, gate_up.cpu, y.cpu);
+  cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, y.gpu);
+  cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, dx.cpu);
+  cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, dx.gpu);
+  expect_close(y, 1e-6);
+  expect_close(dx, 1e-6);
+}
+
+}  // namespace
+}  // namespace weft
