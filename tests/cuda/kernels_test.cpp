@@ -138,5 +138,78 @@ TEST_F(CudaSwiglu, TakesGatesOfAnySize) {
   expect_close(dx, 1e-6);
 }
 
+class CudaRotary : public CudaKernels {
+ protected:
+  struct Case {
+    std::int64_t query_heads, key_value_heads, head_dim, sequence_length, tokens;
+  };
+  // Every lane count, heads of more than a round of lanes, blocks of several tokens and tokens of several blocks.
+  static constexpr Case cases[] = {{2, 1, 2, 3, 7},     {1, 1, 6, 4, 9},   {4, 2, 16, 5, 11}, {8, 2, 64, 7, 20},
+                                   {32, 8, 128, 6, 9},  {3, 3, 100, 2, 5}, {2, 1, 256, 3, 4}, {1, 1, 576, 3, 3},
+                                   {2, 2, 30, 9, 2200}, {5, 1, 128, 4, 3}, {40, 4, 8, 4, 3},  {2, 1, 64, 5, 0}};
+  static std::string text_of(DType dtype, const Case& c, bool normed, bool in_place) {
+    return fmt::format("{} {}+2*{} heads of {}, {} tokens{}{}", name_of(dtype), c.query_heads, c.key_value_heads,
+                       c.head_dim, c.tokens, normed ? ", normed" : "", in_place ? ", in place" : "");
+  }
+  template <typename Check>
+  void for_each_case(Check check) {
+    for (DType dtype : float_types) {
+      for (const Case& c : cases) {
+        for (bool normed : {false, true}) {
+          for (bool in_place : {false, true}) {
+            SCOPED_TRACE(text_of(dtype, c, normed, in_place));
+            RotaryOptions options;
+            options.heads = {c.query_heads, c.key_value_heads, c.head_dim, c.sequence_length};
+            options.eps = 1e-5f;
+            const Range run{0, c.sequence_length};
+            options.table = ConstTensorView(nullptr, DType::float32, c.sequence_length, c.head_dim);
+            const std::vector<float> angles = rotary_table(options, {&run, 1});
+            const Both table = values(DType::float32, c.sequence_length, c.head_dim, {angles.begin(), angles.end()});
+            RotaryOptions gpu_options = options;
+            options.table = table.cpu;
+            gpu_options.table = table.gpu;
+            check(dtype, options, gpu_options, c.tokens, normed ? c.head_dim : 0, in_place);
+          }
+        }
+      }
+    }
+  }
+};
+
+TEST_F(CudaRotary, ForwardMatchesTheCpu) {
+  for_each_case([&](DType dtype, const RotaryOptions& on_cpu, const RotaryOptions& on_gpu, std::int64_t tokens,
+                    std::int64_t weights, bool in_place) {
+    const Both qkv = random(dtype, tokens, on_cpu.heads.columns());
+    const Both rotated = in_place ? qkv : poisoned(dtype, tokens, on_cpu.heads.columns());
+    const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
+    cpu::rotary_kernels.forward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, rotated.cpu);
+    cuda::rotary_kernels.forward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, rotated.gpu);
+    // Two products of at most 5 * 5; with a norm of small heads, 5 * 5 after a root of few squares.
+    expect_close(rotated, (static_cast<double>(on_cpu.heads.head_dim) / 16 + 16) * unit * 25.0);
+  });
+}
+
+TEST_F(CudaRotary, BackwardMatchesTheCpu) {
+  for_each_case([&](DType dtype, const RotaryOptions& on_cpu, const RotaryOptions& on_gpu, std::int64_t tokens,
+                    std::int64_t weights, bool in_place) {
+    const std::int64_t columns = on_cpu.heads.columns(), head_dim = on_cpu.heads.head_dim;
+    const Both drotated = random(dtype, tokens, columns), qkv = random(dtype, weights == 0 ? 0 : tokens, columns);
+    const Both dqkv = in_place ? drotated : poisoned(dtype, tokens, columns);
+    const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
+    const Both dq_norm = random(DType::float32, weights, 1), dk_norm = random(DType::float32, weights, 1);
+    cpu::rotary_kernels.backward(cpu, on_cpu, drotated.cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, dqkv.cpu, dq_norm.cpu,
+                                 dk_norm.cpu);
+    cuda::rotary_kernels.backward(*gpu, on_gpu, drotated.gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, dqkv.gpu, dq_norm.gpu,
+                                  dk_norm.gpu);
+    // A head of few small elements has a large inverse: 1 / sqrt(eps) at most, about 10 where there are 6 elements.
+    const double inverse = head_dim <= 2 ? 300.0 : head_dim <= 8 ? 30.0 : 4.0;
+    expect_close(dqkv, (static_cast<double>(head_dim) / 16 + 16) * unit * 50.0 * (weights == 0 ? 1.0 : inverse));
+    // The CPU adds one head after the other.
+    const double terms = static_cast<double>(tokens * on_cpu.heads.query_heads);
+    expect_close(dq_norm, (terms + 16) * unit * (10.0 * std::sqrt(terms) + 10.0));
+    expect_close(dk_norm, (terms + 16) * unit * (10.0 * std::sqrt(terms) + 10.0));
+  });
+}
+
 }  // namespace
 }  // namespace weft

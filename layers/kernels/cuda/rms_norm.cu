@@ -68,7 +68,7 @@ __device__ void normalise(const Vector<T, N>& x, float inverse, const T* weight,
 }
 
 template <typename T, int N, bool WarpRow>
-__global__ void __launch_bounds__(WarpRow ? 128 : most_threads)
+__global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
     forward_kernel(const T* x, const T* weight, float eps, std::int64_t rows, std::int64_t hidden, T* y,
                    float* inverse_rms) {
   const Place at = place<WarpRow>();
@@ -127,7 +127,7 @@ __device__ void add_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, cons
 
 // dx_i += r (g_i - x_i mean(g x) r^2) with g = w dy; derived beside the CPU's version.
 template <typename T, int N, bool WarpRow>
-__global__ void __launch_bounds__(WarpRow ? 128 : most_threads)
+__global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
     backward_input_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t rows,
                           std::int64_t hidden, T* dx) {
   const Place at = place<WarpRow>();
