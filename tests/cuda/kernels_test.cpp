@@ -211,5 +211,106 @@ TEST_F(CudaRotary, BackwardMatchesTheCpu) {
   });
 }
 
+class CudaEmbedding : public CudaKernels {
+ protected:
+  static constexpr Shape shapes[] = {{1, 1}, {7, 3}, {40, 8}, {300, 24}, {9, 1030}, {700, 4}, {33, 2048}};
+  static constexpr std::int64_t table_rows = 11, row_begin = 5;
+};
+
+TEST_F(CudaEmbedding, ForwardGivesTheSameRows) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(text_of(dtype, shape));
+      const Both ids = integers(shape.rows, 0, 20), table = random(dtype, table_rows, shape.columns);
+      const Both y = poisoned(dtype, shape.rows, shape.columns);
+      cpu::embedding_kernels.forward(cpu, ids.cpu, table.cpu, row_begin, y.cpu);
+      cuda::embedding_kernels.forward(*gpu, ids.gpu, table.gpu, row_begin, y.gpu);
+      expect_equal(y);
+    }
+  }
+}
+
+TEST_F(CudaEmbedding, BackwardAddsInTokenOrder) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      // All tokens of one id, of few, and hardly two alike; some outside the shard.
+      for (std::int32_t last : {0, 20, 100000}) {
+        SCOPED_TRACE(text_of(dtype, shape) + fmt::format(", ids up to {}", last));
+        const std::int64_t rows = last == 100000 ? 70000 / shape.columns : table_rows;
+        const Both ids = last == 0 ? integers(shape.rows, 9, 9) : integers(shape.rows, 0, last);
+        const Both dy = random(dtype, shape.rows, shape.columns);
+        const Both dtable = random(DType::float32, rows, shape.columns);
+        cpu::embedding_kernels.backward(cpu, ids.cpu, dy.cpu, row_begin, dtable.cpu);
+        cuda::embedding_kernels.backward(*gpu, ids.gpu, dy.gpu, row_begin, dtable.gpu);
+        expect_equal(dtable);
+      }
+    }
+  }
+}
+
+class CudaCrossEntropy : public CudaKernels {
+ protected:
+  static constexpr Shape shapes[] = {{1, 1}, {3, 2}, {5, 7}, {4, 64}, {300, 33}, {2, 5000}, {3, 20001}, {4, 0}};
+  static constexpr std::int64_t begin = 3;
+};
+
+TEST_F(CudaCrossEntropy, MatchesTheCpu) {
+  for (DType dtype : float_types) {
+    for (const Shape& shape : shapes) {
+      for (bool in_place : {false, true}) {
+        if (in_place && dtype != DType::float32) continue;
+        SCOPED_TRACE(text_of(dtype, shape) + (in_place ? " in place" : ""));
+        const Both logits = random(DType::float32, shape.rows, shape.columns, 0, 3.0);
+        const Both targets = integers(shape.rows, 0, static_cast<std::int32_t>(shape.columns + 6));
+        const Both maximum = poisoned(DType::float32, shape.rows, 1), sums = poisoned(DType::float32, shape.rows, 2);
+        cpu::cross_entropy_kernels.maximum(cpu, logits.cpu, maximum.cpu);
+        cuda::cross_entropy_kernels.maximum(*gpu, logits.gpu, maximum.gpu);
+        expect_equal(maximum);
+        cpu::cross_entropy_kernels.sums(cpu, logits.cpu, maximum.cpu, targets.cpu, begin, sums.cpu);
+        cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, maximum.gpu, targets.gpu, begin, sums.gpu);
+        // Each exponential is off by 2 units, and the CPU's blocks of 1024 by some more, of sums of up to 300.
+        const double sum_error = 80 * unit * (1.0 + static_cast<double>(shape.columns) / 20);
+        expect_close(sums, sum_error);
+
+        const Both dlogits = in_place ? logits : poisoned(dtype, shape.rows, shape.columns);
+        const Both loss = values(DType::float64, 1, 1, {2.5});
+        const Both no_loss = values(DType::float64, 0, 1, {});
+        cpu::cross_entropy_kernels.gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 0.125f,
+                                            dlogits.cpu, in_place ? no_loss.cpu : loss.cpu);
+        cuda::cross_entropy_kernels.gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 0.125f,
+                                             dlogits.gpu, in_place ? no_loss.gpu : loss.gpu);
+        expect_close(dlogits, 0.125 * 100 * unit);
+        if (shape.columns > 0) expect_close(loss, static_cast<double>(shape.rows) * 100 * unit);
+      }
+    }
+  }
+}
+
+// Misaligned tensors, infinities and NaN.
+TEST_F(CudaCrossEntropy, TakesOddPlacesAndNumbers) {
+  constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> numbers(4 * 37, 0.5);
+  numbers[3] = infinity;
+  numbers[37 + 5] = -infinity;
+  numbers[2 * 37 + 30] = nan;
+  for (int i = 0; i < 37; ++i) numbers[3 * 37 + i] = -infinity;
+  for (std::int64_t offset : {1, 2}) {
+    const Both logits = values(DType::float32, 4, 37, numbers, offset), targets = integers(4, 3, 3 + 36);
+    const Both maximum = poisoned(DType::float32, 4, 1), sums = poisoned(DType::float32, 4, 2);
+    const Both dlogits = poisoned(DType::bfloat16, 4, 37, 2 * offset + 1), loss = values(DType::float64, 0, 1, {});
+    cpu::cross_entropy_kernels.maximum(cpu, logits.cpu, maximum.cpu);
+    cuda::cross_entropy_kernels.maximum(*gpu, logits.gpu, maximum.gpu);
+    cpu::cross_entropy_kernels.sums(cpu, logits.cpu, maximum.cpu, targets.cpu, begin, sums.cpu);
+    cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, maximum.gpu, targets.gpu, begin, sums.gpu);
+    cpu::cross_entropy_kernels.gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 1.0f, dlogits.cpu,
+                                        loss.cpu);
+    cuda::cross_entropy_kernels.gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 1.0f, dlogits.gpu,
+                                         loss.gpu);
+    expect_equal(maximum);
+    expect_close(sums, 1e-5);
+    expect_close(dlogits, 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace weft
