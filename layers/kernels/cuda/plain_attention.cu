@@ -3,7 +3,7 @@
 // FlashAttention), one kernel for dq and one for dk and dv, so that every result has one owner and no order is left to
 // chance.
 //
-// Work, n queries that see m keys on average, D = head_dim, a head: 4 n m D operations forward, 16 n m D backward (7
+// Work, n queries that see m keys on average, D = head_dim, a head: 4 n m D operations forward, 14 n m D backward (5
 // products, two of them twice). Bytes: keys and values are read once for each tile of 64 queries (32 for heads beyond
 // 128), queries and dout once for each tile of keys, nearly all of it from the second cache; it is bound by arithmetic.
 #include "layers/kernels/cuda/attention_tiles.cuh"
