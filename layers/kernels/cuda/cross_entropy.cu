@@ -54,7 +54,7 @@ struct LargerNumber {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 2)
     maximum_kernel(const float* logits, std::int64_t columns, float* maximum) {
   const float smallest = -INFINITY;
   float largest = smallest;
@@ -75,7 +75,7 @@ __device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, st
 }
 
 // Vocabularies are long: four exponentials are added in float32, everything else in double.
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 2)
     sums_kernel(const float* logits, const float* maximum, const std::int32_t* targets, std::int64_t begin,
                 std::int64_t columns, float* sums) {
   const std::int64_t token = blockIdx.x;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 2)
     gradient_kernel(const float* logits, const float* maximum, const float* sums, const std::int32_t* targets,
                     std::int64_t begin, std::int64_t columns, float factor, T* dlogits, double* losses) {
   const std::int64_t token = blockIdx.x;

@@ -61,50 +61,61 @@ __global__ void number_tokens_kernel(const std::int32_t* ids, std::int64_t token
   numbers[token] = static_cast<std::int32_t>(token);
 }
 
-// Rows of dy that are loaded before the first of them is added.
-constexpr int rows_in_flight = 8;
+// Tokens in the order of their rows, and what to add for them.
+template <typename T>
+struct SortedRows {
+  const std::int32_t* keys;     // the row of each
+  const std::int32_t* numbers;  // of the tokens
+  std::int64_t tokens;
+  const T* dy;
+  std::int64_t hidden;
+};
 
-// The first of the places with one key does the work of all of them. An item is N columns.
-template <typename T, int N>
-__global__ void __launch_bounds__(256)
-    add_rows_kernel(const std::int32_t* keys, const std::int32_t* sorted, std::int64_t tokens, std::int64_t table_rows,
-                    const T* dy, std::int64_t hidden, float* dtable) {
-  for_row_items(tokens, hidden / N, [=](std::int64_t first, std::int64_t item) {
-    const std::int32_t key = keys[first];
-    if (key == table_rows || (first > 0 && keys[first - 1] == key)) return;
-    float* to = dtable + key * hidden + item * N;
-    Vector<float, N> sum = load_vector<N>(to);
-    bool more = true;
-    for (std::int64_t begin = first; more; begin += rows_in_flight) {
-      Vector<T, N> terms[rows_in_flight];
-      bool present[rows_in_flight];
+// Adds N columns of the rows of dy from `place` on, `Rows` at a time while that many have the key: all of them are
+// loaded before the first is added.
+template <int Rows, int N, typename T>
+__device__ void add_groups(const SortedRows<T>& rows, std::int32_t key, std::int64_t column, std::int64_t& place,
+                           Vector<float, N>& sum) {
+  for (; place + Rows <= rows.tokens && rows.keys[place + Rows - 1] == key; place += Rows) {
+    Vector<T, N> terms[Rows];
 #pragma unroll
-      for (int i = 0; i < rows_in_flight; ++i) {
-        present[i] = begin + i < tokens && keys[begin + i] == key;
-        if (present[i]) terms[i] = load_vector<N>(dy + sorted[begin + i] * hidden + item * N);
-      }
-#pragma unroll
-      for (int i = 0; i < rows_in_flight; ++i) {
-        if (!present[i]) continue;
-#pragma unroll
-        for (int j = 0; j < N; ++j) sum[j] += to_float(terms[i][j]);
-      }
-      more = present[rows_in_flight - 1];
+    for (int i = 0; i < Rows; ++i) {
+      terms[i] = load_vector<N>(rows.dy + rows.numbers[place + i] * rows.hidden + column);
     }
+#pragma unroll
+    for (int i = 0; i < Rows; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += to_float(terms[i][j]);
+    }
+  }
+}
+
+// The first of the places with one key does the work of all of them. An item is N columns. Two blocks to a processor
+// leave enough registers for all terms of a group; left to itself, the compiler would load a few at a time.
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+    add_rows_kernel(const SortedRows<T> rows, std::int64_t table_rows, float* dtable) {
+  for_row_items(rows.tokens, rows.hidden / N, [=](std::int64_t place, std::int64_t item) {
+    const std::int32_t key = rows.keys[place];
+    if (key == table_rows || (place > 0 && rows.keys[place - 1] == key)) return;
+    const std::int64_t column = item * N;
+    float* to = dtable + key * rows.hidden + column;
+    Vector<float, N> sum = load_vector<N>(to);
+    add_groups<16>(rows, key, column, place, sum);
+    add_groups<4>(rows, key, column, place, sum);
+    add_groups<1>(rows, key, column, place, sum);
     store_vector(to, sum);
   });
 }
 
 template <typename T, int N>
-void queue_add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* sorted, std::int64_t tokens,
-                    std::int64_t table_rows, const T* dy, std::int64_t hidden, float* dtable) {
-  const RowGrid grid = row_grid(tokens, hidden / N);
-  launch(stream, grid.blocks, grid.threads, 0, add_rows_kernel<T, N>, keys, sorted, tokens, table_rows, dy, hidden,
-         dtable);
+void queue_add_rows(cudaStream_t stream, const SortedRows<T>& rows, std::int64_t table_rows, float* dtable) {
+  const RowGrid grid = row_grid(rows.tokens, rows.hidden / N);
+  launch(stream, grid.blocks, grid.threads, 0, add_rows_kernel<T, N>, rows, table_rows, dtable);
 }
 
 template <typename E>
-void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* sorted, ConstTensorView dy,
+void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* numbers, ConstTensorView dy,
               TensorView dtable) {
   using T = typename DeviceElement<E>::type;
   // As many as make 16 bytes of dtable.
@@ -112,7 +123,7 @@ void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t*
   const bool vectors = vectorises<float>(dtable.data(), dy.columns()) &&
                        reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;
   const auto queue = vectors ? queue_add_rows<T, width> : queue_add_rows<T, 1>;
-  queue(stream, keys, sorted, dy.rows(), dtable.rows(), elements<E>(dy), dy.columns(), elements<float>(dtable));
+  queue(stream, {keys, numbers, dy.rows(), elements<E>(dy), dy.columns()}, dtable.rows(), elements<float>(dtable));
 }
 
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,

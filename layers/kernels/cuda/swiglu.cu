@@ -19,7 +19,8 @@ __device__ float logistic(float x) {
 
 // An item is N elements of a row of y.
 template <typename T, int N>
-__global__ void __launch_bounds__(256) forward_kernel(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+__global__ void __launch_bounds__(256, 4)
+    forward_kernel(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
   for_row_items(rows, width / N, [=](std::int64_t row, std::int64_t item) {
     const T* from = gate_up + row * 2 * width + item * N;
     const Vector<T, N> gates = load_vector<N>(from), ups = load_vector<N>(from + width);
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(256) forward_kernel(const T* gate_up, std::int
 
 // silu'(g) = s + g s (1 - s) with s = logistic(g). A thread writes where it has read, so dgate_up may be gate_up.
 template <typename T, int N>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 4)
     backward_kernel(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
   for_row_items(rows, width / N, [=](std::int64_t row, std::int64_t item) {
     const std::int64_t at = row * 2 * width + item * N;

@@ -29,7 +29,7 @@ struct Extent {
 // that writes it, and one(at) that does both for a single element. What it writes it read itself, if at all, so source
 // and destination may be one.
 template <typename Operation>
-__global__ void __launch_bounds__(block_threads) apply_kernel(const Operation operation, const Extent extent) {
+__global__ void __launch_bounds__(block_threads, 4) apply_kernel(const Operation operation, const Extent extent) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * block_threads;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
   const auto place = [&](std::int64_t vector) { return extent.head + vector * Operation::width; };
@@ -37,8 +37,9 @@ __global__ void __launch_bounds__(block_threads) apply_kernel(const Operation op
     typename Operation::Loaded loaded[vectors_in_flight];
 #pragma unroll
     for (int i = 0; i < vectors_in_flight; ++i) {
+      // Past the end, the first again, so that no load waits for a condition.
       const std::int64_t vector = first + i * threads;
-      if (vector < extent.vectors) loaded[i] = operation.load(place(vector));
+      loaded[i] = operation.load(place(vector < extent.vectors ? vector : first));
     }
 #pragma unroll
     for (int i = 0; i < vectors_in_flight; ++i) {
@@ -224,7 +225,7 @@ void fill(Stream& stream, TensorView destination, float value) {
 constexpr int sum_threads = 512, sum_width = 4;
 
 // sums[block] = the block's part of the sum of squares; added to what stands there if `adds`.
-__global__ void __launch_bounds__(sum_threads)
+__global__ void __launch_bounds__(sum_threads, 2)
     square_sum_kernel(const float* data, std::int64_t count, bool aligned, bool adds, double* sums) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * sum_threads;
   const std::int64_t vectors = count / sum_width;
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(sum_threads)
   if (threadIdx.x == 0) sums[blockIdx.x] = adds ? sums[blockIdx.x] + sum : sum;
 }
 
-__global__ void __launch_bounds__(sum_threads) add_sums_kernel(const double* sums, int count, double* total) {
+__global__ void __launch_bounds__(sum_threads, 2) add_sums_kernel(const double* sums, int count, double* total) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += sum_threads) sum += sums[i];
   sum = sum_of_block(sum);
@@ -303,7 +304,7 @@ __device__ int is_nonfinite(float value) {
   return (__float_as_uint(value) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
 }
 
-__global__ void __launch_bounds__(sum_threads)
+__global__ void __launch_bounds__(sum_threads, 2)
     count_nonfinite_kernel(const float* data, const Extent extent, int* count) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * sum_threads;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * sum_threads + threadIdx.x;
@@ -436,7 +437,7 @@ __device__ void reduce_at(const Arrays<T>& arrays, std::int64_t at) {
 
 // An element is written by the thread that has read it from every input: an output may be one of them.
 template <typename T, typename A, typename Combine>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 4)
     reduce_kernel(const __grid_constant__ Arrays<T> arrays, const Extent extent) {
   constexpr int width = common_width<T>;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * block_threads;
