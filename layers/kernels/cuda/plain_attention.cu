@@ -431,6 +431,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
 
 }  // namespace
 
-const AttentionKernels plain_attention_kernels = {plain_attention_forward, plain_attention_backward};
+// Whoever chooses it describes it.
+const AttentionKernels plain_attention_kernels = {plain_attention_forward, plain_attention_backward, {}};
 
 }  // namespace weft::cuda
