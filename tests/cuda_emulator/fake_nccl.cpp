@@ -236,10 +236,11 @@ void begin(const PartPointer& part) {
   if (part->kind == Kind::collective) {
     auto& parts = group.collectives[part->number];
     parts[own.rank] = part;
-    const Part& first = *parts.begin()->second;
-    if (first.function != part->function || first.count != part->count || first.type != part->type ||
-        first.reduce != part->reduce || first.root != part->root) {
-      break_group(group, fmt::format("calls do not fit together: {}, {}", describe(first), describe(*part)));
+    for (const auto& [rank, other] : parts) {
+      if (other->function != part->function || other->count != part->count || other->type != part->type ||
+          other->reduce != part->reduce || other->root != part->root) {
+        break_group(group, fmt::format("calls do not fit together: {}, {}", describe(*other), describe(*part)));
+      }
     }
     return;
   }
