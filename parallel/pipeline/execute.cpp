@@ -43,9 +43,10 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
 }
 
 void execute(const Program& program, std::span<const Action> actions, std::span<const std::string> names,
-             ActionHandler& handler) {
+             ActionHandler& handler, const ActionObserver& observer) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const NvtxRange range(names[i].c_str(), actions[i].microbatch.value_or(0));
+    if (observer) observer(names[i]);
     try {
       perform(actions[i], handler);
     } catch (const Error& error) {

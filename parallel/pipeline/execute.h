@@ -2,8 +2,10 @@
 // is an NVTX range, and an error inside one names it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/pipeline/program.h"
@@ -25,11 +27,15 @@ class ActionHandler {
   virtual void optimizer_step() = 0;
 };
 
-// Names for profiling, one an action, without the microbatch, which is the range's payload: few distinct names aggregate.
+// Names for profiling, one an action, without the microbatch, which is the range's payload: few distinct names
+// aggregate.
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions);
+
+// Told the name of each action before it begins: one of `names`, which live on.
+using ActionObserver = std::function<void(std::string_view name)>;
 
 // `program` supplies names; `names` are range_names of the same list.
 void execute(const Program& program, std::span<const Action> actions, std::span<const std::string> names,
-             ActionHandler& handler);
+             ActionHandler& handler, const ActionObserver& observer = {});
 
 }  // namespace weft
