@@ -28,7 +28,8 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
 
 }  // namespace
 
-RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world)
+RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, NvtxDomain& domain,
+                 Communicator& world)
     : config_(config),
       mesh_(mesh),
       data_(data),
@@ -49,7 +50,8 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   const Coordinates at = mesh.coordinates(world.rank());
   program_ = step_program(config, mesh, at);
   actions_ = program_.ranks[static_cast<std::size_t>(at.pp)];
-  range_names_ = range_names(program_, actions_);
+  profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program_, actions_, lanes_, world);
+  if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   PlannedStage planned = plan_stage(config, mesh, at, at.pp);
   predicted_ = predict_memory(planned, program_, at.pp);
   stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
@@ -84,25 +86,38 @@ void RankRun::read_batch() {
 }
 
 StepMetrics RankRun::step(std::int64_t step) {
+  profiler_->begin_step(step);
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
   Device& device = kernels_.stream.device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger_.reset_peak();
-  read_batch();
+  {
+    const auto span = profiler_->host("read_batch");
+    read_batch();
+  }
 
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
   const std::int64_t half = text_on_device_.rows() / 2;
   sums_.begin_step();
   stage_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
                      1.0 / tokens, sums_.report());
-  execute(program_, actions_, range_names_, *this);
-  stage_->end_step();
+  {
+    const auto span = profiler_->host("actions");
+    execute(program_, actions_, *this, profiler_->observers());
+  }
+  {
+    const auto span = profiler_->host("wait for peers");
+    stage_->end_step();
+  }
 
-  const StepTotals totals =
-      sums_.total(groups_.on(Lane::compute, Group::world), {difference(world_.counters(), counted_before), ledger_.at_peak(),
-                                                            device.system_allocations() - allocations_before});
+  const StepTotals totals = [&] {
+    const auto span = profiler_->host("wait for totals");
+    return sums_.total(groups_.on(Lane::compute, Group::world),
+                       {difference(world_.counters(), counted_before), ledger_.at_peak(),
+                        device.system_allocations() - allocations_before});
+  }();
   const double norm = std::sqrt(totals.gradient_square_sum);
   require_finite(norm);
   measured_ = totals.at_peak_of_rank;
@@ -132,6 +147,8 @@ StepMetrics RankRun::step(std::int64_t step) {
     metrics.moe.push_back({static_cast<int>(b), moe.auxiliary_loss, moe.z_loss, static_cast<double>(largest) / mean});
   }
   metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  profiler_->end_step();
+  clock_.collect();
   return metrics;
 }
 

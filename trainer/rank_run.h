@@ -11,6 +11,7 @@
 #include "trainer/metrics.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/stage_runtime.h"
+#include "trainer/step_profiler.h"
 #include "trainer/step_totals.h"
 
 namespace weft {
@@ -18,7 +19,8 @@ namespace weft {
 class RankRun final : private ActionHandler {
  public:
   // Collective over `world`. The arguments outlive the run.
-  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world);
+  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, NvtxDomain& domain,
+          Communicator& world);
 
   // One training step, collective over the world; `step` counts from 1. Every rank gets the same metrics.
   StepMetrics step(std::int64_t step);
@@ -26,9 +28,11 @@ class RankRun final : private ActionHandler {
   int rank() const { return world_.rank(); }
   StageRuntime& stage() { return *stage_; }
   Stream& stream() { return kernels_.stream; }
+  Lanes& lanes() { return lanes_; }
   MemoryLedger& ledger() { return ledger_; }
   PhaseClock& clock() { return clock_; }
   const Program& program() const { return program_; }
+  const StepProfiler& profiler() const { return *profiler_; }
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets at the peak of the last step, of every rank.
   const std::vector<BucketBytes>& measured() const { return measured_; }
@@ -61,7 +65,7 @@ class RankRun final : private ActionHandler {
   RankGroups groups_;
   Program program_;
   std::span<const Action> actions_;  // this rank's list in program_
-  std::vector<std::string> range_names_;
+  std::unique_ptr<StepProfiler> profiler_;
   PredictedMemory predicted_;
   std::unique_ptr<StageRuntime> stage_;
   const OptimizerKernels& optimizer_kernels_;

@@ -72,6 +72,10 @@ void RunDirectory::summary(std::span<const StepMetrics> steps, std::span<const B
   write_whole("summary.json", summary.dump(2) + "\n");
 }
 
+void RunDirectory::trace(int rank, std::span<const TraceSpan> spans) const {
+  write_whole(fmt::format("trace_rank{}.json", rank), to_chrome_trace(rank, spans));
+}
+
 void RunDirectory::write_whole(const std::string& name, const std::string& text) const {
   const std::filesystem::path file = path_ / name, partial = path_ / (name + ".partial");
   {

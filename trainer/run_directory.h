@@ -1,5 +1,5 @@
 // The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at
-// the end. Files that are written whole appear whole (temporary file and rename).
+// the end, and where [profiling] asks for it trace_rank<R>.json after the last step that is recorded. Files that are written whole appear whole (temporary file and rename).
 #pragma once
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trainer/metrics.h"
+#include "trainer/step_trace.h"
 
 namespace weft {
 
@@ -27,6 +28,8 @@ class RunDirectory {
   void append(const StepMetrics& metrics);
   void summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
                std::span<const BucketBytes> measured, const RunRecord& record);
+  // The file of one rank; ranks may write theirs at the same time.
+  void trace(int rank, std::span<const TraceSpan> spans) const;
 
  private:
   struct Close {

@@ -8,11 +8,12 @@ namespace weft {
 TrainResult run_steps(const Config& config, const RunObserver& observer) {
   const Mesh mesh(config.parallelism);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  NvtxDomain domain;
   TrainResult result;
   result.predicted.resize(static_cast<std::size_t>(mesh.world()));
   run_local_ranks(mesh.world(), [&](Communicator& world) {
     const std::unique_ptr<Backend> backend = make_cpu_backend();
-    RankRun run(config, mesh, data, *backend, world);
+    RankRun run(config, mesh, data, *backend, domain, world);
     // Each rank writes its own element; nobody reads before all have ended.
     result.predicted[static_cast<std::size_t>(world.rank())] = run.predicted().bytes;
     if (observer.before_first_step) observer.before_first_step(run);
@@ -39,6 +40,8 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
 
   RunObserver observer;
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    const StepTrace* trace = run.profiler().trace();
+    if (trace != nullptr && metrics.step == config.profiling.last()) directory.trace(run.rank(), trace->spans());
     if (run.rank() != 0) return;
     directory.append(metrics);
     console.step(metrics, config.run.steps);
