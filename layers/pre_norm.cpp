@@ -37,7 +37,7 @@ void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const 
 }
 
 Tensor add_residual(LayerContext& context, Tensor branch, ConstTensorView x) {
-  const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise, context.kernels.stream);
   add(context.kernels.stream, x, branch);
   return branch;
 }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "layers/kernels/matrix_products.h"
@@ -60,42 +62,56 @@ double median(std::vector<double> values) {
 }
 
 struct StepTimes {
-  std::vector<double> seconds;                     // by step
-  std::array<double, phase_count> phase_seconds{}; // summed over ranks and steps
+  std::vector<double> seconds;  // by step
+  // Summed over ranks and steps. The compute lane takes turns, so its phases and what is left add up to the time; what
+  // other lanes exchange may hide behind it or not, which only a trace can tell.
+  std::array<double, phase_count> phase_seconds{};
+  std::map<Lane, double> lane_seconds;  // communication on other lanes, where a clock tells lanes from one another
 };
 
-StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps) {
+StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode mode) {
   config.run.steps = warmup + steps;
+  config.profiling = {};
   StepTimes times;
   std::mutex mutex;
   RunObserver observer;
+  observer.before_first_step = [&](RankRun& run) { run.clock().set_mode(mode); };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     if (metrics.step <= warmup) return run.clock().reset();
     const std::lock_guard lock(mutex);
     if (run.rank() == 0) times.seconds.push_back(metrics.seconds);
-    for (std::size_t p = 0; p < phase_count; ++p) times.phase_seconds[p] += run.clock().seconds(static_cast<Phase>(p));
+    for (std::size_t p = 0; p < phase_count; ++p) {
+      const auto phase = static_cast<Phase>(p);
+      times.phase_seconds[p] += mode == PhaseClock::Mode::host ? run.clock().seconds(phase)
+                                                               : run.clock().seconds(phase, run.lanes()[Lane::compute]);
+    }
+    for (const Lane lane : all_lanes) {
+      if (mode == PhaseClock::Mode::host || lane == Lane::compute) continue;
+      times.lane_seconds[lane] += run.clock().seconds(Phase::communication, run.lanes()[lane]);
+    }
     run.clock().reset();
   };
   run_steps(config, observer);
   return times;
 }
 
-void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, bool json) {
+double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode clock, bool json) {
   const int ranks = config.parallelism.world();
   const int threads = std::min(ranks, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   const double rate_before = product_rate(threads, config.precision.compute);
-  const StepTimes times = time_steps(config, warmup, steps);
+  // Asking streams for the time slows steps down: that is done in a pass of its own.
+  const bool streams = clock == PhaseClock::Mode::stream;
+  const StepTimes times = time_steps(config, warmup, steps, streams ? PhaseClock::Mode::off : clock);
+  const StepTimes shares = streams ? time_steps(config, warmup, steps, clock) : times;
   const double rate = 0.5 * (rate_before + product_rate(threads, config.precision.compute));
 
   const double seconds = median(times.seconds);
   const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   const double achieved = step_flops(config) / seconds;
-  const double all = static_cast<double>(ranks) * [&] {
-    double sum = 0.0;
-    for (double value : times.seconds) sum += value;
-    return sum;
-  }();
+  const double all = static_cast<double>(ranks) * sum_of(shares.seconds);
   nlohmann::ordered_json report = {{"tokens_per_second", tokens / seconds},
                                    {"tokens_per_second_best", tokens / best},
                                    {"step_milliseconds", 1e3 * seconds},
@@ -105,10 +121,13 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, b
                                    {"share_of_product_rate", achieved / rate}};
   double named = 0.0;
   for (std::size_t p = 0; p < phase_count; ++p) {
-    report["share_of_rank_time"][std::string(name_of(static_cast<Phase>(p)))] = times.phase_seconds[p] / all;
-    named += times.phase_seconds[p] / all;
+    report["share_of_rank_time"][std::string(name_of(static_cast<Phase>(p)))] = shares.phase_seconds[p] / all;
+    named += shares.phase_seconds[p] / all;
   }
   report["share_of_rank_time"]["other"] = 1.0 - named;
+  for (const auto& [lane, lane_seconds] : shares.lane_seconds) {
+    report["communication_by_lane"][std::string(name_of(lane))] = lane_seconds / all;
+  }
   if (json) {
     fmt::print("{}\n", report.dump());
     return;
@@ -121,6 +140,11 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, b
   for (const auto& [phase, share] : report["share_of_rank_time"].items()) {
     fmt::print("  {:<14} {:5.1f} %\n", phase, 100.0 * share.get<double>());
   }
+  if (!streams) return;
+  fmt::print("communication on the other lanes, hidden or not:\n");
+  for (const auto& [lane, share] : report["communication_by_lane"].items()) {
+    fmt::print("  {:<18} {:5.1f} %\n", lane, 100.0 * share.get<double>());
+  }
 }
 
 }  // namespace
@@ -132,13 +156,20 @@ void add_bench_command(CLI::App& program) {
   const auto file = std::make_shared<std::string>();
   const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
   const auto json = std::make_shared<bool>(false);
+  const auto clock = std::make_shared<std::string>();
   command->allow_extras();
   command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
   command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
   command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--clock", *clock,
+                      "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
+                      "in a second pass (default: host on the CPU, stream on a GPU)")
+      ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, warmup, steps, json] {
-    bench_step(read_config(*file, overrides_given_to(*command)).config, *warmup, *steps, *json);
+  command->callback([command, file, warmup, steps, clock, json] {
+    const Config config = read_config(*file, overrides_given_to(*command)).config;
+    const bool streams = clock->empty() ? config.run.device != DeviceKind::cpu : *clock == "stream";
+    bench_step(config, *warmup, *steps, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
   });
 }
 

@@ -8,11 +8,33 @@
 #include "trainer/train.h"
 
 namespace weft {
+namespace {
+
+// Domain and range names are those of nvtx.h and execute.h.
+constexpr const char* profiling_help = R"(
+Profiling:
+  --profiling.first_step=10 --profiling.last_step=12 records these steps. Every rank leaves trace_rank<R>.json in
+  run.directory, for ui.perfetto.dev; on a GPU cudaProfilerStart and cudaProfilerStop stand around the steps.
+
+  Their timeline, with every action as an NVTX range:
+    nsys profile --trace=cuda,nvtx,cublas,cudnn --capture-range=cudaProfilerApi --capture-range-end=stop \
+        --nvtx-domain-include=weft --output=weft \
+        weft train CONFIG --profiling.first_step=10 --profiling.last_step=12
+
+  The kernels of one action of a step, here the forward of a segment:
+    ncu --profile-from-start off --nvtx --nvtx-include "weft@PP:0F blocks.1.experts]" --set full --export weft \
+        weft train CONFIG --profiling.first_step=10
+
+  Ranges are called PP:<stage><F|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard, reshard and reduce_grad <unit>,
+  grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
+
+}  // namespace
 
 void add_train_command(CLI::App& program, const std::string& command_line) {
   CLI::App* command = program.add_subcommand("train", "run CONFIG; leaves metrics and a summary in run.directory");
   const auto file = std::make_shared<std::string>();
   add_config_arguments(*command, *file)->required();
+  command->footer(command->get_footer() + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config(*file, overrides_given_to(*command));
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);

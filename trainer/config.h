@@ -94,6 +94,17 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
+// Which steps are recorded.
+struct ProfilingConfig {
+  std::int64_t first_step = 0;  // counted from 1; 0: none
+  std::int64_t last_step = 0;   // 0: first_step alone
+  bool trace = true;
+
+  std::int64_t last() const { return last_step == 0 ? first_step : last_step; }
+  bool includes(std::int64_t step) const { return first_step > 0 && first_step <= step && step <= last(); }
+  bool operator==(const ProfilingConfig&) const = default;
+};
+
 // The values given here are the defaults of a run file; there is no other list of them.
 struct Config {
   RunConfig run;
@@ -108,6 +119,7 @@ struct Config {
   OptimizerConfig optimizer;
   SchedulerConfig lr_scheduler;
   DataConfig data;
+  ProfilingConfig profiling;
 
   std::int64_t microbatches() const {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());

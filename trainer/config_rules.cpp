@@ -217,11 +217,35 @@ Rules run_rules() {
   };
 }
 
+Rules profiling_rules() {
+  const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::* step) {
+    return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
+                        return none_or(c.profiling.*step <= c.run.steps,
+                                       fmt::format("{} {} is more than run.steps {}", name, c.profiling.*step,
+                                                   c.run.steps));
+                      }};
+  };
+  return {
+      within_run("first_step", &ProfilingConfig::first_step),
+      within_run("last_step", &ProfilingConfig::last_step),
+      {{"profiling.last_step", "profiling.first_step"},
+       [](const Config& c) {
+         const auto first = c.profiling.first_step, last = c.profiling.last_step;
+         if (first == 0 && last > 0) {
+           return Messages{fmt::format("last_step {} without a first_step records nothing: write first_step", last)};
+         }
+         return none_or(last == 0 || first <= last,
+                        fmt::format("last_step {} is before first_step {}", last, first));
+       }},
+  };
+}
+
 }  // namespace
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules()}) {
+  for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules(),
+                     profiling_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

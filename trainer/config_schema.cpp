@@ -223,6 +223,20 @@ Keys data_keys() {
   };
 }
 
+Keys profiling_keys() {
+  return {
+      integer_key(
+          "profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
+          [](auto& c) -> auto& { return c.profiling.first_step; }),
+      integer_key(
+          "profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
+          [](auto& c) -> auto& { return c.profiling.last_step; }),
+      boolean_key(
+          "profiling.trace", "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
+          [](auto& c) -> auto& { return c.profiling.trace; }),
+  };
+}
+
 }  // namespace
 
 std::vector<ConfigKey> config_schema() {
@@ -242,13 +256,13 @@ std::vector<ConfigKey> config_schema() {
   add(optimizer_keys());
   add(scheduler_keys());
   add(data_keys());
+  add(profiling_keys());
   return schema;
 }
 
 std::vector<EmptySection> empty_sections() {
   return {{"checkpoint", "this version does not save checkpoints"},
-          {"metrics", "metrics.jsonl is always written to run.directory"},
-          {"profiling", "this version does not record profiles"}};
+          {"metrics", "metrics.jsonl is always written to run.directory"}};
 }
 
 }  // namespace weft

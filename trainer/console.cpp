@@ -31,7 +31,9 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
     const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
     largest = std::max(largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage).bytes.total());
   }
-  fmt::print(out_, "weft: {} on {} ranks (threads, cpu)\n", config.run.name, mesh.world());
+  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
+             config.run.launch == LaunchKind::threads ? "threads" : "processes",
+             config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
   fmt::print(
       out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
       d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
@@ -44,6 +46,11 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
              static_cast<double>(largest) / gibibyte, 100.0 * bubble);
   out_.flush();
   begin_ = std::chrono::steady_clock::now();
+}
+
+void Console::note(std::string_view name, std::string_view text) {
+  fmt::print(out_, "  {:<11} {}\n", name, text);
+  out_.flush();
 }
 
 void Console::step(const StepMetrics& metrics, std::int64_t steps) {

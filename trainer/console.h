@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iosfwd>
 #include <span>
+#include <string_view>
 
 #include "trainer/config.h"
 #include "trainer/metrics.h"
@@ -19,6 +20,8 @@ class Console {
   Console(std::ostream& out, bool terminal) : out_(out), terminal_(terminal) {}
 
   void banner(const Config& config, const Mesh& mesh, const Program& program);
+  // A line of the banner that is known once ranks have been started.
+  void note(std::string_view name, std::string_view text);
   void step(const StepMetrics& metrics, std::int64_t steps);
   // Predicted against measured bytes, by rank and bucket.
   void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);

@@ -2,6 +2,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/backend.h"
 #include "trainer/cuda_versions.h"
+#include "trainer/launch.h"
 
 namespace weft {
 
@@ -11,6 +12,10 @@ std::string cuda_versions() {
 
 std::unique_ptr<Backend> make_cuda_backend(int) {
   fail_request("run.device = \"cuda\", but this program was built without CUDA (README, Build)");
+}
+
+void run_process_rank(const Config&, const RankMain&) {
+  fail_request("run.launch = \"processes\", but this program was built without CUDA (README, Build)");
 }
 
 int cuda_devices() {

@@ -28,28 +28,31 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
 
 }  // namespace
 
-RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world)
+RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain,
+                 const RankSeat& seat)
     : config_(config),
       mesh_(mesh),
       data_(data),
-      world_(world),
-      clock_(world.clock()),
-      lanes_(backend.device()),
-      ledger_(backend.device(), lanes_[Lane::compute]),
-      products_(backend.make_products(lanes_[Lane::compute], ledger_)),
-      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, backend.layer_kernels()},
-      groups_(world, mesh, lanes_),
-      optimizer_kernels_(backend.optimizer_kernels()),
+      world_(seat.world),
+      clock_(seat.world.clock()),
+      lanes_(seat.backend.device()),
+      ledger_(seat.backend.device(), lanes_[Lane::compute]),
+      products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
+      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
+      groups_(seat.world, mesh, lanes_),
+      optimizer_kernels_(seat.backend.optimizer_kernels()),
       optimizer_(config.optimizer, optimizer_kernels_, lanes_[Lane::compute], ledger_, clock_),
-      text_(backend.device(), DType::int32, 2 * step_tokens(config)),
+      text_(seat.backend.device(), DType::int32, 2 * step_tokens(config)),
       text_on_device_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
-  const Coordinates at = mesh.coordinates(world.rank());
+  const Coordinates at = mesh.coordinates(world_.rank());
   program_ = step_program(config, mesh, at);
   actions_ = program_.ranks[static_cast<std::size_t>(at.pp)];
-  range_names_ = range_names(program_, actions_);
+  profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program_, actions_, lanes_, world_);
+  if (seat.begins) announced_.emplace(seat.begins, range_names(program_, actions_));
+  if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   PlannedStage planned = plan_stage(config, mesh, at, at.pp);
   predicted_ = predict_memory(planned, program_, at.pp);
   stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
@@ -60,6 +63,15 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
                    replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
                               : units[u].layout.shard_size);
   }
+}
+
+std::string RankRun::attention() const {
+  const PlannedStage& planned = stage_->planned();
+  HeadShape heads = planned.rotary.heads;
+  heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
+  heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
+  heads.sequence_length = config_.training.sequence_length;
+  return kernels_.kernels.attention.description(heads, planned.positions, config_.precision.compute);
 }
 
 void RankRun::read_batch() {
@@ -84,28 +96,45 @@ void RankRun::read_batch() {
 }
 
 StepMetrics RankRun::step(std::int64_t step) {
+  profiler_->begin_step(step);
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
   Device& device = kernels_.stream.device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger_.reset_peak();
-  read_batch();
+  {
+    const auto span = profiler_->host("read_batch");
+    read_batch();
+  }
 
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
   const std::int64_t half = text_on_device_.rows() / 2;
   sums_.begin_step();
   stage_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
                      1.0 / tokens, sums_.report());
-  execute(program_, actions_, range_names_, *this);
-  stage_->end_step();
+  {
+    const auto span = profiler_->host("actions");
+    const auto profiling = profiler_->observers();
+    std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
+    if (announced_) observers.push_back(&*announced_);
+    execute(program_, actions_, *this, observers);
+  }
+  {
+    const auto span = profiler_->host("wait for peers");
+    stage_->end_step();
+  }
 
-  const StepTotals totals =
-      sums_.total(groups_.on(Lane::compute, Group::world), {difference(world_.counters(), counted_before), ledger_.at_peak(),
-                                                            device.system_allocations() - allocations_before});
+  const StepTotals totals = [&] {
+    const auto span = profiler_->host("wait for totals");
+    return sums_.total(groups_.on(Lane::compute, Group::world),
+                       {difference(world_.counters(), counted_before), ledger_.at_peak(), predicted_.bytes,
+                        device.system_allocations() - allocations_before});
+  }();
   const double norm = std::sqrt(totals.gradient_square_sum);
   require_finite(norm);
   measured_ = totals.at_peak_of_rank;
+  predicted_of_all_ = totals.predicted_of_rank;
 
   StepMetrics metrics;
   metrics.step = step;
@@ -132,6 +161,8 @@ StepMetrics RankRun::step(std::int64_t step) {
     metrics.moe.push_back({static_cast<int>(b), moe.auxiliary_loss, moe.z_loss, static_cast<double>(largest) / mean});
   }
   metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  profiler_->end_step();
+  clock_.collect();
   return metrics;
 }
 

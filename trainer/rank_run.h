@@ -2,23 +2,39 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "parallel/pipeline/execute.h"
-#include "trainer/backend.h"
 #include "trainer/data.h"
+#include "trainer/launch.h"
 #include "trainer/metrics.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/stage_runtime.h"
+#include "trainer/step_profiler.h"
 #include "trainer/step_totals.h"
 
 namespace weft {
 
+// Tells whoever started the rank what it begins to do.
+class AnnouncedActions final : public ActionObserver {
+ public:
+  using Begins = std::function<void(std::string_view action)>;
+  AnnouncedActions(Begins begins, std::vector<std::string> names)
+      : begins_(std::move(begins)), names_(std::move(names)) {}
+  void begin(std::size_t action) override { begins_(names_[action]); }
+  void end(std::size_t) override {}
+
+ private:
+  Begins begins_;
+  std::vector<std::string> names_;  // by action
+};
+
 class RankRun final : private ActionHandler {
  public:
   // Collective over `world`. The arguments outlive the run.
-  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, Backend& backend, Communicator& world);
+  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
 
   // One training step, collective over the world; `step` counts from 1. Every rank gets the same metrics.
   StepMetrics step(std::int64_t step);
@@ -26,12 +42,18 @@ class RankRun final : private ActionHandler {
   int rank() const { return world_.rank(); }
   StageRuntime& stage() { return *stage_; }
   Stream& stream() { return kernels_.stream; }
+  Lanes& lanes() { return lanes_; }
   MemoryLedger& ledger() { return ledger_; }
   PhaseClock& clock() { return clock_; }
   const Program& program() const { return program_; }
+  const StepProfiler& profiler() const { return *profiler_; }
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets at the peak of the last step, of every rank.
   const std::vector<BucketBytes>& measured() const { return measured_; }
+  // The same, predicted.
+  const std::vector<BucketBytes>& predicted_of_all() const { return predicted_of_all_; }
+  // What computes attention on this rank, in words.
+  std::string attention() const;
 
  private:
   void forward(int segment, int microbatch) override { stage_->forward(segment, microbatch); }
@@ -61,7 +83,8 @@ class RankRun final : private ActionHandler {
   RankGroups groups_;
   Program program_;
   std::span<const Action> actions_;  // this rank's list in program_
-  std::vector<std::string> range_names_;
+  std::unique_ptr<StepProfiler> profiler_;
+  std::optional<AnnouncedActions> announced_;
   PredictedMemory predicted_;
   std::unique_ptr<StageRuntime> stage_;
   const OptimizerKernels& optimizer_kernels_;
@@ -70,7 +93,7 @@ class RankRun final : private ActionHandler {
   Tensor text_on_device_;       // the same
   StepSums sums_;
   Tensor gradient_scale_;       // [1, 1] float32
-  std::vector<BucketBytes> measured_;
+  std::vector<BucketBytes> measured_, predicted_of_all_;
 
   // The step in progress.
   std::int64_t step_ = 0;

@@ -25,13 +25,28 @@ std::error_code create_folders(const std::filesystem::path& path) {
   return error;
 }
 
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
+  const std::filesystem::path file = directory / name, partial = directory / (name + ".partial");
+  {
+    std::unique_ptr<std::FILE, CloseFile> out(std::fopen(partial.c_str(), "w"));
+    if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
+      fail_request("{} cannot be written: {}", file.string(), std::strerror(errno));
+    }
+  }
+  std::filesystem::rename(partial, file);
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml) : path_(path) {
   if (const std::error_code error = create_folders(path_)) {
     fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
   }
-  write_whole("config.toml", resolved_toml);
+  write_whole(path_, "config.toml", resolved_toml);
   const std::string file = (path_ / "metrics.jsonl").string();
   metrics_.reset(std::fopen(file.c_str(), "w"));
   if (!metrics_) fail_request("{} cannot be written: {}", file, std::strerror(errno));
@@ -69,18 +84,11 @@ void RunDirectory::summary(std::span<const StepMetrics> steps, std::span<const B
     }
     summary["ranks"].push_back(entry);
   }
-  write_whole("summary.json", summary.dump(2) + "\n");
+  write_whole(path_, "summary.json", summary.dump(2) + "\n");
 }
 
-void RunDirectory::write_whole(const std::string& name, const std::string& text) const {
-  const std::filesystem::path file = path_ / name, partial = path_ / (name + ".partial");
-  {
-    std::unique_ptr<std::FILE, Close> out(std::fopen(partial.c_str(), "w"));
-    if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
-      fail_request("{} cannot be written: {}", file.string(), std::strerror(errno));
-    }
-  }
-  std::filesystem::rename(partial, file);
+void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans) {
+  write_whole(directory, fmt::format("trace_rank{}.json", rank), to_chrome_trace(rank, spans));
 }
 
 }  // namespace weft

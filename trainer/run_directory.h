@@ -1,5 +1,5 @@
 // The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at
-// the end. Files that are written whole appear whole (temporary file and rename).
+// the end, and where [profiling] asks for it trace_rank<R>.json after the last step that is recorded. Files that are written whole appear whole (temporary file and rename).
 #pragma once
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trainer/metrics.h"
+#include "trainer/step_trace.h"
 
 namespace weft {
 
@@ -32,10 +33,12 @@ class RunDirectory {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  void write_whole(const std::string& name, const std::string& text) const;
 
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> metrics_;
 };
+
+// The file of one rank in an existing directory; ranks may write theirs at the same time.
+void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans);
 
 }  // namespace weft

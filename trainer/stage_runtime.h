@@ -42,6 +42,7 @@ class StageRuntime {
   void send(Lane lane, int microbatch, int peer);
   void receive(Lane lane, int microbatch, int peer);
 
+  const PlannedStage& planned() const { return planned_; }
   std::span<const PlannedUnit> planned_units() const { return planned_.units; }
   // Rows of planned unit i that this rank owns.
   std::vector<OwnedRows> owned_rows(std::size_t unit);

@@ -23,7 +23,8 @@ struct Places {
     return allocations() + 1 + 2 * (group * operations + op);  // count, bytes
   }
   std::size_t memory(std::size_t rank) const { return communication(group_count, 0) + rank * bucket_count; }
-  std::size_t summed() const { return memory(ranks); }
+  std::size_t predicted(std::size_t rank) const { return memory(ranks) + rank * bucket_count; }
+  std::size_t summed() const { return predicted(ranks); }
   std::size_t gradient_square_sum() const { return summed(); }
   std::size_t size() const { return summed() + 1; }
 };
@@ -79,6 +80,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   }
   for (std::size_t b = 0; b < bucket_count; ++b) {
     bring(at.memory(static_cast<std::size_t>(world.rank())) + b, own.at_peak.bytes[b]);
+    bring(at.predicted(static_cast<std::size_t>(world.rank())) + b, own.predicted.bytes[b]);
   }
   own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
   world.all_reduce(sums_.view().rows_from(0, as_size(at.summed())));
@@ -105,10 +107,14 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
           std::llround(values[place]), std::llround(values[place + 1])};
     }
   }
-  for (std::size_t r = 0; r < ranks_; ++r) {
+  const auto buckets_at = [&](std::size_t place) {
     BucketBytes bytes;
-    for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] = std::llround(values[at.memory(r) + b]);
-    totals.at_peak_of_rank.push_back(bytes);
+    for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] = std::llround(values[place + b]);
+    return bytes;
+  };
+  for (std::size_t r = 0; r < ranks_; ++r) {
+    totals.at_peak_of_rank.push_back(buckets_at(at.memory(r)));
+    totals.predicted_of_rank.push_back(buckets_at(at.predicted(r)));
   }
   return totals;
 }

@@ -14,6 +14,7 @@ namespace weft {
 struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
+  const BucketBytes& predicted;
   std::int64_t system_allocations = 0;
 };
 
@@ -27,7 +28,7 @@ struct StepTotals {
   double gradient_square_sum = 0.0;
   std::vector<MoeTotals> moe;           // by block
   CommunicationCounters communication;  // summed over ranks
-  std::vector<BucketBytes> at_peak_of_rank;
+  std::vector<BucketBytes> at_peak_of_rank, predicted_of_rank;
   std::int64_t system_allocations = 0;
 };
 

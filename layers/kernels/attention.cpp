@@ -37,7 +37,7 @@ std::int64_t query_rows(QueryRuns runs) {
 
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
                        ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-  const PhaseClock::Scope scope(context.clock, Phase::attention);
+  const PhaseClock::Scope scope(context.clock, Phase::attention, context.stream);
   check(heads, runs, q, kv, out, log_sum_exp);
   context.kernels.attention.forward(context, heads, runs, q, kv, out, log_sum_exp);
 }
@@ -45,7 +45,7 @@ void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns
 void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv) {
-  const PhaseClock::Scope scope(context.clock, Phase::attention);
+  const PhaseClock::Scope scope(context.clock, Phase::attention, context.stream);
   check(heads, runs, q, kv, out, log_sum_exp);
   require(dout.rows() == out.rows() && dout.columns() == out.columns(), "dout has the shape of out");
   require(

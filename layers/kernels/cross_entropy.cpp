@@ -5,14 +5,14 @@
 namespace weft {
 
 void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(maximum.size() == logits.rows(), "one maximum a token");
   context.kernels.cross_entropy.maximum(context, logits, maximum);
 }
 
 void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
                      std::int64_t begin, TensorView sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");
@@ -22,7 +22,7 @@ void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensor
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
                             ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
                             TensorView dlogits, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");

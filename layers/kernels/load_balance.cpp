@@ -15,7 +15,7 @@ void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences
 
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
   require(indices.rows() == tokens, "every token has its choices");
   require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
@@ -26,14 +26,14 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
   context.kernels.load_balance.auxiliary_loss(context, counts, score_sums, choices, sequence_length, factor, loss);
 }
 
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
   require(dscores.rows() == tokens && dscores.columns() == experts, "a gradient has the shape of its tensor");
   require(counts.columns() == experts, "every expert has a count");
@@ -44,7 +44,7 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
 }
 
 void z_loss(KernelContext& context, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
           "a gradient has the shape of its tensor");
   if (!logits.empty()) context.kernels.load_balance.z_loss(context, logits, factor, dlogits, loss);

@@ -10,13 +10,13 @@ namespace weft {
 // See MatrixProducts::multiply.
 inline void multiply(KernelContext& context, ConstTensorView a, Transpose transpose_a, ConstTensorView b,
                      Transpose transpose_b, TensorView c, bool accumulate) {
-  const PhaseClock::Scope scope(context.clock, Phase::products);
+  const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
   context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
 // See MatrixProducts::multiply_all.
 inline void multiply_all(KernelContext& context, std::span<const Product> products) {
-  const PhaseClock::Scope scope(context.clock, Phase::products);
+  const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
   context.products.multiply_all(products);
 }
 

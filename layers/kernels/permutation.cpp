@@ -19,7 +19,7 @@ void require_weights(ConstTensorView weights, ConstTensorView slots) {
 }  // namespace
 
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(x, permuted, slots);
   require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
   if (!permuted.empty()) context.kernels.routing.permute_rows(context, x, slots, permuted);
@@ -27,7 +27,7 @@ void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slo
 
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(y, permuted, slots);
   require_weights(weights, slots);
   if (!permuted.empty()) context.kernels.routing.unpermute_rows(context, permuted, slots, weights, y);
@@ -36,7 +36,7 @@ void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTenso
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
                              TensorView dweights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(dy, permuted, slots);
   require_permutation(dy, dpermuted, slots);
   require_weights(weights, slots);
@@ -47,7 +47,7 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
 
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
   require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
           "a move keeps dtype and width");

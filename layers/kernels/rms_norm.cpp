@@ -14,7 +14,7 @@ void require_shapes(ConstTensorView like, ConstTensorView x, ConstTensorView inv
 
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(y, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
   context.kernels.rms_norm.forward(context, x, weight, eps, y, inverse_rms);
@@ -22,7 +22,7 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
 
 void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                              ConstTensorView inverse_rms, TensorView dx) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(dy, x, inverse_rms);
   require_shapes(dx, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
@@ -31,7 +31,7 @@ void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTe
 
 void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
                               ConstTensorView inverse_rms, TensorView dweight) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(dy, x, inverse_rms);
   require(dweight.size() == x.columns(), "a norm has one weight a column");
   context.kernels.rms_norm.backward_weight(context, dy, x, inverse_rms, dweight);

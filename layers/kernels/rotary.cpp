@@ -38,7 +38,7 @@ std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Ra
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(options, qkv, rotated);
   context.kernels.rotary.forward(context, options, qkv, q_norm, k_norm, rotated);
 }
@@ -46,7 +46,7 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(options, drotated, dqkv);
   require(qkv.size() == drotated.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
           "one gradient an element of qkv");

@@ -8,7 +8,7 @@ namespace weft {
 
 void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
                    TensorView indices, TensorView weights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
   require(scores.rows() == tokens && scores.columns() == experts, "every logit has a score");
   require(indices.rows() == tokens && weights.rows() == tokens && weights.columns() == choices,
@@ -19,7 +19,7 @@ void route_forward(KernelContext& context, ConstTensorView logits, Scoring scori
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
   require(dlogits.rows() == tokens && dlogits.columns() == experts, "a gradient has the shape of its tensor");
   require(dscores.empty() || (dscores.rows() == tokens && dscores.columns() == experts), "every score has a gradient");
@@ -30,14 +30,14 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
 }
 
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(slots.size() == indices.size(), "every choice has a slot");
   require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
   context.kernels.routing.sort_by_expert(context, indices, counts, slots);
 }
 
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise);
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(counts.size() == totals.size(), "every count has a total");
   context.kernels.routing.add_counts(context, counts, totals);
 }

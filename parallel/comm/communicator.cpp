@@ -80,7 +80,7 @@ void Communicator::all_gather(ConstTensorView input, TensorView output, std::spa
   call.expect(input.data() == own.data() || !overlap(input, output),
               "the input overlaps the output elsewhere than in this rank's own part");
   count(call.op, output.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_all_gather(input, output, counts);
 }
 
@@ -91,13 +91,13 @@ void Communicator::reduce_scatter(ConstTensorView input, TensorView output, std:
   call.expect(output.data() == own.data() || !overlap(input, output),
               "the output overlaps the input elsewhere than in this rank's own part");
   count(call.op, input.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_reduce_scatter(input, output, counts);
 }
 
 void Communicator::all_reduce(TensorView data, Reduce reduce) {
   count(CollectiveOp::all_reduce, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_all_reduce(data, reduce);
 }
 
@@ -109,7 +109,7 @@ void Communicator::all_to_all(ConstTensorView input, std::span<const std::int64_
   call.expect_counts("receive_counts", receive_counts, output.size());
   call.expect(!overlap(input, output), "the input and the output overlap");
   count(call.op, input.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_all_to_all(input, send_counts, output, receive_counts);
 }
 
@@ -117,13 +117,13 @@ void Communicator::broadcast(TensorView data, int root) {
   const Call call{*this, CollectiveOp::broadcast};
   call.expect_peer(root);
   count(call.op, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_broadcast(data, root);
 }
 
 void Communicator::barrier() {
   count(CollectiveOp::barrier, 0);
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_barrier();
 }
 
@@ -132,7 +132,7 @@ void Communicator::send(ConstTensorView data, int peer) {
   call.expect_peer(peer);
   call.expect(peer != rank_, "a rank does not send to itself");
   count(call.op, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_send(data, peer);
 }
 
@@ -142,17 +142,17 @@ void Communicator::receive(TensorView data, int peer) {
   call.expect(peer != rank_, "a rank does not receive from itself");
   // The sender counts the bytes.
   count(call.op, 0);
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_receive(data, peer);
 }
 
 void Communicator::flush() {
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   do_flush();
 }
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key, const std::string& name, Stream& stream) {
-  const PhaseClock::Scope scope(clock_, Phase::communication);
+  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
   return do_split(color, key, name, stream);
 }
 

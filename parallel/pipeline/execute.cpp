@@ -2,7 +2,6 @@
 
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/nvtx.h"
 
 namespace weft {
 namespace {
@@ -27,31 +26,59 @@ void perform(const Action& action, ActionHandler& handler) {
   }
 }
 
+// What a unit's actions are called, where tools list them beside one another.
+std::string_view word_of(Op op) {
+  if (op == Op::unshard) return "unshard";
+  return op == Op::reshard ? "reshard" : "reduce_grad";
+}
+
 }  // namespace
 
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions) {
   std::vector<std::string> names;
   names.reserve(actions.size());
   for (const Action& action : actions) {
-    std::string name(name_of(action.op));
-    if (action.stage) name = fmt::format("PP:{}{}", *action.stage, name);
-    if (action.segment) name += fmt::format(" ({})", program.segments[static_cast<std::size_t>(*action.segment)].name);
-    if (action.unit) name += fmt::format(" ({})", program.units[static_cast<std::size_t>(*action.unit)].name);
-    names.push_back(std::move(name));
+    if (action.op == Op::gradient_norm) {
+      names.emplace_back("grad_norm");
+    } else if (action.op == Op::optimizer_step) {
+      names.emplace_back("optimizer");
+    } else if (action.unit) {
+      names.push_back(
+          fmt::format("{} {}", word_of(action.op), program.units[static_cast<std::size_t>(*action.unit)].name));
+    } else {
+      names.push_back(fmt::format("PP:{}{}", *action.stage, name_of(action.op)));
+      if (action.segment) names.back() += " " + program.segments[static_cast<std::size_t>(*action.segment)].name;
+    }
   }
   return names;
 }
 
-void execute(const Program& program, std::span<const Action> actions, std::span<const std::string> names,
-             ActionHandler& handler, const ActionObserver& observer) {
+ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span<const Action> actions)
+    : domain_(domain), actions_(actions) {
+  names_.reserve(actions.size());
+  for (const std::string& name : range_names(program, actions)) names_.push_back(domain.registered(name));
+}
+
+void ActionRanges::begin(std::size_t action) {
+  const Action& begun = actions_[action];
+  open_.emplace(domain_, names_[action], nvtx_category(lane_of(begun.op)),
+                NvtxPayload{begun.bytes, begun.microbatch.value_or(-1), step_});
+}
+
+void ActionRanges::end(std::size_t) {
+  open_.reset();
+}
+
+void execute(const Program& program, std::span<const Action> actions, ActionHandler& handler,
+             std::span<ActionObserver* const> observers) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const NvtxRange range(names[i].c_str(), actions[i].microbatch.value_or(0));
-    if (observer) observer(names[i]);
+    for (ActionObserver* observer : observers) observer->begin(i);
     try {
       perform(actions[i], handler);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("in {}: {}", format_action(program, actions[i]), error.what()));
     }
+    for (auto observer = observers.rbegin(); observer != observers.rend(); ++observer) (*observer)->end(i);
   }
 }
 

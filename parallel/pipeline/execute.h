@@ -1,14 +1,14 @@
-// Runs one rank's list. The handler knows how to do each thing; the list alone says what happens and when. Every action
-// is an NVTX range, and an error inside one names it.
+// Runs one rank's list. The handler knows how to do each thing; the list alone says what happens and when. An error inside
+// an action names it; observers see where it begins and ends.
 #pragma once
 
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "parallel/pipeline/program.h"
+#include "parallel/runtime/nvtx.h"
 
 namespace weft {
 
@@ -27,15 +27,38 @@ class ActionHandler {
   virtual void optimizer_step() = 0;
 };
 
-// Names for profiling, one an action, without the microbatch, which is the range's payload: few distinct names
-// aggregate.
+// Hears of each action of a list, on the rank's thread. An action that fails does not end.
+class ActionObserver {
+ public:
+  virtual ~ActionObserver() = default;
+  virtual void begin(std::size_t action) = 0;
+  virtual void end(std::size_t action) = 0;
+};
+
+// Names for profiling, one an action: `PP:2F blocks.3.experts`, `PP:2SEND_F`, `unshard blocks.3.experts`, `grad_norm`,
+// `optimizer`. Neither microbatch nor step is part of them, so that their number is bounded and tools can add them up.
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions);
 
-// Told the name of each action before it begins: one of `names`, which live on.
-using ActionObserver = std::function<void(std::string_view name)>;
+// Makes every action of a list an NVTX range, in the category of its lane.
+class ActionRanges final : public ActionObserver {
+ public:
+  // Domain and actions outlive the ranges.
+  ActionRanges(NvtxDomain& domain, const Program& program, std::span<const Action> actions);
 
-// `program` supplies names; `names` are range_names of the same list.
-void execute(const Program& program, std::span<const Action> actions, std::span<const std::string> names,
-             ActionHandler& handler, const ActionObserver& observer = {});
+  void set_step(std::int64_t step) { step_ = static_cast<std::int32_t>(step); }
+  void begin(std::size_t action) override;
+  void end(std::size_t action) override;
+
+ private:
+  NvtxDomain& domain_;
+  std::span<const Action> actions_;
+  std::vector<NvtxDomain::Name> names_;
+  std::int32_t step_ = 0;
+  std::optional<NvtxRange> open_;
+};
+
+// `program` supplies names for errors. Observers begin in their order and end in reverse.
+void execute(const Program& program, std::span<const Action> actions, ActionHandler& handler,
+             std::span<ActionObserver* const> observers = {});
 
 }  // namespace weft

@@ -69,6 +69,10 @@ class Device {
   virtual void copy(Stream& stream, const void* from, void* to, std::int64_t bytes) = 0;
 
   virtual const ElementwiseKernels& elementwise() const = 0;
+
+  // Tells a profiler that waits for it to record this process from here on, and to stop.
+  virtual void start_profiler() {}
+  virtual void stop_profiler() {}
 };
 
 std::unique_ptr<Device> make_cpu_device();

@@ -1,18 +1,69 @@
-// Named ranges for Nsight: one domain ("weft"), scoped, about a nanosecond when nobody listens. Where the NVTX headers
+// Named ranges for Nsight, in the domain "weft": registered names, a category for each lane, and as payload what would
+// make names many (step, microbatch, bytes). A range costs a few nanoseconds when no tool listens. Where the NVTX headers
 // are absent the same calls do nothing (nvtx.cpp).
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "parallel/runtime/lane.h"
 
 namespace weft {
 
+// The domain's categories: `step`, then the lanes by their own names.
+constexpr std::uint32_t nvtx_step_category = 1;
+constexpr std::uint32_t nvtx_category(Lane lane) {
+  return nvtx_step_category + 1 + static_cast<std::uint32_t>(lane);
+}
+
+// Shown beside a range, by the schema "weft.range".
+struct NvtxPayload {
+  std::int64_t bytes = 0;
+  std::int32_t microbatch = -1;  // -1: none
+  std::int32_t step = 0;
+};
+
+// The domain, its names and its schema. One per process, because a domain's name is unique in it; whoever starts the ranks
+// owns it. Thread-safe. Ranges refer to it and are closed before it goes.
+class NvtxDomain {
+ public:
+  NvtxDomain();
+  ~NvtxDomain();
+  NvtxDomain(const NvtxDomain&) = delete;
+  NvtxDomain& operator=(const NvtxDomain&) = delete;
+
+  // A name that tools know by a number, registered once however often it is asked for.
+  class Name {
+    friend class NvtxDomain;
+    friend class NvtxRange;
+    void* handle_ = nullptr;
+  };
+  Name registered(const std::string& text);
+
+ private:
+  friend class NvtxRange;
+  void* domain_ = nullptr;
+  std::uint64_t schema_ = 0;
+  std::mutex mutex_;
+  std::map<std::string, Name> names_;  // the texts stay where they are: tools may keep the pointers
+};
+
+// From construction to destruction, on the calling thread; ranges of a thread nest.
 class NvtxRange {
  public:
-  // `name` is copied by the tool that listens; `payload` is shown beside it (the microbatch, for example).
-  explicit NvtxRange(const char* name, std::int64_t payload = 0);
+  NvtxRange(const NvtxDomain& domain, NvtxDomain::Name name, std::uint32_t category, const NvtxPayload& payload);
   ~NvtxRange();
   NvtxRange(const NvtxRange&) = delete;
   NvtxRange& operator=(const NvtxRange&) = delete;
+
+ private:
+  const NvtxDomain& domain_;
 };
+
+// What tools call the calling thread.
+void nvtx_name_thread(const std::string& name);
 
 }  // namespace weft

@@ -1,10 +1,18 @@
-// Where a rank's time goes: seconds by phase, for `weft bench step` and the trace. One per rank; not thread-safe.
+// Where a rank's time goes: seconds by phase and stream, for `weft bench step`. One per rank; not thread-safe.
+//
+// A device that runs behind the host does its work after the scope has ended on the host. There the host's clock says
+// nothing, and the stream's own must be asked (`stream`), which costs two events a scope: it is `off` unless wanted.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <map>
 #include <string_view>
+#include <vector>
+
+#include "parallel/runtime/device.h"
 
 namespace weft {
 
@@ -17,16 +25,52 @@ constexpr std::string_view name_of(Phase phase) {
 
 class PhaseClock {
  public:
-  double seconds(Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
-  void reset() { seconds_ = {}; }
+  enum class Mode : std::uint8_t { host, stream, off };
 
-  // Adds the time of its scope to a phase. Scopes do not nest: the innermost work is measured where it is done.
+  // Between steps.
+  void set_mode(Mode mode) { mode_ = mode; }
+  Mode mode() const { return mode_; }
+
+  // Summed over streams, which may have worked at the same time.
+  double seconds(Phase phase) const {
+    double sum = 0.0;
+    for (const auto& [stream, seconds] : seconds_) sum += seconds[static_cast<std::size_t>(phase)];
+    return sum;
+  }
+  double seconds(Phase phase, const Stream& stream) const {
+    const auto found = seconds_.find(&stream);
+    return found == seconds_.end() ? 0.0 : found->second[static_cast<std::size_t>(phase)];
+  }
+  void reset() {
+    pending_.clear();
+    seconds_.clear();
+  }
+
+  // Mode `stream`: adds what scopes have recorded, and waits for it.
+  void collect() {
+    for (const Pending& pending : pending_) {
+      pending.end->synchronize();
+      add(pending.phase, *pending.stream, pending.end->seconds_since(*pending.begin));
+    }
+    pending_.clear();
+  }
+
+  // Adds the time of its scope to a phase: the host's, or that of the stream from what it is handed first to what it is
+  // handed last. Scopes do not nest: the innermost work is measured where it is done.
   class Scope {
    public:
-    Scope(PhaseClock& clock, Phase phase) : clock_(clock), phase_(phase), begin_(Clock::now()) {}
-    ~Scope() {
-      clock_.seconds_[static_cast<std::size_t>(phase_)] +=
-          std::chrono::duration<double>(Clock::now() - begin_).count();
+    Scope(PhaseClock& clock, Phase phase, Stream& stream) : clock_(clock), phase_(phase), stream_(stream) {
+      if (clock.mode_ == Mode::host) begin_ = Clock::now();
+      if (clock.mode_ == Mode::stream) begin_fence_ = stream.record_time();
+    }
+    ~Scope() noexcept(false) {
+      if (clock_.mode_ == Mode::host) {
+        clock_.add(phase_, stream_, std::chrono::duration<double>(Clock::now() - begin_).count());
+      }
+      // A stream that has failed would only fail again.
+      if (begin_fence_ != nullptr && std::uncaught_exceptions() == 0) {
+        clock_.pending_.push_back({phase_, &stream_, std::move(begin_fence_), stream_.record_time()});
+      }
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -35,11 +79,24 @@ class PhaseClock {
     using Clock = std::chrono::steady_clock;
     PhaseClock& clock_;
     Phase phase_;
+    Stream& stream_;
     Clock::time_point begin_;
+    Fence begin_fence_;
   };
 
  private:
-  std::array<double, phase_count> seconds_{};
+  struct Pending {
+    Phase phase;
+    const Stream* stream;
+    Fence begin, end;
+  };
+  void add(Phase phase, const Stream& stream, double seconds) {
+    seconds_[&stream][static_cast<std::size_t>(phase)] += seconds;
+  }
+
+  Mode mode_ = Mode::host;
+  std::map<const Stream*, std::array<double, phase_count>> seconds_;
+  std::vector<Pending> pending_;
 };
 
 }  // namespace weft

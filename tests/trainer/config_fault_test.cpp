@@ -175,9 +175,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"[metrics]", "[metrics]\nwandb = true",
        "77:1: error: metrics.wandb: [metrics] has no keys in this version; leave it empty: metrics.jsonl is always "
        "written to run.directory"},
-      {"[profiling]", "[profiling]\nsteps = [1]",
-       "78:1: error: profiling.steps: [profiling] has no keys in this version; leave it empty: this version does not "
-       "record profiles"},
   };
   for (const Case& test : cases) expect_single_fault(test);
 }

@@ -57,6 +57,10 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"model.vocab_size=255"}, "vocab_size 255 is too small for the tokenizer \"byte\", which has 256 tokens"},
       {{"lr_scheduler.warmup_steps=201"}, "warmup_steps 201 is more than run.steps 200"},
       {{"lr_scheduler.decay_steps=181"}, "warmup_steps 20 + decay_steps 181 = 201 is more than run.steps 200"},
+      {{"profiling.last_step=201"}, "last_step 201 is more than run.steps 200"},
+      {{"profiling.first_step=201", "profiling.last_step=0"}, "first_step 201 is more than run.steps 200"},
+      {{"profiling.last_step=9"}, "last_step 9 is before first_step 10"},
+      {{"profiling.first_step=0"}, "last_step 12 without a first_step records nothing"},
   };
   for (const Case& test : cases) {
     const std::string text = message(complete(), test.overrides);

@@ -89,6 +89,9 @@ tokenizer = "byte"
 [checkpoint]
 [metrics]
 [profiling]
+first_step = 10
+last_step = 12
+trace = false
 )";
 }
 

@@ -53,7 +53,7 @@ class Rank final : ActionHandler {
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
     stage_.begin_step(read_batch(), 1.0 / tokens, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
-    execute(program_, actions, range_names(program_, actions), *this);
+    execute(program_, actions, *this);
     stage_.end_step();
     copy_.report(stream_, report);
     return {sum_over_ranks(report.loss()) / tokens, norm_};

@@ -18,7 +18,7 @@ void Optimizer::add(const std::vector<OwnedRows>& rows, std::int64_t shard_size)
 }
 
 void Optimizer::step(double learning_rate, std::int64_t step, ConstTensorView gradient_scale) {
-  const PhaseClock::Scope scope(clock_, Phase::optimizer);
+  const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
   if (update_ == nullptr) update_ = kernels_.make_adamw(stream_, ledger_, rows_);
   update_->run(stream_, {learning_rate, config_.beta1, config_.beta2, config_.eps, config_.weight_decay, step},
                gradient_scale);

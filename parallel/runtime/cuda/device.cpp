@@ -1,5 +1,6 @@
 #include "parallel/runtime/cuda/device.h"
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
 
@@ -122,6 +123,8 @@ class CudaDevice final : public Device {
   const ElementwiseKernels& elementwise() const override { return elementwise_kernels; }
 
   void check_after_waits(std::function<void()> check) { events_->after_wait = std::move(check); }
+  void start_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStart()); }
+  void stop_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStop()); }
 
  private:
   std::int64_t attribute(cudaMemPoolAttr which) const {

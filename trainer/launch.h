@@ -1,0 +1,38 @@
+// How the ranks of a run are started, and what each is handed: threads of this process, or this process as one of many.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "parallel/comm/communicator.h"
+#include "trainer/backend.h"
+#include "trainer/config.h"
+
+namespace weft {
+
+struct RankSeat {
+  Backend& backend;
+  Communicator& world;
+  // Told what the rank begins to do, for messages about communication that fails; may be empty. The names live on.
+  std::function<void(std::string_view action)> begins = {};
+};
+using RankMain = std::function<void(const RankSeat& seat)>;
+
+// Makes what a rank computes with. Called on the rank's own thread, by several ranks at once.
+using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
+
+// What run.device says. Ranks that are threads all compute on GPU 0.
+BackendFactory backend_of(const Config& config);
+
+// Runs `rank_main` on all ranks that live in this process and returns when they are done. Throws Error with the first
+// failure.
+void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main);
+
+// This process as one rank of run.launch = "processes" (trainer/cuda/nccl_process_rank.cpp).
+void run_process_rank(const Config& config, const RankMain& rank_main);
+// Which rank of such a run this process is; 0 where ranks are threads. Throws Error (request) when no launcher said, or
+// when it started another number of processes than the configuration has ranks.
+int first_rank_of_process(const Config& config);
+
+}  // namespace weft
