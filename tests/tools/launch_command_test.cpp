@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/process_environment.h"
+#include "parallel/comm/rendezvous.h"
 #include "tests/tools/program.h"
 
 namespace weft {
@@ -107,14 +110,37 @@ TEST_F(LaunchCommand, TheExitCodeIsThatOfTheRankThatFailed) {
   EXPECT_NE(result.messages.find("ended with 2"), std::string::npos) << result.messages;
 }
 
-TEST_F(LaunchCommand, AnotherLaunchersVariablesAreReplaced) {
+TEST_F(LaunchCommand, RanksFindTheirPlaceAndNoOtherLaunchers) {
   setenv("PMI_RANK", "7", 1);
   setenv("RANK", "9", 1);
-  const auto result = weft("launch --ranks 2 -- launch --ranks 1 -- --version");
+  const pid_t launcher = start_waiting_ranks();
   unsetenv("PMI_RANK");
   unsetenv("RANK");
-  EXPECT_EQ(result.exit_code, 0) << result.messages;
-  EXPECT_TRUE(result.output.starts_with("weft ")) << result.output;
+  const auto ranks = wait_for_children_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::map<std::string, std::string> variables;
+    // Until the process has become the program it shows its parent's.
+    for (int i = 0; i < 500 && variables["LOCAL_RANK"].empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      variables.clear();
+      std::ifstream file("/proc/" + std::to_string(ranks[rank]) + "/environ");
+      for (std::string entry; std::getline(file, entry, '\0');) {
+        variables[entry.substr(0, entry.find('='))] = entry.substr(entry.find('=') + 1);
+      }
+    }
+    const EnvironmentLookup lookup = [&](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    const int number = static_cast<int>(rank);
+    EXPECT_EQ(find_process_place(lookup), (ProcessPlace{number, 2, number, 2}));
+    EXPECT_TRUE(default_rendezvous_address(lookup).value_or("").starts_with("tcp://127.0.0.1:"));
+    EXPECT_TRUE(run_identity(lookup).starts_with("weft-"));
+  }
+  kill(launcher, SIGTERM);
+  double seconds = 0;
+  EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
 }
 
 TEST_F(LaunchCommand, WrongRequestsEndWithTwo) {
