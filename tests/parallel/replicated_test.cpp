@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "parallel/comm/local.h"
-#include "parallel/runtime/error.h"
 #include "tests/parallel/unit_fixture.h"
 
 namespace weft {
@@ -22,29 +22,34 @@ std::vector<ParameterSpec> router_parameters() {
 }
 constexpr std::int64_t router_elements = 5 * 6 + 3 * 7;
 
+// A rank and its tokens group, which is the whole world.
+struct TokensRank : CpuRank {
+  explicit TokensRank(Communicator& world) : tokens(world.split(0, world.rank(), "tokens", lanes[Lane::reduce])) {}
+  std::unique_ptr<Communicator> tokens;
+};
+
 // Runs on ranks that are each other's tokens group.
 template <typename Body>
 void on_every_group(const Body& body) {
   for (const int size : group_sizes) {
     SCOPED_TRACE(fmt::format("{} ranks", size));
     run_local_ranks(size, [&](Communicator& world) {
-      const auto device = make_cpu_device();
-      MemoryLedger ledger(*device);
+      TokensRank rank(world);
       {  // the accumulator's block is not zero when it is taken
         std::vector<Tensor> blocks;
         for (int block = 0; block < 3; ++block) {
-          blocks.push_back(ledger.allocate(Bucket::workspace, DType::float32, router_elements, 1));
-          fill(blocks.back(), std::numeric_limits<float>::quiet_NaN());
+          blocks.push_back(rank.ledger.allocate(Bucket::workspace, DType::float32, router_elements, 1));
+          fill(rank.stream, blocks.back(), std::numeric_limits<float>::quiet_NaN());
         }
       }
-      ReplicatedParameters routing(router_parameters(), world, ledger);
-      body(world, ledger, routing);
+      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
+      body(rank, routing);
     });
   }
 }
 
 TEST(ReplicatedParameters, EveryRankOwnsAndReadsAllRows) {
-  on_every_group([](Communicator&, MemoryLedger&, ReplicatedParameters& routing) {
+  on_every_group([](TokensRank&, ReplicatedParameters& routing) {
     store_values(routing);
     const std::vector<OwnedRows> owned = routing.owned_rows();
     ASSERT_EQ(owned.size(), routing.parameters().size());
@@ -68,10 +73,11 @@ TEST(ReplicatedParameters, EveryRankOwnsAndReadsAllRows) {
 
 // Five microbatches in intervals of two, two and one, in two steps; float32_bound counts every number added.
 TEST(ReplicatedParameters, ReducesTheSumOverAllRanksAndAddsIntervalsUp) {
-  on_every_group([](Communicator& world, MemoryLedger&, ReplicatedParameters& routing) {
+  on_every_group([](TokensRank& rank, ReplicatedParameters& routing) {
+    const Communicator& world = *rank.tokens;
     constexpr int microbatches = 5;
     std::vector<int> ranks;
-    for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+    for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
     for (int step = 0; step < 2; ++step) {
       routing.begin_step();
       for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
@@ -80,10 +86,11 @@ TEST(ReplicatedParameters, ReducesTheSumOverAllRanksAndAddsIntervalsUp) {
       }
       int wrong = 0;
       for (const OwnedRows& owned : routing.owned_rows()) {
-        for (std::size_t i = 0; i < owned.gradients.size(); ++i) {
+        const std::span<const float> gradients = owned.gradients.as<float>();
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
           const GradientSum expected =
               gradient_sum(*owned.parameter, ranks, microbatches, static_cast<std::int64_t>(i));
-          const double error = std::abs(owned.gradients[i] - expected.sum);
+          const double error = std::abs(gradients[i] - expected.sum);
           wrong += error <= float32_bound(expected, ranks.size() * microbatches) ? 0 : 1;
         }
       }
@@ -98,14 +105,14 @@ TEST(ReplicatedParameters, GradientsAreTheSameBitsOnEveryRank) {
     std::mutex mutex;
     std::vector<std::vector<float>> gradients;
     run_local_ranks(size, [&](Communicator& world) {
-      const auto device = make_cpu_device();
-      MemoryLedger ledger(*device);
-      ReplicatedParameters routing(router_parameters(), world, ledger);
+      TokensRank rank(world);
+      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
       accumulate(routing, routing.parameters(), world.rank(), 0);
       routing.reduce_gradient();
       std::vector<float> own;
       for (const OwnedRows& owned : routing.owned_rows()) {
-        own.insert(own.end(), owned.gradients.begin(), owned.gradients.end());
+        const std::span<const float> part = owned.gradients.as<float>();
+        own.insert(own.end(), part.begin(), part.end());
       }
       const std::lock_guard lock(mutex);
       gradients.push_back(std::move(own));
@@ -117,55 +124,60 @@ TEST(ReplicatedParameters, GradientsAreTheSameBitsOnEveryRank) {
 }
 
 TEST(ReplicatedParameters, TakesAndMovesTheBytesItSays) {
-  on_every_group([](Communicator& world, MemoryLedger& ledger, ReplicatedParameters& routing) {
+  on_every_group([](TokensRank& rank, ReplicatedParameters& routing) {
+    const MemoryLedger& ledger = rank.ledger;
+    Communicator& tokens = *rank.tokens;
     const std::int64_t bytes = ReplicatedParameters::bytes(router_parameters());
     EXPECT_EQ(bytes, 4 * router_elements);
     BucketBytes at_rest;
     at_rest[Bucket::replicated_parameters] = at_rest[Bucket::sharded_gradients] = bytes;
+    at_rest[Bucket::workspace] = 4 * std::ssize(router_parameters());  // what is not finite, counted by parameter
     EXPECT_EQ(ledger.live(), at_rest);
-    world.counters().clear();
+    tokens.counters().clear();
     constexpr int intervals = 3;
     std::int64_t system_allocations = 0;
     for (int interval = 0; interval < intervals; ++interval) {
-      accumulate(routing, routing.parameters(), world.rank(), interval);
+      accumulate(routing, routing.parameters(), tokens.rank(), interval);
       BucketBytes accumulating = at_rest;
       accumulating[Bucket::unsharded_gradients] = bytes;
       EXPECT_EQ(ledger.live(), accumulating);
       routing.reduce_gradient();
       EXPECT_EQ(ledger.live(), at_rest);
       if (interval > 0) {
-        EXPECT_EQ(ledger.system_allocations(), system_allocations);
+        EXPECT_EQ(rank.device->system_allocations(), system_allocations);
       }
-      system_allocations = ledger.system_allocations();
+      system_allocations = rank.device->system_allocations();
     }
     CommunicationCounters expected;
-    if (world.size() > 1) expected[{world.group(), CollectiveOp::all_reduce}] = {intervals, intervals * bytes};
-    EXPECT_EQ(world.counters(), expected);
+    if (tokens.size() > 1) expected[{"tokens", CollectiveOp::all_reduce}] = {intervals, intervals * bytes};
+    EXPECT_EQ(tokens.counters(), expected);
   });
 }
 
-TEST(ReplicatedParameters, NamesTheRankAndTheParameterOfANonFiniteGradient) {
+// The reduction goes through, so that no rank is left waiting, and the rank where it began can tell.
+TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    try {
-      run_local_ranks(3, [&](Communicator& world) {
-        const auto device = make_cpu_device();
-        MemoryLedger ledger(*device);
-        ReplicatedParameters routing(router_parameters(), world, ledger);
-        accumulate(routing, routing.parameters(), world.rank(), 0);
-        if (world.rank() == 1) routing.gradient(1).as<float>().front() = bad;
-        routing.reduce_gradient();
-      });
-      FAIL() << "reduced a gradient that is not finite";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::failure);
-      EXPECT_STREQ(error.what(),
-                   "rank 1: the gradient of router.1 holds a NaN or an infinity on this rank, before its reduction");
-    }
+    run_local_ranks(3, [&](Communicator& world) {
+      TokensRank rank(world);
+      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
+      routing.begin_step();
+      accumulate(routing, routing.parameters(), world.rank(), 0);
+      if (world.rank() == 1) routing.gradient(1).as<float>().front() = bad;
+      routing.reduce_gradient();
+      const auto named = world.rank() == 1 ? std::optional<std::string>("router.1") : std::nullopt;
+      EXPECT_EQ(routing.nonfinite_parameter(), named) << "rank " << world.rank();
+      // A later interval does not hide it; the next step forgets it.
+      accumulate(routing, routing.parameters(), world.rank(), 1);
+      routing.reduce_gradient();
+      EXPECT_EQ(routing.nonfinite_parameter(), named) << "rank " << world.rank();
+      routing.begin_step();
+      EXPECT_EQ(routing.nonfinite_parameter(), std::nullopt) << "rank " << world.rank();
+    });
   }
 }
 
 TEST(ReplicatedParameters, RefusesToReduceWithoutAGradient) {
-  on_every_group([](Communicator&, MemoryLedger&, ReplicatedParameters& routing) {
+  on_every_group([](TokensRank&, ReplicatedParameters& routing) {
     EXPECT_THROW(routing.reduce_gradient(), Error);
     routing.gradient(0);
     routing.reduce_gradient();

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "parallel/runtime/elementwise.h"
-#include "parallel/runtime/ledger.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/range.h"
+#include "tests/parallel/cpu_rank.h"
 
 namespace weft {
 namespace {
@@ -119,8 +119,8 @@ TEST(BalancedPart, CoversEverythingWithPartsThatDifferByAtMostOne) {
 }
 
 TEST(MemoryLedger, CountsLiveBytesAndBothPeaks) {
-  const auto device = make_cpu_device();
-  MemoryLedger ledger(*device);
+  CpuRank rank;
+  MemoryLedger& ledger = rank.ledger;
   BucketBytes expected;
   {
     Tensor a = ledger.allocate(Bucket::activations, DType::float32, 100, 10);
@@ -146,8 +146,8 @@ TEST(MemoryLedger, CountsLiveBytesAndBothPeaks) {
 }
 
 TEST(MemoryLedger, MovedTensorsAreCountedOnce) {
-  const auto device = make_cpu_device();
-  MemoryLedger ledger(*device);
+  CpuRank rank;
+  MemoryLedger& ledger = rank.ledger;
   Tensor a = ledger.allocate(Bucket::activations, DType::float32, 4, 4);
   Tensor b = std::move(a);
   EXPECT_EQ(ledger.live().total(), 64);
@@ -158,8 +158,8 @@ TEST(MemoryLedger, MovedTensorsAreCountedOnce) {
 }
 
 TEST(MemoryLedger, AsksTheSystemForNothingAfterTheFirstRound) {
-  const auto device = make_cpu_device();
-  MemoryLedger ledger(*device);
+  CpuRank rank;
+  MemoryLedger& ledger = rank.ledger;
   const auto round = [&](std::int64_t routed_rows) {
     std::vector<Tensor> live;
     for (int layer = 0; layer < 5; ++layer) {
@@ -175,9 +175,9 @@ TEST(MemoryLedger, AsksTheSystemForNothingAfterTheFirstRound) {
   };
   round(100);
   // Ten that live together and one block of scratch for all layers.
-  EXPECT_EQ(ledger.system_allocations(), 11);
+  EXPECT_EQ(rank.device->system_allocations(), 11);
   for (std::int64_t rows : {0, 7, 150, 196}) round(rows);
-  EXPECT_EQ(ledger.system_allocations(), 11);
+  EXPECT_EQ(rank.device->system_allocations(), 11);
 }
 
 TEST(RandomStream, IsAFunctionOfSeedNameAndIndex) {
@@ -233,69 +233,90 @@ std::vector<float> normals(std::int64_t n, const char* name) {
   return values;
 }
 
-TEST(Elementwise, CastRoundsDownAndWidensExactly) {
+class Elementwise : public ::testing::Test {
+ protected:
+  CpuRank rank_;
+};
+
+TEST_F(Elementwise, CastRoundsDownAndWidensExactly) {
   for (std::int64_t n : {0, 1, 7, 1003}) {
     auto source = normals(n, "source");
     std::vector<bfloat16> narrow(n, from_bits(0x7fc1u));
     std::vector<float> wide(n, std::nanf(""));
-    cast(view_of(std::span(source), n, 1), view_of(std::span(narrow), n, 1));
-    cast(view_of(std::span(narrow), n, 1), view_of(std::span(wide), n, 1));
+    cast(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(narrow), n, 1));
+    cast(rank_.stream, view_of(std::span(narrow), n, 1), view_of(std::span(wide), n, 1));
     for (std::int64_t i = 0; i < n; ++i) {
       ASSERT_EQ(narrow[i].bits, nearest_bfloat16(source[i]).bits);
       ASSERT_EQ(wide[i], static_cast<float>(narrow[i]));
     }
     std::vector<float> same(n);
-    cast(view_of(std::span(source), n, 1), view_of(std::span(same), n, 1));
+    cast(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(same), n, 1));
     ASSERT_EQ(same, source);
   }
 }
 
-TEST(Elementwise, AddsInFloat32) {
+TEST_F(Elementwise, AddsInFloat32) {
   for (std::int64_t n : {0, 1, 7, 1003}) {
     auto source = normals(n, "source"), start = normals(n, "destination"), destination = start;
     std::vector<bfloat16> narrow;
     for (float value : source) narrow.emplace_back(value);
-    add(view_of(std::span(source), n, 1), view_of(std::span(destination), n, 1));
+    add(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(destination), n, 1));
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(destination[i], start[i] + source[i]);
     destination = start;
-    add(view_of(std::span(narrow), n, 1), view_of(std::span(destination), n, 1));
+    add(rank_.stream, view_of(std::span(narrow), n, 1), view_of(std::span(destination), n, 1));
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(destination[i], start[i] + static_cast<float>(narrow[i]));
   }
 }
 
 // A product of two float32 is exact in double; n additions err by at most n 2^-53 of the sum of (positive) terms.
-TEST(Elementwise, SquareSumIsAccurateToDouble) {
+TEST_F(Elementwise, SquareSumIsAccurateToDoubleAndAddsUp) {
   for (std::int64_t n : {0, 1, 7, 8, 9, 100'003}) {
     auto values = normals(n, "values");
     long double reference = 0;
     for (float value : values) reference += static_cast<long double>(value) * value;
     const auto expected = static_cast<double>(reference);
-    EXPECT_NEAR(square_sum(view_of(std::span(values), n, 1)), expected, static_cast<double>(n) * 0x1p-53 * expected);
+    double sum = 0;
+    for (int times = 1; times <= 3; ++times) {
+      square_sum(rank_.stream, view_of(std::span(values), n, 1), TensorView(&sum, DType::float64, 1, 1));
+      EXPECT_NEAR(sum, times * expected, static_cast<double>(times * n) * 0x1p-53 * times * expected);
+    }
   }
 }
 
-TEST(Elementwise, ScalesFillsAndFindsNonfiniteValues) {
+TEST_F(Elementwise, ScalesFillsAndCountsNonfiniteValues) {
   auto values = normals(100, "values"), start = values;
   const TensorView view = view_of(std::span(values), 100, 1);
-  scale(view, 0.3F);
+  scale(rank_.stream, view, 0.3F);
   for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(values[i], start[i] * 0.3F);
-  EXPECT_FALSE(has_nonfinite(view));
+  std::int32_t count = 0, expected = 0;
+  const TensorView counted(&count, DType::int32, 1, 1);
+  count_nonfinite(rank_.stream, view, counted);
+  EXPECT_EQ(count, 0);
   for (float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
-    fill(view, 1.5F);
-    EXPECT_FALSE(has_nonfinite(view));
+    fill(rank_.stream, view, 1.5F);
+    count_nonfinite(rank_.stream, view, counted);
+    EXPECT_EQ(count, expected);
     values[99] = bad;
-    EXPECT_TRUE(has_nonfinite(view));
+    count_nonfinite(rank_.stream, view, counted);
+    EXPECT_EQ(count, ++expected);
+    values[0] = values[50] = bad;
+    count_nonfinite(rank_.stream, view, counted);
+    expected += 3;
+    EXPECT_EQ(count, expected);
   }
+  count_nonfinite(rank_.stream, view.rows_from(1, 49), counted);
+  count_nonfinite(rank_.stream, view.rows_from(0, 0), counted);
+  EXPECT_EQ(count, expected);
   std::vector<bfloat16> narrow(3);
-  fill(view_of(std::span(narrow), 3, 1), 1.5F);
+  fill(rank_.stream, view_of(std::span(narrow), 3, 1), 1.5F);
   for (bfloat16 value : narrow) EXPECT_EQ(static_cast<float>(value), 1.5F);
 }
 
-TEST(Elementwise, RefusesSizesThatDiffer) {
+TEST_F(Elementwise, RefusesSizesThatDiffer) {
   std::vector<float> three(3), four(4);
   const TensorView a = view_of(std::span(three), 3, 1), b = view_of(std::span(four), 4, 1);
-  EXPECT_THROW(cast(a, b), Error);
-  EXPECT_THROW(add(a, b), Error);
+  EXPECT_THROW(cast(rank_.stream, a, b), Error);
+  EXPECT_THROW(add(rank_.stream, a, b), Error);
 }
 
 }  // namespace

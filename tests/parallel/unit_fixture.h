@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/runtime/device.h"
 #include "parallel/runtime/elementwise.h"
-#include "parallel/runtime/ledger.h"
 #include "parallel/runtime/random.h"
 #include "parallel/shard/unit.h"
+#include "tests/parallel/cpu_rank.h"
 
 namespace weft {
 
@@ -56,20 +55,19 @@ struct RankGrid {
   }
 };
 
-// The groups of one rank of a grid, with a ledger of its own.
-struct UnitRank {
+// One rank of a grid and its groups.
+struct UnitRank : CpuRank {
   UnitRank(Communicator& world_group, const RankGrid& grid)
       : world(world_group),
         tensor_rank(world.rank() % grid.tensor),
         shard_rank(world.rank() / grid.tensor % grid.shard),
         replica(world.rank() / grid.tensor / grid.shard),
-        shard(world.split(replica * grid.tensor + tensor_rank, shard_rank, "shard")),
-        replicate(world.split(shard_rank * grid.tensor + tensor_rank, replica, "replicate")),
-        tensor(world.split(replica * grid.shard + shard_rank, tensor_rank, "tensor")),
-        device(make_cpu_device()),
-        ledger(*device) {}
+        gather(world.split(replica * grid.tensor + tensor_rank, shard_rank, "shard", lanes[Lane::gather])),
+        shard(world.split(replica * grid.tensor + tensor_rank, shard_rank, "shard", lanes[Lane::reduce])),
+        replicate(world.split(shard_rank * grid.tensor + tensor_rank, replica, "replicate", lanes[Lane::reduce])),
+        tensor(world.split(replica * grid.shard + shard_rank, tensor_rank, "tensor", lanes[Lane::reduce])) {}
 
-  UnitGroups groups() const { return {shard.get(), replicate.get(), tensor.get()}; }
+  UnitGroups groups() const { return {gather.get(), shard.get(), replicate.get(), tensor.get()}; }
 
   // Blocks that a unit will take were written to before: what it reads without writing first is NaN.
   void poison_free_blocks(const UnitLayout& layout) {
@@ -78,7 +76,7 @@ struct UnitRank {
       for (const DType dtype : {DType::float32, DType::bfloat16}) {
         for (int block = 0; block < 3; ++block) {
           blocks.push_back(ledger.allocate(Bucket::workspace, dtype, size, 1));
-          fill(blocks.back(), std::numeric_limits<float>::quiet_NaN());
+          fill(stream, blocks.back(), std::numeric_limits<float>::quiet_NaN());
         }
       }
     }
@@ -86,9 +84,7 @@ struct UnitRank {
 
   Communicator& world;
   int tensor_rank, shard_rank, replica;
-  std::unique_ptr<Communicator> shard, replicate, tensor;
-  std::unique_ptr<Device> device;
-  MemoryLedger ledger;
+  std::unique_ptr<Communicator> gather, shard, replicate, tensor;
 };
 
 // Any owner of rows: a shard unit or replicated parameters.
@@ -96,9 +92,9 @@ template <typename Owner>
 void store_values(Owner& owner) {
   for (const OwnedRows& owned : owner.owned_rows()) {
     const std::int64_t columns = owned.parameter->columns;
+    const std::span<float> values = owned.values.as<float>();
     for (std::int64_t i = 0; i < owned.rows * columns; ++i) {
-      owned.values[static_cast<std::size_t>(i)] =
-          value_at(*owned.parameter, owned.row_begin + i / columns, i % columns);
+      values[static_cast<std::size_t>(i)] = value_at(*owned.parameter, owned.row_begin + i / columns, i % columns);
     }
   }
 }
