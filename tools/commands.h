@@ -14,6 +14,8 @@ void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
+// Ends by CLI::RuntimeError with the exit code of a rank that failed.
+void add_launch_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
 void add_bench_command(CLI::App& program);

@@ -19,6 +19,7 @@ int run(int count, char** arguments) {
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
   weft::add_train_command(program, fmt::format("{}", fmt::join(arguments, arguments + count, " ")));
+  weft::add_launch_command(program);
   weft::add_check_command(program);
   weft::add_units_command(program);
   weft::add_program_command(program);
@@ -27,6 +28,8 @@ int run(int count, char** arguments) {
   weft::add_keys_command(program);
   try {
     program.parse(count, arguments);
+  } catch (const CLI::RuntimeError& ended) {
+    return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (program.get_subcommands().empty() && !program.remaining().empty()) {
       weft::fail_request("weft: error: unknown command {}; see weft --help", program.remaining().front());

@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "cuda_emulator/fake_nccl.h"
-#include "machine.h"
 #include "tests/cuda/nccl_ranks.h"
+#include "tests/cuda_emulator/machine.h"
 
 namespace weft {
 namespace {

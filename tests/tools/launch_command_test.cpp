@@ -1,0 +1,156 @@
+// Ranks as processes: their variables, their output, and what happens when one of them fails.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/process_environment.h"
+#include "parallel/comm/rendezvous.h"
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+class LaunchCommand : public ProgramTest {
+ protected:
+  // Starts two ranks that wait for ever: they read a configuration that nobody writes.
+  pid_t start_waiting_ranks() const {
+    const std::string pipe = (folder_ / "pipe.toml").string(), messages = (folder_ / "messages").string();
+    EXPECT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+    const pid_t launcher = fork();
+    if (launcher != 0) return launcher;
+    const int file = open(messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(file, STDERR_FILENO);
+    execl(WEFT_PROGRAM, "weft", "launch", "--ranks", "2", "--", "check", pipe.c_str(), nullptr);
+    _exit(127);
+  }
+
+  // The processes that `parent` has started, oldest first.
+  static std::vector<pid_t> children_of(pid_t parent) {
+    std::vector<pid_t> children;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::ifstream status(entry.path() / "stat");
+      std::string number, name, state;
+      pid_t parent_of_entry = 0;
+      if (status >> number >> name >> state >> parent_of_entry && parent_of_entry == parent && state != "Z") {
+        children.push_back(std::stoi(number));
+      }
+    }
+    std::sort(children.begin(), children.end());
+    return children;
+  }
+  static std::vector<pid_t> wait_for_children_of(pid_t parent) {
+    std::vector<pid_t> children;
+    for (int i = 0; i < 500 && (children = children_of(parent)).size() < 2; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return children;
+  }
+
+  // The exit code of `process`, and how long it took to come.
+  static int exit_code_of(pid_t process, double& seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    int status = 0;
+    waitpid(process, &status, 0);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+};
+
+// The ranks may not have come to their wait yet: either way they are there.
+TEST_F(LaunchCommand, WhenOneRankDiesTheOthersEndToo) {
+  const pid_t launcher = start_waiting_ranks();
+  const auto ranks = wait_for_children_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGKILL);
+  double seconds = 0;
+  EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGKILL);
+  EXPECT_LT(seconds, 5.0);
+  for (const pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0);
+  std::ifstream messages(folder_ / "messages");
+  const std::string text{std::istreambuf_iterator<char>(messages), {}};
+  EXPECT_NE(text.find("rank 1 was ended by signal 9"), std::string::npos) << text;
+}
+
+TEST_F(LaunchCommand, SignalsAreForwarded) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(folder_ / "pipe.toml");
+    const pid_t launcher = start_waiting_ranks();
+    const auto ranks = wait_for_children_of(launcher);
+    ASSERT_EQ(ranks.size(), 2u);
+    kill(launcher, signal);
+    double seconds = 0;
+    EXPECT_EQ(exit_code_of(launcher, seconds), 128 + signal);
+    EXPECT_LT(seconds, 5.0);
+    for (const pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0);
+  }
+}
+
+TEST_F(LaunchCommand, StandardOutputIsThatOfRankZero) {
+  const auto alone = weft("--version");
+  const auto result = weft("launch --ranks 3 -- --version");
+  EXPECT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_EQ(result.output, alone.output);
+  for (const char* rank : {"[rank 1] weft ", "[rank 2] weft "}) {
+    EXPECT_NE(result.messages.find(rank), std::string::npos) << result.messages;
+  }
+  EXPECT_EQ(result.messages.find("[rank 0]"), std::string::npos);
+}
+
+TEST_F(LaunchCommand, TheExitCodeIsThatOfTheRankThatFailed) {
+  // All ranks refuse the request.
+  const auto result = weft("launch --ranks 2 -- check gone.toml");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.messages.find("gone.toml"), std::string::npos) << result.messages;
+  EXPECT_NE(result.messages.find("ended with 2"), std::string::npos) << result.messages;
+}
+
+TEST_F(LaunchCommand, RanksFindTheirPlaceAndNoOtherLaunchers) {
+  setenv("PMI_RANK", "7", 1);
+  setenv("RANK", "9", 1);
+  const pid_t launcher = start_waiting_ranks();
+  unsetenv("PMI_RANK");
+  unsetenv("RANK");
+  const auto ranks = wait_for_children_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::map<std::string, std::string> variables;
+    // Until the process has become the program it shows its parent's.
+    for (int i = 0; i < 500 && variables["LOCAL_RANK"].empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      variables.clear();
+      std::ifstream file("/proc/" + std::to_string(ranks[rank]) + "/environ");
+      for (std::string entry; std::getline(file, entry, '\0');) {
+        variables[entry.substr(0, entry.find('='))] = entry.substr(entry.find('=') + 1);
+      }
+    }
+    const EnvironmentLookup lookup = [&](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    const int number = static_cast<int>(rank);
+    EXPECT_EQ(find_process_place(lookup), (ProcessPlace{number, 2, number, 2}));
+    EXPECT_TRUE(default_rendezvous_address(lookup).value_or("").starts_with("tcp://127.0.0.1:"));
+    EXPECT_TRUE(run_identity(lookup).starts_with("weft-"));
+  }
+  kill(launcher, SIGTERM);
+  double seconds = 0;
+  EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
+}
+
+TEST_F(LaunchCommand, WrongRequestsEndWithTwo) {
+  for (const char* arguments : {"launch", "launch --ranks 2", "launch --ranks 0 -- --version",
+                                "launch --ranks two -- --version", "launch -- --version"}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace weft
