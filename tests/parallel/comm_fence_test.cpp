@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
+#include <ostream>
 #include <vector>
 
 #include "parallel/comm/local.h"
@@ -128,6 +128,10 @@ struct NamedCall {
   const char* name;
   Call call;
 };
+
+[[maybe_unused]] void PrintTo(const NamedCall& call, std::ostream* out) {
+  *out << call.name;
+}
 
 std::vector<NamedCall> collectives() {
   return {
