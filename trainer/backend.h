@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "layers/kernels/kernels.h"
 #include "layers/kernels/matrix_products.h"
@@ -24,8 +26,8 @@ class Backend {
 // On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying why,
 // or where this build has no CUDA.
 std::unique_ptr<Backend> make_cuda_backend(int device);
-// GPUs of this machine that can be used.
-int cuda_devices();
+// Why no GPU can be used here, or nothing.
+std::optional<std::string> why_no_cuda();
 
 // Tells the calling thread's copy of the CPU's libraries to use one thread.
 std::unique_ptr<Backend> make_cpu_backend();

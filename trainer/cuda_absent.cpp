@@ -11,15 +11,15 @@ std::string cuda_versions() {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int) {
-  fail_request("run.device = \"cuda\", but this program was built without CUDA (README, Build)");
+  fail_request("device cuda cannot be used: {}", *why_no_cuda());
 }
 
 void run_process_rank(const Config&, const RankMain&) {
-  fail_request("run.launch = \"processes\", but this program was built without CUDA (README, Build)");
+  fail_request("device cuda cannot be used: {}", *why_no_cuda());
 }
 
-int cuda_devices() {
-  return 0;
+std::optional<std::string> why_no_cuda() {
+  return "this program was built without CUDA (README, Build)";
 }
 
 }  // namespace weft

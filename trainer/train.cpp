@@ -33,6 +33,9 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   // Everything that can be wrong with the request is found before anything is written.
   const Mesh mesh(config.parallelism);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  if (config.run.device == DeviceKind::cuda) {
+    if (const auto reason = why_no_cuda()) fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
+  }
   // Of all processes of a run, that of rank 0 writes and speaks.
   const bool speaks = first_rank_of_process(config) == 0;
   std::optional<RunDirectory> directory;

@@ -50,8 +50,8 @@ std::unique_ptr<Backend> make_cuda_backend(int device) {
   return std::make_unique<CudaBackend>(device);
 }
 
-int cuda_devices() {
-  return cuda::device_count();
+std::optional<std::string> why_no_cuda() {
+  return cuda::why_no_device();
 }
 
 }  // namespace weft

@@ -1,0 +1,105 @@
+// The spine on a GPU: ranks as threads share one, every axis is split, and the run is that of one rank on the CPU.
+#include <gtest/gtest.h>
+
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/backend.h"
+
+namespace weft {
+namespace {
+
+// The CPU adds the same float32 terms in other orders than a GPU: as between layouts on the CPU (parity_test.cpp), a sum
+// of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes, and a step changes a weight by at most
+// 1e-3 of itself.
+constexpr double tolerance = 1e-5;
+constexpr std::int64_t steps = 3;
+
+LearnedRun on_cpu(Config config) {
+  config.run.steps = steps;
+  return learn(config);
+}
+
+LearnedRun on_gpu(Config config) {
+  config.run.steps = steps;
+  config.run.device = DeviceKind::cuda;
+  config.run.ranks_per_device = config.parallelism.world();
+  return learn(config, {}, [](int) { return make_cuda_backend(0); });
+}
+
+void expect_close(const LearnedRun& gpu, const LearnedRun& cpu, double bound) {
+  ASSERT_TRUE(gpu.faults.empty()) << gpu.faults.front() << " and " << gpu.faults.size() - 1 << " more";
+  const RunDifference apart = difference(gpu, cpu);
+  EXPECT_LT(apart.loss, bound);
+  EXPECT_LT(apart.gradient_norm, bound);
+  EXPECT_LT(apart.weights, bound) << apart.worst_parameter;
+}
+
+class CudaTraining : public ::testing::TestWithParam<TinyLayout> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  }
+};
+
+TEST_P(CudaTraining, EqualsOneRankOnTheCpu) {
+  expect_close(on_gpu(config_of(GetParam())), on_cpu(tiny_config(GetParam().layers)), tolerance);
+}
+
+std::vector<TinyLayout> layouts() {
+  const std::string mixed = "d e d e";
+  // pp, dp_replicate, dp_shard, cp, tp, ep, etp
+  return {
+      {.name = "dense_alone", .degrees = {1, 1, 1, 1, 1, 1, 1}},
+      {.name = "moe_alone", .layers = "e*4", .degrees = {1, 1, 1, 1, 1, 1, 1}},
+      {.name = "dense_pp4", .degrees = {4, 1, 1, 1, 1, 1, 1}},
+      {.name = "dense_pp2_gpipe", .degrees = {2, 1, 1, 1, 1, 1, 1}, .schedule = "gpipe"},
+      {.name = "dense_tp4", .degrees = {1, 1, 1, 1, 4, 1, 1}},
+      {.name = "dense_shard4", .degrees = {1, 1, 4, 1, 1, 1, 1}},
+      {.name = "dense_shard2_replicate2", .degrees = {1, 2, 2, 1, 1, 1, 1}},
+      {.name = "dense_cp2", .degrees = {1, 1, 1, 2, 1, 1, 1}},
+      {.name = "moe_ep4", .layers = "e*4", .degrees = {1, 1, 4, 1, 1, 4, 1}},
+      {.name = "moe_ep2_etp2", .layers = "e*4", .degrees = {1, 1, 4, 1, 1, 2, 2}},
+      {.name = "mixed_pp2_tp2_shard2_ep2", .layers = mixed, .degrees = {2, 1, 2, 1, 2, 2, 1}},
+      {.name = "mixed_pp2_shard2_each_use_lookahead3",
+       .layers = mixed,
+       .degrees = {2, 1, 2, 1, 1, 1, 1},
+       .residency = "each_use",
+       .lookahead = 3},
+      {.name = "mixed_pp2_shard2_each_microbatch",
+       .layers = mixed,
+       .degrees = {2, 1, 2, 1, 1, 2, 1},
+       .reduction = "each_microbatch"},
+      {.name = "mixed_pp2_no_shard2",
+       .layers = mixed,
+       .degrees = {2, 1, 2, 1, 1, 1, 1},
+       .strategy = ShardStrategy::no_shard},
+      {.name = "mixed_pp2_tp2_shard2_cp2_ep2_etp2", .layers = mixed, .degrees = {2, 1, 2, 2, 2, 2, 2}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(layouts()),
+                         [](const auto& instance) { return instance.param.name; });
+
+// When parameters are gathered and how many lanes run ahead of each other changes no bit.
+TEST(CudaTrainingBits, ResidencyAndLookaheadDoNotChangeABit) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  TinyLayout layout{.layers = "d e d e", .degrees = {2, 1, 2, 1, 1, 2, 1}, .residency = "step"};
+  const LearnedRun base = on_gpu(config_of(layout));
+  for (int lookahead : {0, 1, 4}) {
+    layout.residency = "each_use";
+    layout.lookahead = lookahead;
+    const RunDifference apart = difference(on_gpu(config_of(layout)), base);
+    EXPECT_TRUE(apart.bitwise_equal) << "lookahead " << lookahead << ": " << apart.weights << " in "
+                                     << apart.worst_parameter;
+  }
+}
+
+// bfloat16 rounds what passes between products to 2^-9 of itself, in other places of a sum on the two devices. The loss
+// of a step averages over thousands of tokens; a weight moves by at most the learning rate, 1e-3 of itself, a step.
+TEST(CudaTrainingBits, Bfloat16StaysNearTheCpu) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  const TinyLayout layout{.layers = "d e", .precision = {.compute = DType::bfloat16}};
+  expect_close(on_gpu(config_of(layout)), on_cpu(config_of(layout)), 0x1.0p-7);
+}
+
+}  // namespace
+}  // namespace weft
