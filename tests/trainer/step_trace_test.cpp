@@ -69,7 +69,9 @@ TEST(StepTrace, BecomesATraceOfChrome) {
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] == "X") events.push_back(event);
     if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
-    if (event["name"] == "process_name") EXPECT_EQ(event["args"]["name"], "rank 7");
+    if (event["name"] == "process_name") {
+      EXPECT_EQ(event["args"]["name"], "rank 7");
+    }
     EXPECT_EQ(event["pid"], 7);
   }
   EXPECT_EQ(threads.size(), 1 + all_lanes.size());
