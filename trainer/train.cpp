@@ -5,14 +5,14 @@
 
 namespace weft {
 
-TrainResult run_steps(const Config& config, const RunObserver& observer) {
+TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend) {
   const Mesh mesh(config.parallelism);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   TrainResult result;
   result.predicted.resize(static_cast<std::size_t>(mesh.world()));
   run_local_ranks(mesh.world(), [&](Communicator& world) {
-    const std::unique_ptr<Backend> backend = make_cpu_backend();
+    const std::unique_ptr<Backend> backend = make_backend ? make_backend(world.rank()) : make_cpu_backend();
     RankRun run(config, mesh, data, *backend, domain, world);
     // Each rank writes its own element; nobody reads before all have ended.
     result.predicted[static_cast<std::size_t>(world.rank())] = run.predicted().bytes;

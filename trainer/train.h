@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,12 @@ struct TrainResult {
   std::vector<BucketBytes> predicted, measured;  // by rank, at the last step's peak
 };
 
-// Runs all ranks in this process and returns when they are done. Writes nothing. Throws Error with the first failure.
-TrainResult run_steps(const Config& config, const RunObserver& observer = {});
+// Makes what a rank computes with. Called on the rank's own thread, by several ranks at once.
+using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
+
+// Runs all ranks in this process, on the CPU unless told otherwise, and returns when they are done. Writes nothing.
+// Throws Error with the first failure.
+TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {});
 
 // The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json)
 // and tells the console.

@@ -1,5 +1,5 @@
-// Where streams run behind the host, a local collective must order them with fences: nobody reads a peer's buffer before
-// what the peer queued for it, and nobody goes on before its peers have queued their reads of its own.
+// Where streams run behind the host, a local collective must order them with fences: nobody reads a peer's buffer
+// before what the peer queued for it, and nobody goes on before its peers have queued their reads of its own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,7 +99,9 @@ struct Outcome {
 
 struct Buffers {
   std::vector<float> input = std::vector<float>(elements), output = std::vector<float>(elements * ranks);
-  TensorView in(std::int64_t n = elements) { return view_of(std::span(input).first(static_cast<std::size_t>(n)), n, 1); }
+  TensorView in(std::int64_t n = elements) {
+    return view_of(std::span(input).first(static_cast<std::size_t>(n)), n, 1);
+  }
   TensorView out(std::int64_t n) { return view_of(std::span(output).first(static_cast<std::size_t>(n)), n, 1); }
 };
 using Call = std::function<void(Communicator&, Buffers&)>;
@@ -130,7 +132,8 @@ struct NamedCall {
 std::vector<NamedCall> collectives() {
   return {
       {"all_gather", [](Communicator& group, Buffers& b) { group.all_gather(b.in(), b.out(elements * ranks)); }},
-      {"reduce_scatter", [](Communicator& group, Buffers& b) { group.reduce_scatter(b.in(), b.out(elements / ranks)); }},
+      {"reduce_scatter",
+       [](Communicator& group, Buffers& b) { group.reduce_scatter(b.in(), b.out(elements / ranks)); }},
       {"all_reduce", [](Communicator& group, Buffers& b) { group.all_reduce(b.in()); }},
       {"all_to_all",
        [](Communicator& group, Buffers& b) {
@@ -182,7 +185,8 @@ TEST(MessageFences, OrderTheReadAfterTheSendersWorkAndItsNextWorkAfterTheRead) {
   });
   for (int receiver = 0; receiver < ranks; ++receiver) {
     const int sender = (receiver + ranks - 1) % ranks;
-    const Outcome &to = outcomes[static_cast<std::size_t>(receiver)], &from = outcomes[static_cast<std::size_t>(sender)];
+    const Outcome &to = outcomes[static_cast<std::size_t>(receiver)],
+                  &from = outcomes[static_cast<std::size_t>(sender)];
     ASSERT_EQ(to.own_work().size(), 1U);
     EXPECT_TRUE(to.orders(to.own_work().front(), sender, from.before)) << receiver;
     EXPECT_TRUE(from.orders(from.after, receiver, to.own_work().front())) << receiver;

@@ -216,9 +216,10 @@ TEST(ShardUnit, ShardingDoesNotChangeTheBits) {
         SCOPED_TRACE(full_shard.description());
         run_local_ranks(grid.world(), [&](Communicator& world) {
           UnitRank rank(world, grid);
-          ShardUnit sharded(full_shard.layout(awkward_parameters()), precision, reduced_once, rank.groups(),
-                            rank.lanes, rank.ledger);
-          ShardUnit whole(lay_out_unit(awkward_parameters(), 1), precision, reduced_once, rank.groups(), rank.lanes, rank.ledger);
+          ShardUnit sharded(full_shard.layout(awkward_parameters()), precision, reduced_once, rank.groups(), rank.lanes,
+                            rank.ledger);
+          ShardUnit whole(lay_out_unit(awkward_parameters(), 1), precision, reduced_once, rank.groups(), rank.lanes,
+                          rank.ledger);
           for (ShardUnit* unit : {&sharded, &whole}) {
             unit->begin_step();
             for (int microbatch = 0; microbatch < 4; ++microbatch) {
@@ -469,7 +470,8 @@ TEST(ShardUnit, AsksTheSystemForNothingAfterItsFirstStep) {
         SCOPED_TRACE(variant.description());
         run_local_ranks(grid.world(), [&](Communicator& world) {
           UnitRank rank(world, grid);
-          ShardUnit unit(variant.layout(awkward_parameters()), precision, false, rank.groups(), rank.lanes, rank.ledger);
+          ShardUnit unit(variant.layout(awkward_parameters()), precision, false, rank.groups(), rank.lanes,
+                         rank.ledger);
           run_step(rank, unit);
           const std::int64_t after_first = rank.device->system_allocations();
           for (int step = 0; step < 3; ++step) run_step(rank, unit);

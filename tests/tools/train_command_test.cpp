@@ -116,7 +116,9 @@ TEST_F(TrainCommand, AFailureWhileRunningEndsWithThree) {
   const auto result = weft("train run.toml --optimizer.learning_rate=1e30");
   EXPECT_EQ(result.exit_code, 3) << result.output;
   EXPECT_TRUE(result.messages.starts_with("weft: rank ")) << result.messages;
-  EXPECT_NE(result.messages.find("REDUCE_GRAD("), std::string::npos) << result.messages;
+  for (const char* part : {": in step ", " the gradient of ", " holds a NaN or an infinity on this rank"}) {
+    EXPECT_NE(result.messages.find(part), std::string::npos) << result.messages;
+  }
   // The steps before it are on disk, and no summary claims that the run has ended.
   EXPECT_GE(metrics().size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/tiny/summary.json"));

@@ -13,6 +13,8 @@
 namespace weft {
 namespace {
 
+constexpr float example_scale = 0.37f;
+
 struct State {
   std::vector<float> parameters, first, second;
 
@@ -20,8 +22,8 @@ struct State {
     const RandomStream random(7, "parameters");
     for (std::size_t i = 0; i < size; ++i) parameters[i] = static_cast<float>(random.normal(i));
   }
-  void update(const AdamwStep& step, std::span<const float> gradients) {
-    adamw_update(step, parameters, gradients, first, second);
+  void update(const AdamwStep& step, std::span<const float> gradients, float gradient_scale = example_scale) {
+    adamw_update(step, gradient_scale, parameters, gradients, first, second);
   }
 };
 
@@ -36,13 +38,7 @@ std::vector<float> gradients_of(std::int64_t step, std::size_t size) {
 }
 
 AdamwStep example(std::int64_t step) {
-  return {.learning_rate = 3e-3,
-          .beta1 = 0.9,
-          .beta2 = 0.95,
-          .eps = 1e-8,
-          .weight_decay = 0.1,
-          .step = step,
-          .gradient_scale = 0.37};
+  return {.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = step};
 }
 
 // One element in double, as in the paper, beside a bound on how far float32 may be from it. The bounds are first-order
@@ -55,8 +51,8 @@ struct Reference {
   void update(const AdamwStep& step, double raw_gradient) {
     constexpr double unit = 0x1p-24;
     const double rate1 = 1 - step.beta1, rate2 = 1 - step.beta2;
-    const double gradient = step.gradient_scale * raw_gradient;
-    const double gradient_error = 2 * unit * std::abs(gradient);  // the scale as a constant, the product
+    const double gradient = static_cast<double>(example_scale) * raw_gradient;
+    const double gradient_error = unit * std::abs(gradient);  // the product
 
     const double difference = gradient - first;
     first_error = step.beta1 * first_error + rate1 * (gradient_error + 2 * unit * std::abs(difference));
@@ -112,8 +108,8 @@ TEST(Adamw, TakesItsFirstStepByHand) {
   // of its gradient, whatever its size: 2 - 0.5 and -1 + 0.5.
   std::vector<float> parameters{2, -1}, first(2), second(2);
   const std::vector<float> gradients{8, -0.25f};
-  adamw_update({.learning_rate = 0.5, .beta1 = 0.5, .beta2 = 0.75, .eps = 0, .step = 1}, parameters, gradients, first,
-               second);
+  adamw_update({.learning_rate = 0.5, .beta1 = 0.5, .beta2 = 0.75, .eps = 0, .step = 1}, 1.0f, parameters, gradients,
+               first, second);
   EXPECT_EQ(parameters, (std::vector<float>{1.5f, -0.5f}));
   EXPECT_EQ(first, (std::vector<float>{4, -0.125f}));
   EXPECT_EQ(second, (std::vector<float>{16, 0.015625f}));
@@ -124,7 +120,7 @@ TEST(Adamw, DecaysTheParameterApartFromTheMoments) {
   std::vector<float> parameters{8, -16}, first(2), second(2);
   const std::vector<float> none(2);
   const AdamwStep step{.learning_rate = 0.5, .weight_decay = 0.25, .step = 1};
-  adamw_update(step, parameters, none, first, second);
+  adamw_update(step, 1.0f, parameters, none, first, second);
   EXPECT_EQ(parameters, (std::vector<float>{7, -14}));
   EXPECT_EQ(first, none);
   EXPECT_EQ(second, none);
@@ -146,12 +142,9 @@ TEST(Adamw, ScalesTheGradientBeforeAnythingElse) {
   State scaled(100), ready(100);
   for (std::int64_t step = 1; step <= 3; ++step) {
     std::vector<float> gradients = gradients_of(step, 100);
-    AdamwStep quarter = example(step), whole = example(step);
-    quarter.gradient_scale = 0.25;
-    whole.gradient_scale = 1.0;
-    scaled.update(quarter, gradients);
+    scaled.update(example(step), gradients, 0.25f);
     for (float& gradient : gradients) gradient *= 0.25f;
-    ready.update(whole, gradients);
+    ready.update(example(step), gradients, 1.0f);
   }
   EXPECT_EQ(scaled.parameters, ready.parameters);
   EXPECT_EQ(scaled.second, ready.second);
@@ -168,7 +161,8 @@ TEST(Adamw, DoesNotDependOnHowAVectorIsCut) {
       for (std::size_t begin = 0; begin < size; begin += piece) {
         const std::size_t count = std::min(piece, size - begin);
         const auto part = [&](auto& elements) { return std::span(elements).subspan(begin, count); };
-        adamw_update(example(step), part(cut.parameters), part(gradients), part(cut.first), part(cut.second));
+        adamw_update(example(step), example_scale, part(cut.parameters), part(gradients), part(cut.first),
+                     part(cut.second));
       }
     }
     const auto same_bits = [](const std::vector<float>& a, const std::vector<float>& b) {
@@ -182,9 +176,9 @@ TEST(Adamw, DoesNotDependOnHowAVectorIsCut) {
 
 TEST(Adamw, RefusesSpansThatDoNotMatch) {
   std::vector<float> three(3), two(2);
-  EXPECT_THROW(adamw_update({.step = 1}, three, two, three, three), Error);
-  EXPECT_THROW(adamw_update({.step = 1}, three, three, three, two), Error);
-  EXPECT_THROW(adamw_update({.step = 0}, three, three, three, three), Error);
+  EXPECT_THROW(adamw_update({.step = 1}, 1.0f, three, two, three, three), Error);
+  EXPECT_THROW(adamw_update({.step = 1}, 1.0f, three, three, three, two), Error);
+  EXPECT_THROW(adamw_update({.step = 0}, 1.0f, three, three, three, three), Error);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <mutex>
-#include <numeric>
 
+#include "parallel/runtime/staging.h"
 #include "tests/trainer/step_copy.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -75,11 +75,12 @@ TEST_P(ExpertLoad, CountsEveryChoiceOnce) {
   std::mutex mutex;
   std::vector<std::int64_t> counted(config.model.blocks.size());  // by block, over ranks and steps
   StepCopy copy;
-  copy.report = [&](int, const StepReport& report) {
+  copy.report = [&](Stream& stream, const StepReport& report) {
     const std::lock_guard lock(mutex);
     for (std::size_t b = 0; b < counted.size(); ++b) {
-      const auto& tokens = report.moe[b].expert_tokens;
-      counted[b] = std::accumulate(tokens.begin(), tokens.end(), counted[b]);
+      for (const double tokens : read<double>(stream, report.expert_tokens(static_cast<int>(b)))) {
+        counted[b] += std::llround(tokens);
+      }
     }
   };
   learn_by_copy(config, copy);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/staging.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -63,14 +64,16 @@ TEST_P(Failure, NanInOneParameterOfOneRank) {
       std::size_t at = 0;
       for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
         for (const OwnedRows& rows : run.stage().owned_rows(u)) {
-          if (at++ == poisoned) rows.values.front() = std::numeric_limits<float>::quiet_NaN();
+          if (at++ != poisoned) continue;
+          constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+          write<float>(run.stream(), {&nan, 1}, rows.values.reshaped(rows.values.size(), 1).rows_from(0, 1));
         }
       }
     };
-    // Which rank sees it first is a matter of the schedule; it says which it is, what it was doing and with which
-    // parameter.
+    // Which rank says so first is a matter of chance; it says which it is, in which step, and which parameter it was.
     const std::string message = failure_of(config, poison);
-    expect_parts(message, {"rank ", ": in ", "REDUCE_GRAD(", "the gradient of ", "holds a NaN or an infinity"});
+    expect_parts(message, {"rank ", ": in step 2 the gradient of ",
+                           " holds a NaN or an infinity on this rank, before its reduction"});
   }
 }
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "parallel/runtime/random.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 
 namespace weft {
 namespace {
@@ -94,10 +96,15 @@ struct OwnedGradients {
         const std::int64_t first = (spec.row_begin + block.row_begin) * spec.columns;
         values.push_back(static_cast<float>(gradient_at(spec.name, first + i)));
       }
-      rows.push_back({&spec, spec.row_begin + block.row_begin, block.rows, {}, values, block.offset});
+      rows.push_back({&spec,
+                      spec.row_begin + block.row_begin,
+                      block.rows,
+                      {},
+                      view_of(std::span(values), block.rows, spec.columns),
+                      block.offset});
     }
   }
-  std::vector<std::vector<float>> storage;  // moving a vector of elements keeps them in place, so the spans stay valid
+  std::vector<std::vector<float>> storage;  // moving a vector of elements keeps them in place, so the views stay valid
   std::vector<OwnedRows> rows;
 };
 
@@ -116,6 +123,8 @@ std::vector<Degrees> meshes() {
 
 // All sums are of squares, in double: n additions in any order are within n 2^-53 of the sum, here n < 2000.
 TEST(GradientNorm, CountsEveryDistinctElementOnce) {
+  const auto device = make_cpu_device();
+  const auto stream = device->create_stream("compute");
   for (const Degrees& degrees : meshes()) {
     const Mesh mesh(degrees);
     for (const bool whole : {false, true}) {
@@ -123,7 +132,7 @@ TEST(GradientNorm, CountsEveryDistinctElementOnce) {
       for (int rank = 0; rank < mesh.world(); ++rank) {
         for (const PlannedUnit& unit : units_at(mesh, mesh.coordinates(rank), whole)) {
           const OwnedGradients owned(unit, mesh, rank);
-          sum += counted_square_sum(unit, owned.rows, mesh, rank);
+          add_counted_squares(*stream, unit, owned.rows, mesh, rank, TensorView(&sum, DType::float64, 1, 1));
         }
       }
       const double expected = expected_square_sum(degrees);
@@ -140,6 +149,26 @@ TEST(GradientNorm, ClipsDownToTheLargestNormAndNeverUp) {
   EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);
   // Zero means that nothing is clipped.
   EXPECT_EQ(clip_factor(1e30, 0.0), 1.0);
+}
+
+// The same in device memory, from the square of the norm; rounded once to float32.
+TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRoot) {
+  const auto device = make_cpu_device();
+  const auto stream = device->create_stream("compute");
+  const auto clip_scale = [&](double square_sum, double largest) {
+    float scale = std::numeric_limits<float>::quiet_NaN();
+    cpu_optimizer_kernels().clip_scale(*stream, TensorView(&square_sum, DType::float64, 1, 1), largest,
+                                       TensorView(&scale, DType::float32, 1, 1));
+    return scale;
+  };
+  EXPECT_EQ(clip_scale(16.0, 1.0), 0.25f);
+  EXPECT_EQ(clip_scale(16.0, 8.0), 1.0f);
+  EXPECT_EQ(clip_scale(0.25, 1.0), 1.0f);
+  EXPECT_EQ(clip_scale(0.0, 1.0), 1.0f);
+  EXPECT_EQ(clip_scale(1e60, 0.0), 1.0f);
+  EXPECT_EQ(clip_scale(2.0, 1.0), static_cast<float>(1.0 / std::sqrt(2.0)));
+  // A norm beyond float32 still scales.
+  EXPECT_EQ(clip_scale(0x1p200, 0x1p90), 0x1p-10f);
 }
 
 }  // namespace

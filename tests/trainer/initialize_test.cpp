@@ -26,8 +26,9 @@ std::vector<float> initialized(const ParameterSpec& parameter, std::uint64_t run
   rows.parameter = &parameter;
   rows.row_begin = parameter.row_begin;
   rows.rows = parameter.rows;
-  rows.values = values;
-  initialize_rows(rows, run_seed);
+  rows.values = view_of(std::span(values), parameter.rows, parameter.columns);
+  const auto device = make_cpu_device();
+  initialize_rows(*device->create_stream("compute"), rows, run_seed);
   return values;
 }
 
@@ -41,6 +42,8 @@ std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
 std::vector<float> assembled(const ParameterSpec& whole, std::int64_t row_parts, std::int64_t column_parts,
                              std::int64_t shards) {
   constexpr std::uint32_t untouched = 0x7fc0dead;
+  const auto device = make_cpu_device();
+  const auto stream = device->create_stream("compute");
   std::vector<float> values(static_cast<std::size_t>(whole.size()), std::numeric_limits<float>::quiet_NaN());
   for (std::int64_t part = 0; part < row_parts * column_parts; ++part) {
     const Range rows = balanced_part(whole.global_rows, row_parts, part / column_parts);
@@ -62,14 +65,15 @@ std::vector<float> assembled(const ParameterSpec& whole, std::int64_t row_parts,
         owned.parameter = &owner;
         owned.row_begin = owner.row_begin + block.row_begin;
         owned.rows = block.rows;
-        owned.values = std::span(buffer).subspan(static_cast<std::size_t>(block.offset), count);
-        initialize_rows(owned, seed);
+        const std::span<float> own = std::span(buffer).subspan(static_cast<std::size_t>(block.offset), count);
+        owned.values = view_of(own, block.rows, owner.columns);
+        initialize_rows(*stream, owned, seed);
         written += count;
         if (owner.name == norm.name) continue;
         for (std::size_t i = 0; i < count; ++i) {
           const auto row = owned.row_begin + static_cast<std::int64_t>(i) / owner.columns;
           const auto column = owner.column_begin + static_cast<std::int64_t>(i) % owner.columns;
-          values[static_cast<std::size_t>(row * whole.global_columns + column)] = owned.values[i];
+          values[static_cast<std::size_t>(row * whole.global_columns + column)] = own[i];
         }
       }
       // Nothing but the owned rows is written.

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config_writer.h"
@@ -119,6 +122,25 @@ TEST_F(Run, WritesALineOfMetricsAStep) {
       EXPECT_GE(moe.at("max_over_mean").get<double>(), 1.0);
     }
   }
+}
+
+TEST(RunSteps, MakeABackendForEachRankOnItsOwnThread) {
+  Config config = config_of({.degrees = {.data_shard = 2, .tensor = 2}});
+  config.run.steps = 1;
+  std::mutex mutex;
+  std::map<int, std::thread::id> made_on, stepped_on;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics&) {
+    const std::lock_guard lock(mutex);
+    stepped_on[run.rank()] = std::this_thread::get_id();
+  };
+  run_steps(config, observer, [&](int rank) {
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(made_on.emplace(rank, std::this_thread::get_id()).second) << "a second backend of rank " << rank;
+    return make_cpu_backend();
+  });
+  EXPECT_EQ(made_on.size(), 4u);
+  EXPECT_EQ(made_on, stepped_on);
 }
 
 TEST_F(Run, ADenseModelHasNoMoeMetrics) {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/staging.h"
 #include "tests/trainer/step_copy.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -35,12 +37,10 @@ TEST(SeededFault, TheCopyWithoutAFaultIsTheTrainer) {
 TEST(SeededFault, ExpertGradientsMultipliedByTheExpertDegree) {
   const TinyLayout layout{.layers = "e*4", .degrees = {.data_shard = 2, .expert = 2}};
   StepCopy copy;
-  copy.after_reduction = [](StageRuntime& stage) {
+  copy.after_reduction = [](Stream& stream, StageRuntime& stage) {
     for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
       if (stage.planned_units()[u].plan.family != Family::experts) continue;
-      for (const OwnedRows& rows : stage.owned_rows(u)) {
-        for (float& gradient : rows.gradients) gradient *= 2.0f;
-      }
+      for (const OwnedRows& rows : stage.owned_rows(u)) scale(stream, rows.gradients, 2.0f);
     }
   };
   const RunDifference apart = against_one_rank(layout, copy);
@@ -87,26 +87,25 @@ TEST(SeededFault, ClippingByTheSquareOfTheNorm) {
 
 // Every rank counts all rows it owns: replicas and tensor-replicated parameters enter several times.
 TEST(SeededFault, HeldTwiceAndCountedTwiceInTheNorm) {
-  const auto count_all = [](const PlannedUnit&, std::span<const OwnedRows> rows, const Mesh&, int) {
-    double sum = 0.0;
-    for (const OwnedRows& owned : rows) {
-      for (float gradient : owned.gradients) sum += static_cast<double>(gradient) * gradient;
-    }
-    return sum;
+  const auto count_all = [](Stream& stream, const PlannedUnit&, std::span<const OwnedRows> rows, const Mesh&, int,
+                            TensorView sum) {
+    for (const OwnedRows& owned : rows) square_sum(stream, owned.gradients, sum);
   };
   // Routing helpers alone are enough, and so are norm weights alone.
-  const auto count_routing = [&](const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh, int rank) {
-    return unit.plan.replicated() ? count_all(unit, rows, mesh, rank) : counted_square_sum(unit, rows, mesh, rank);
+  const auto count_routing = [&](Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows,
+                                 const Mesh& mesh, int rank, TensorView sum) {
+    if (unit.plan.replicated()) return count_all(stream, unit, rows, mesh, rank, sum);
+    add_counted_squares(stream, unit, rows, mesh, rank, sum);
   };
-  const auto count_tensor_replicated = [&](const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,
-                                           int rank) {
-    return counts_unit(unit, mesh, rank) ? count_all(unit, rows, mesh, rank) : 0.0;
+  const auto count_tensor_replicated = [&](Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows,
+                                           const Mesh& mesh, int rank, TensorView sum) {
+    if (counts_unit(unit, mesh, rank)) count_all(stream, unit, rows, mesh, rank, sum);
   };
   const TinyLayout replicated{.degrees = {.data_replicate = 2}}, tensor{.degrees = {.tensor = 2}};
   const TinyLayout moe{.layers = "e*4", .degrees = {.data_shard = 2}};
-  EXPECT_GT(against_one_rank(replicated, {.square_sum = count_all}).gradient_norm, visible);
-  EXPECT_GT(against_one_rank(tensor, {.square_sum = count_tensor_replicated}).gradient_norm, visible);
-  EXPECT_GT(against_one_rank(moe, {.square_sum = count_routing}).gradient_norm, visible);
+  EXPECT_GT(against_one_rank(replicated, {.add_squares = count_all}).gradient_norm, visible);
+  EXPECT_GT(against_one_rank(tensor, {.add_squares = count_tensor_replicated}).gradient_norm, visible);
+  EXPECT_GT(against_one_rank(moe, {.add_squares = count_routing}).gradient_norm, visible);
 }
 
 TEST(SeededFault, ADataRankReadsTheSamplesOfAnother) {
@@ -130,7 +129,9 @@ TEST(SeededFault, WeightsOfOneReplicaPerturbed) {
       if (run.rank() != 1 || metrics.step != 10) return;
       const OwnedRows rows = run.stage().owned_rows(1).back();
       name = rows.parameter->name;
-      rows.values.front() = std::nextafter(rows.values.front(), 2.0f);
+      const TensorView first = rows.values.reshaped(rows.values.size(), 1).rows_from(0, 1);
+      const float perturbed = std::nextafter(read<float>(run.stream(), first).front(), 2.0f);
+      write<float>(run.stream(), {&perturbed, 1}, first);
     };
     const LearnedRun faulty = learn(config_of(layout), observer);
     ASSERT_EQ(faulty.faults.size(), 1u);

@@ -4,7 +4,10 @@
 #include <mutex>
 
 #include "parallel/comm/local.h"
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/staging.h"
 #include "parallel/shard/replicated.h"
+#include "trainer/backend.h"
 #include "trainer/learning_rate.h"
 
 namespace weft {
@@ -18,17 +21,22 @@ class Rank final : ActionHandler {
         data_(data),
         world_(world),
         copy_(copy),
-        device_(make_cpu_device()),
-        stream_(device_->create_stream("compute")),
-        ledger_(*device_),
-        products_(make_cpu_matrix_products()),
-        kernels_{ledger_, world.clock(), *stream_, *products_},
-        groups_(world, mesh),
+        backend_(make_cpu_backend()),
+        lanes_(backend_->device()),
+        ledger_(backend_->device(), stream_),
+        products_(backend_->make_products(stream_, ledger_)),
+        kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
+        groups_(world, mesh, lanes_),
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
-        stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, groups_, kernels_),
-        optimizer_(config.optimizer, ledger_, world.clock()) {
-    use_one_library_thread();
+        stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, lanes_, groups_, kernels_),
+        optimizer_(config.optimizer, backend_->optimizer_kernels(), stream_, ledger_, world.clock()),
+        text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * config.microbatches() * config.microbatch_tokens(),
+                               1)),
+        report_(ledger_.allocate(Bucket::workspace, DType::float64,
+                                 StepReport::size(std::ssize(config.model.blocks), config.model.moe.num_experts), 1)),
+        sum_(ledger_.allocate(Bucket::workspace, DType::float64, 1, 1)),
+        gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
     const auto units = stage_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       optimizer_.add(stage_.owned_rows(u), units[u].plan.replicated()
@@ -40,17 +48,17 @@ class Rank final : ActionHandler {
   // The mean loss of the step and the norm of its gradient.
   std::pair<double, double> step(std::int64_t step) {
     step_ = step;
-    read_batch();
-    StepReport report;
-    report.moe.resize(config_.model.blocks.size());
+    fill(stream_, report_, 0.0f);
+    const StepReport report(report_, config_.model.moe.num_experts);
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-    stage_.begin_step(batch_, 1.0 / tokens, report);
+    stage_.begin_step(read_batch(), 1.0 / tokens, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
     execute(program_, actions, *this);
     stage_.end_step();
-    copy_.report(world_.rank(), report);
-    return {sum_over_ranks(report.loss_sum) / tokens, norm_};
+    copy_.report(stream_, report);
+    return {sum_over_ranks(report.loss()) / tokens, norm_};
   }
+  Stream& stream() { return stream_; }
   StageRuntime& stage() { return stage_; }
 
  private:
@@ -60,43 +68,49 @@ class Rank final : ActionHandler {
   void unshard(int unit) override { stage_.unshard(unit); }
   void reshard(int unit) override { stage_.reshard(unit); }
   void reduce_gradient(int unit) override { stage_.reduce_gradient(unit); }
-  void send(Op, int, int microbatch, int peer) override { stage_.send(microbatch, peer); }
-  void receive(Op, int, int microbatch, int peer) override { stage_.receive(microbatch, peer); }
+  void send(Op op, int, int microbatch, int peer) override { stage_.send(lane_of(op), microbatch, peer); }
+  void receive(Op op, int, int microbatch, int peer) override { stage_.receive(lane_of(op), microbatch, peer); }
   void gradient_norm() override {
-    copy_.after_reduction(stage_);
-    double sum = 0.0;
+    stream_.wait_for(lanes_[Lane::reduce]);
+    copy_.after_reduction(stream_, stage_);
+    fill(stream_, sum_, 0.0f);
     const auto units = stage_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
-      sum += copy_.square_sum(units[u], stage_.owned_rows(u), mesh_, world_.rank());
+      copy_.add_squares(stream_, units[u], stage_.owned_rows(u), mesh_, world_.rank(), sum_);
     }
-    norm_ = std::sqrt(sum_over_ranks(sum));
+    norm_ = std::sqrt(sum_over_ranks(sum_));
   }
   void optimizer_step() override {
+    const auto scale = static_cast<float>(copy_.clip(norm_, config_.training.max_grad_norm));
+    write<float>(stream_, {&scale, 1}, gradient_scale_);
     optimizer_.step(learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, step_, config_.run.steps),
-                    step_, copy_.clip(norm_, config_.training.max_grad_norm));
+                    step_, gradient_scale_);
   }
 
-  double sum_over_ranks(double own) {
-    Tensor total = ledger_.allocate(Bucket::workspace, DType::float64, 1, 1);
-    total.as<double>()[0] = own;
-    world_.all_reduce(total);
-    return total.as<double>()[0];
+  // Of [1, 1] float64, in place.
+  double sum_over_ranks(TensorView own) {
+    groups_.on(Lane::compute, Group::world).all_reduce(own);
+    return read<double>(stream_, own).front();
   }
 
-  void read_batch() {
+  StepBatch read_batch() {
     const auto length = static_cast<std::size_t>(config_.training.sequence_length);
-    const auto sequences = static_cast<std::size_t>(config_.training.microbatch_size);
     const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
     const int data_rank = copy_.data_rank(mesh_.data_index(world_.rank()));
-    batch_ = {};
+    std::vector<std::int32_t> tokens, targets;
     for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-      auto& tokens = batch_.tokens.emplace_back(sequences * length);
-      auto& targets = batch_.targets.emplace_back(sequences * length);
-      for (std::size_t s = 0; s < sequences; ++s) {
-        data_.read(plan.sample(step_ - 1, m, data_rank, static_cast<std::int64_t>(s)),
-                   std::span(tokens).subspan(s * length, length), std::span(targets).subspan(s * length, length));
+      for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
+        tokens.resize(tokens.size() + length);
+        targets.resize(tokens.size());
+        data_.read(plan.sample(step_ - 1, m, data_rank, s), std::span(tokens).last(length),
+                   std::span(targets).last(length));
       }
     }
+    const TensorView text = text_;
+    const std::int64_t half = text.rows() / 2;
+    write<std::int32_t>(stream_, tokens, text.rows_from(0, half));
+    write<std::int32_t>(stream_, targets, text.rows_from(half, half));
+    return {text.rows_from(0, half), text.rows_from(half, half)};
   }
 
   const Config& config_;
@@ -104,8 +118,9 @@ class Rank final : ActionHandler {
   const TokenDataset& data_;
   Communicator& world_;
   const StepCopy& copy_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Backend> backend_;
+  Lanes lanes_;
+  Stream& stream_ = lanes_[Lane::compute];
   MemoryLedger ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
@@ -114,8 +129,8 @@ class Rank final : ActionHandler {
   Program program_;
   StageRuntime stage_;
   Optimizer optimizer_;
+  Tensor text_, report_, sum_, gradient_scale_;
   std::int64_t step_ = 0;
-  StepBatch batch_;
   double norm_ = 0.0;
 };
 
@@ -136,7 +151,7 @@ LearnedRun learn_by_copy(const Config& config, const StepCopy& copy) {
       learned.gradient_norms.push_back(norm);
     }
     const std::lock_guard lock(mutex);
-    collector.add(rank.stage());
+    collector.add(rank.stream(), rank.stage());
   });
   collector.finish(learned);
   return learned;

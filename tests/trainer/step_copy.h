@@ -11,15 +11,16 @@
 namespace weft {
 
 struct StepCopy {
+  // Streams are the compute lane of the rank, on which a fault queues its work.
   // Called on every rank when its gradients are reduced, before the norm.
-  std::function<void(StageRuntime&)> after_reduction = [](StageRuntime&) {};
-  std::function<double(const PlannedUnit&, std::span<const OwnedRows>, const Mesh&, int)> square_sum =
-      counted_square_sum;
+  std::function<void(Stream&, StageRuntime&)> after_reduction = [](Stream&, StageRuntime&) {};
+  std::function<void(Stream&, const PlannedUnit&, std::span<const OwnedRows>, const Mesh&, int, TensorView)>
+      add_squares = add_counted_squares;
   std::function<double(double, double)> clip = clip_factor;
   // Whose samples the rank at a place among the data-parallel ranks reads.
   std::function<int(int)> data_rank = [](int own) { return own; };
   // Called on every rank at the end of a step with what it measured alone.
-  std::function<void(int, const StepReport&)> report = [](int, const StepReport&) {};
+  std::function<void(Stream&, const StepReport&)> report = [](Stream&, const StepReport&) {};
 };
 
 // Losses, gradient norms and weights; LearnedRun::result stays empty.

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "parallel/runtime/random.h"
+#include "parallel/runtime/staging.h"
 
 namespace weft {
 namespace {
@@ -74,20 +75,21 @@ Config tiny_config(const std::string& layers) {
   return config;
 }
 
-void WeightCollector::add(StageRuntime& stage) {
+void WeightCollector::add(Stream& stream, StageRuntime& stage) {
   for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
     for (const OwnedRows& rows : stage.owned_rows(u)) {
       const ParameterSpec& p = *rows.parameter;
+      const std::vector<float> values = read<float>(stream, rows.values);
       auto& whole = weights_[p.name];
       auto& seen = owned_[p.name];
       whole.resize(static_cast<std::size_t>(p.global_size()));
       seen.resize(whole.size());
-      for (std::size_t i = 0; i < rows.values.size(); ++i) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
         const auto at = static_cast<std::size_t>(rows.row_begin * p.global_columns + p.column_begin) + i;
-        if (seen[at] && std::memcmp(&whole[at], &rows.values[i], sizeof(float)) != 0) {
+        if (seen[at] && std::memcmp(&whole[at], &values[i], sizeof(float)) != 0) {
           faults_.push_back(fmt::format("{}[{}] differs between its holders", p.name, at));
         }
-        whole[at] = rows.values[i];
+        whole[at] = values[i];
         seen[at] = true;
       }
     }
@@ -104,7 +106,7 @@ void WeightCollector::finish(LearnedRun& learned) {
   learned.faults = std::move(faults_);
 }
 
-LearnedRun learn(const Config& config, const RunObserver& observer) {
+LearnedRun learn(const Config& config, const RunObserver& observer, const BackendFactory& make_backend) {
   LearnedRun learned;
   std::mutex mutex;
   WeightCollector collector;
@@ -113,9 +115,9 @@ LearnedRun learn(const Config& config, const RunObserver& observer) {
     if (observer.after_step) observer.after_step(run, metrics);
     if (metrics.step != config.run.steps) return;
     const std::lock_guard lock(mutex);
-    collector.add(run.stage());
+    collector.add(run.stream(), run.stage());
   };
-  learned.result = run_steps(config, all);
+  learned.result = run_steps(config, all, make_backend);
   collector.finish(learned);
   for (const StepMetrics& metrics : learned.result.steps) {
     learned.losses.push_back(metrics.loss);

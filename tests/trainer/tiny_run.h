@@ -23,7 +23,8 @@ Config tiny_config(const std::string& layers);
 // Assembles whole weights from the rows of ranks, each of which adds its stage once. Not thread-safe.
 class WeightCollector {
  public:
-  void add(StageRuntime& stage);
+  // `stream` is the compute lane of the stage's rank.
+  void add(Stream& stream, StageRuntime& stage);
   // The weights, and what is wrong with them: see LearnedRun.
   void finish(LearnedRun& learned);
 
@@ -33,8 +34,8 @@ class WeightCollector {
   std::vector<std::string> faults_;
 };
 
-// Runs and assembles. `observer` sees the ranks as well.
-LearnedRun learn(const Config& config, const RunObserver& observer = {});
+// Runs and assembles. `observer` sees the ranks as well; `make_backend` as in run_steps.
+LearnedRun learn(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {});
 
 // Largest difference of two runs: losses and norms relative, weights as norm of the difference over norm, by parameter.
 struct RunDifference {

@@ -1,0 +1,117 @@
+// What ranks measured comes back summed, each number in its own place.
+#include "trainer/step_totals.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/comm/local.h"
+#include "tests/parallel/cpu_rank.h"
+
+namespace weft {
+namespace {
+
+constexpr int ranks = 3;
+constexpr int blocks = 2, experts = 3;
+
+// Numbers that are exact in double and differ from place to place, so that none can be taken for another.
+double measured(int rank, int place, int step) {
+  return 1 + rank + 10 * place + 1000 * step;
+}
+double summed(int place, int step) {
+  return measured(0, place, step) + measured(1, place, step) + measured(2, place, step);
+}
+
+BucketBytes peak_of(int rank, int step) {
+  BucketBytes bytes;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    bytes.bytes[b] = (std::int64_t{1} << 40) + 100 * static_cast<std::int64_t>(b) + 10 * rank + step;
+  }
+  return bytes;
+}
+
+CommunicationCounters counted_by(int rank, int step) {
+  CommunicationCounters counters;
+  counters[{"tp", CollectiveOp::all_reduce}] = {rank + 1, 1000 * (rank + 1) + step};
+  if (rank == 1) counters[{"world", CollectiveOp::barrier}] = {4, 0};
+  if (rank == 2) counters[{"pp", CollectiveOp::send}] = {5, std::int64_t{1} << 45};
+  return counters;
+}
+
+TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
+  run_local_ranks(ranks, [](Communicator& world) {
+    CpuRank rank;
+    const auto group = world.split(0, world.rank(), "world", rank.stream);
+    StepSums sums(rank.stream, rank.ledger, blocks, experts, ranks);
+    for (int step = 0; step < 2; ++step) {
+      sums.begin_step();
+      const StepReport report = sums.report();
+      ASSERT_EQ(report.values().size(), StepReport::size(blocks, experts));
+      for (double value : report.values().as<double>()) ASSERT_EQ(value, 0.0);
+      ASSERT_EQ(sums.gradient_square_sum().as<double>()[0], 0.0);
+
+      // As kernels do: into the views, and the norm summed already.
+      const auto add = [&](TensorView to, int place) { to.as<double>()[0] += measured(world.rank(), place, step); };
+      add(report.loss(), 0);
+      for (int b = 0; b < blocks; ++b) {
+        add(report.auxiliary_loss(b), 1 + b);
+        add(report.z_loss(b), 3 + b);
+        for (int e = 0; e < experts; ++e) add(report.expert_tokens(b).rows_from(e, 1), 5 + experts * b + e);
+      }
+      sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
+
+      const StepTotals totals =
+          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank()});
+      EXPECT_EQ(totals.loss_sum, summed(0, step));
+      EXPECT_EQ(totals.gradient_square_sum, 6.25 + step);
+      EXPECT_EQ(totals.system_allocations, 7 + 8 + 9);
+      ASSERT_EQ(totals.moe.size(), static_cast<std::size_t>(blocks));
+      for (int b = 0; b < blocks; ++b) {
+        const MoeTotals& moe = totals.moe[static_cast<std::size_t>(b)];
+        EXPECT_EQ(moe.auxiliary_loss, summed(1 + b, step));
+        EXPECT_EQ(moe.z_loss, summed(3 + b, step));
+        ASSERT_EQ(moe.expert_tokens.size(), static_cast<std::size_t>(experts));
+        for (int e = 0; e < experts; ++e) {
+          EXPECT_EQ(static_cast<double>(moe.expert_tokens[static_cast<std::size_t>(e)]),
+                    summed(5 + experts * b + e, step));
+        }
+      }
+      CommunicationCounters communication;
+      communication[{"tp", CollectiveOp::all_reduce}] = {6, 6000 + 3 * step};
+      communication[{"world", CollectiveOp::barrier}] = {4, 0};
+      communication[{"pp", CollectiveOp::send}] = {5, std::int64_t{1} << 45};
+      EXPECT_EQ(totals.communication, communication);
+      ASSERT_EQ(totals.at_peak_of_rank.size(), static_cast<std::size_t>(ranks));
+      for (int r = 0; r < ranks; ++r) {
+        EXPECT_EQ(totals.at_peak_of_rank[static_cast<std::size_t>(r)], peak_of(r, step)) << "rank " << r;
+      }
+    }
+  });
+}
+
+TEST(StepSums, OfADenseModelHaveNoExperts) {
+  run_local_ranks(1, [](Communicator& world) {
+    CpuRank rank;
+    const auto group = world.split(0, 0, "world", rank.stream);
+    StepSums sums(rank.stream, rank.ledger, blocks, 0, 1);
+    sums.begin_step();
+    sums.report().loss().as<double>()[0] = 2.5;
+    const StepTotals totals = sums.total(*group, {counted_by(0, 0), peak_of(0, 0), 1});
+    EXPECT_EQ(totals.loss_sum, 2.5);
+    for (const MoeTotals& moe : totals.moe) EXPECT_TRUE(moe.expert_tokens.empty());
+    EXPECT_EQ(totals.at_peak_of_rank.front(), peak_of(0, 0));
+  });
+}
+
+// Counts have places for the groups of the mesh only.
+TEST(StepSums, RefuseAGroupThatTheMeshDoesNotHave) {
+  run_local_ranks(1, [](Communicator& world) {
+    CpuRank rank;
+    StepSums sums(rank.stream, rank.ledger, blocks, 0, 1);
+    sums.begin_step();
+    CommunicationCounters counters;
+    counters[{"elsewhere", CollectiveOp::send}] = {1, 1};
+    EXPECT_THROW(sums.total(world, {counters, peak_of(0, 0), 1}), Error);
+  });
+}
+
+}  // namespace
+}  // namespace weft
