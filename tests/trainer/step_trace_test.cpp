@@ -86,7 +86,7 @@ TEST(StepTrace, BecomesATraceOfChrome) {
   EXPECT_EQ(events[2]["args"], (nlohmann::json{{"step", 3}, {"microbatch", 5}}));
 }
 
-class ProfiledDevice final : public ForwardingDevice {
+class ProfiledDevice final : public ClockedDevice {
  public:
   explicit ProfiledDevice(std::vector<std::string>& log) : log_(log) {}
   void start_profiler() override { log_.push_back("start"); }
