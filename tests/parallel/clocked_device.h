@@ -1,5 +1,5 @@
-// A device whose streams have clocks that tests turn by hand. An event is reached only once somebody has waited for it or
-// for a later one of its stream.
+// A device whose streams have clocks that tests turn by hand. An event is reached only once somebody has waited for it
+// or for a later one of its stream.
 #pragma once
 
 #include <algorithm>
@@ -53,6 +53,8 @@ class ClockedDevice : public ForwardingDevice {
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ClockedStream>(*this); }
 };
 
-inline ClockedStream& clocked(Stream& stream) { return static_cast<ClockedStream&>(stream); }
+inline ClockedStream& clocked(Stream& stream) {
+  return static_cast<ClockedStream&>(stream);
+}
 
 }  // namespace weft
