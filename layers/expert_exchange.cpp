@@ -37,13 +37,13 @@ RowRuns row_runs(Counts rows, std::size_t experts) {
   return runs;
 }
 
-// Both tensors belong to the compute lane, before and after.
-void exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
-              const Counts& receive) {
-  Stream &compute = context.kernels.stream, &lane = context.expert.stream();
-  lane.wait_for(compute);
+// Between tensors of the compute lane, on the expert lane. The fence is the end of the exchange.
+Fence exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
+               const Counts& receive) {
+  Stream& lane = context.expert.stream();
+  lane.wait_for(context.kernels.stream);
   context.expert.all_to_all(input, send, output, receive);
-  compute.wait_for(lane);
+  return lane.record();
 }
 
 Counts rows_by_expert(const Counts& rows, std::size_t experts) {
@@ -129,24 +129,39 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
   return plan;
 }
 
-Tensor dispatch_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
+RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
+  if (context.expert.size() == 1) return {{}, std::move(rows), nullptr};
   const std::int64_t hidden = rows.columns();
+  RowsUnderWay under_way;
+  under_way.arriving =
+      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), plan.received(), hidden, bound_rows);
+  under_way.arrived = exchange(context, rows, elements(plan.send_rows, hidden), under_way.arriving,
+                               elements(plan.receive_rows, hidden));
+  under_way.leaving = std::move(rows);
+  return under_way;
+}
+
+Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way,
+                       std::int64_t bound_rows) {
+  Tensor rows = std::move(under_way.arriving);
   const auto tensor = [&](std::int64_t count) {
-    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound_rows);
+    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, rows.columns(), bound_rows);
   };
   if (context.expert.size() > 1) {
-    Tensor arrived = tensor(plan.received());
-    exchange(context, rows, elements(plan.send_rows, hidden), arrived, elements(plan.receive_rows, hidden));
-    rows = tensor(plan.received());
+    context.kernels.stream.wait(under_way.arrived);
+    under_way.leaving.reset();
+    Tensor by_expert = tensor(plan.received());
     const RowRuns& runs = plan.received_runs;
-    move_blocks(context.kernels, arrived, runs.by_source, runs.by_expert, runs.rows, rows);
+    move_blocks(context.kernels, rows, runs.by_source, runs.by_expert, runs.rows, by_expert);
+    rows = std::move(by_expert);
   }
   if (context.expert_tensor.size() > 1) {
     Tensor gathered = tensor(plan.gathered());
-    context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, hidden));
-    rows = tensor(plan.gathered());
+    context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, rows.columns()));
+    Tensor by_expert = tensor(plan.gathered());
     const RowRuns& runs = plan.gathered_runs;
-    move_blocks(context.kernels, gathered, runs.by_source, runs.by_expert, runs.rows, rows);
+    move_blocks(context.kernels, gathered, runs.by_source, runs.by_expert, runs.rows, by_expert);
+    rows = std::move(by_expert);
   }
   return rows;
 }
@@ -168,7 +183,8 @@ Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows,
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
     rows = tensor(plan.sent(), 0);
-    exchange(context, leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden));
+    context.kernels.stream.wait(
+        exchange(context, leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden)));
   }
   return rows;
 }

@@ -47,10 +47,17 @@ class ExpertCounts {
 // `counts` as ExpertCounts gives them. Pure arithmetic: of the context, only sizes and ranks of the groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
+// Rows on their way between the ranks of an expert group. The compute lane does not wait for them until the dispatch is
+// finished, and can work on something else meanwhile (the shared expert).
+struct RowsUnderWay {
+  Tensor leaving, arriving;
+  Fence arrived;
+};
 // [sent, hidden] by expert -> [gathered, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
 // so that the block fits every microbatch.
-Tensor dispatch_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
-// The way back: [gathered, hidden] -> [sent, hidden] in the order in which dispatch_rows took them, summed over the
+RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
+Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay rows, std::int64_t bound_rows);
+// The way back: [gathered, hidden] -> [sent, hidden] in the order in which begin_dispatch took them, summed over the
 // expert-tensor group.
 Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
 

@@ -1,5 +1,7 @@
 #include "layers/head.h"
 
+#include <algorithm>
+
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
@@ -39,40 +41,25 @@ class Head final : public Segment {
     const bool many = setup_.tensor > 1;
     const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
     return {gather_traffic(setup_, When::forward),
-            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 : 0, many ? 3 * token_bytes : 0, false},
+            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0, false},
             scatter_traffic(setup_, When::backward_input),
             gather_traffic(setup_, When::backward_weight)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
-    KernelContext& kernels = context.kernels;
-    MemoryLedger& ledger = kernels.ledger;
+    MemoryLedger& ledger = context.kernels.ledger;
     const std::int64_t tokens = setup_.microbatch_tokens;
     auto kept = std::make_unique<SavedHead>();
     norm_.forward(context, weights[0], std::move(x), kept->norm);
 
-    Tensor logits = ledger.allocate(Bucket::activations, DType::float32, tokens, rows_.count);
-    {
-      const GatheredTokens normed(context, kept->norm.normed);
-      multiply(kernels, normed.view(), Transpose::no, weights[1], Transpose::yes, logits, false);
+    kept->dlogits = ledger.allocate(Bucket::activations, setup_.compute, tokens, rows_.count);
+    const GatheredTokens normed(context, kept->norm.normed);
+    for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens()) {
+      const std::int64_t count = std::min(chunk_tokens(), tokens - begin);
+      logits_to_gradient(context, normed.view().rows_from(begin, count), weights[1], input.targets.rows_from(begin, count),
+                         kept->dlogits.view().rows_from(begin, count));
     }
-    Tensor maximum = ledger.allocate(Bucket::workspace, DType::float32, tokens, 1);
-    Tensor sums = ledger.allocate(Bucket::workspace, DType::float32, tokens, 2);
-    vocabulary_max(kernels, logits, maximum);
-    context.tensor.all_reduce(maximum, Reduce::max);
-    vocabulary_sums(kernels, logits, maximum, input.targets, rows_.begin, sums);
-    context.tensor.all_reduce(sums);
-    if (setup_.compute == DType::float32) {
-      kept->dlogits = std::move(logits);
-    } else {
-      kept->dlogits = ledger.allocate(Bucket::activations, setup_.compute, tokens, rows_.count);
-    }
-    const ConstTensorView source = logits.allocated() ? logits.view() : kept->dlogits.view();
-    // Every tensor rank knows the loss of all tokens; it is counted once.
-    const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
-    cross_entropy_gradient(kernels, source, maximum, sums, input.targets, rows_.begin,
-                           static_cast<float>(context.loss_factor), kept->dlogits, loss);
     saved = std::move(kept);
     return {};
   }
@@ -97,6 +84,35 @@ class Head final : public Segment {
   }
 
  private:
+  std::int64_t chunk_tokens() const {
+    const std::int64_t row_bytes = std::max<std::int64_t>(1, rows_.count) * size_of(DType::float32);
+    return std::clamp<std::int64_t>(setup_.most_logit_bytes / row_bytes, 1, setup_.microbatch_tokens);
+  }
+  std::int64_t chunks() const { return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens(); }
+
+  // The gradient of the loss of some tokens, which is added to the report; in place where it is float32 itself.
+  void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight, ConstTensorView targets,
+                          TensorView dlogits) const {
+    KernelContext& kernels = context.kernels;
+    Tensor storage;
+    TensorView logits = dlogits;
+    if (setup_.compute != DType::float32) {
+      storage = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), dlogits.columns());
+      logits = storage;
+    }
+    multiply(kernels, normed, Transpose::no, weight, Transpose::yes, logits, false);
+    Tensor maximum = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 1);
+    Tensor sums = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 2);
+    vocabulary_max(kernels, logits, maximum);
+    context.tensor.all_reduce(maximum, Reduce::max);
+    vocabulary_sums(kernels, logits, maximum, targets, rows_.begin, sums);
+    context.tensor.all_reduce(sums);
+    // Every tensor rank knows the loss of all tokens; it is counted once.
+    const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
+    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin,
+                           static_cast<float>(context.loss_factor), dlogits, loss);
+  }
+
   SegmentSetup setup_;
   Range rows_;
   std::string name_ = "head";

@@ -110,11 +110,12 @@ class Moe final : public Segment {
     permute_rows(kernels, normed, kept->slots, permuted);
 
     kept->exchange = plan_exchange(context, expert_counts.wait());
-    Tensor rows = dispatch_rows(context, kept->exchange, std::move(permuted), bank_.bound_rows());
+    RowsUnderWay under_way = begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
+    Tensor y = shared_forward(context, weights, *kept);
+    Tensor rows = finish_dispatch(context, kept->exchange, std::move(under_way), bank_.bound_rows());
     Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
     kept->expert_out = return_rows(context, kept->exchange, std::move(out), bank_.bound_rows());
 
-    Tensor y = shared_forward(context, weights, *kept);
     unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
     saved = std::move(kept);
     return y;
@@ -130,20 +131,22 @@ class Moe final : public Segment {
     unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
     kept.expert_out.reset();
 
-    Tensor dout = dispatch_rows(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
+    RowsUnderWay under_way = begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
+    Tensor dshared;
+    if (has_shared()) {
+      kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
+      context.tensor.all_gather(dy, kept.dy);
+      dshared = scatter_tokens(
+          context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
+    }
+    Tensor dout = finish_dispatch(context, kept.exchange, std::move(under_way), bank_.bound_rows());
     Tensor drows =
         bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
     drows = return_rows(context, kept.exchange, std::move(drows), bank_.bound_rows());
 
     Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
     unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
-    if (has_shared()) {
-      kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
-      context.tensor.all_gather(dy, kept.dy);
-      const Tensor slice = scatter_tokens(
-          context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
-      add(kernels.stream, slice, dnormed);
-    }
+    if (has_shared()) add(kernels.stream, dshared, dnormed);
     return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
 

@@ -26,6 +26,8 @@ struct SegmentSetup {
   DType compute = DType::float32;
   std::int64_t sequence_length = 0;    // whole, over the context group
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
+  // The head computes its float32 logits for as many tokens at a time as fit in this: all of them never exist at once.
+  std::int64_t most_logit_bytes = std::int64_t{128} << 20;
   int context = 1, context_rank = 0;
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;

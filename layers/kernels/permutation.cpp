@@ -51,6 +51,11 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
   require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
   require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
           "a move keeps dtype and width");
+  for (std::size_t block = 0; block < counts.size(); ++block) {
+    require(from[block] >= 0 && to[block] >= 0 && counts[block] >= 0 && from[block] + counts[block] <= source.rows() &&
+                to[block] + counts[block] <= destination.rows(),
+            "a block lies inside both tensors");
+  }
   context.kernels.routing.move_blocks(context, source, from, to, counts, destination);
 }
 

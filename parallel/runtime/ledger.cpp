@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <vector>
+
+#include "parallel/runtime/error.h"
 
 namespace weft {
 
@@ -23,6 +27,14 @@ std::string_view name_of(Bucket bucket) {
 
 std::int64_t BucketBytes::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
 
+std::string to_text(const BucketBytes& bytes) {
+  std::vector<std::string> parts;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    if (bytes.bytes[b] != 0) parts.push_back(fmt::format("{} {}", name_of(static_cast<Bucket>(b)), bytes.bytes[b]));
+  }
+  return parts.empty() ? "nothing" : fmt::format("{} bytes", fmt::join(parts, ", "));
+}
+
 Tensor::~Tensor() {
   if (ledger_ != nullptr) ledger_->release(*stream_, bucket_, view_.data(), view_.bytes(), capacity_);
 }
@@ -40,7 +52,12 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
   require(rows >= 0 && columns >= 0, "sizes are not negative");
   const std::int64_t bytes = rows * columns * size_of(dtype);
   const std::int64_t capacity = std::max<std::int64_t>(64, std::max(rows, reserve_rows) * columns * size_of(dtype));
-  void* data = device_.allocate(capacity, stream);
+  void* data = nullptr;
+  try {
+    data = device_.allocate(capacity, stream);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}; asked for {}, beside {}", error.what(), name_of(bucket), to_text(live_)));
+  }
 
   live_[bucket] += bytes;
   peak_by_bucket_[bucket] = std::max(peak_by_bucket_[bucket], live_[bucket]);

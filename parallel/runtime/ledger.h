@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -38,6 +39,9 @@ struct BucketBytes {
   std::int64_t total() const;
   bool operator==(const BucketBytes&) const = default;
 };
+
+// "sharded_parameters 1024, activations 64 bytes": what is not zero.
+std::string to_text(const BucketBytes& bytes);
 
 class MemoryLedger;
 

@@ -13,6 +13,11 @@ std::shared_ptr<Event> find_event(const State& state, cudaEvent_t handle) {
   return found == state.events.end() ? nullptr : found->second;
 }
 
+// Whether the last record so far has happened. An event that was never recorded counts as if it had.
+std::function<bool()> happened(const Event& event) {
+  return [recording = event.last] { return recording == nullptr || recording->happened; };
+}
+
 // Something runs at each question, so that asking in a loop comes to an end, but no more than one thing: a caller that
 // takes "not ready" for "ready" is found out.
 cudaError_t query(State& state, const std::function<bool()>& done) {
@@ -87,8 +92,7 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
     const auto stream = state.find_stream(handle);
     const auto event = find_event(state, event_handle);
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
-    // The last record so far is what is waited for; an event never recorded counts as having happened.
-    Operation wait{"wait for an event", [event, until = event->recorded] { return event->completed >= until; }, [] {}};
+    Operation wait{"wait for an event", happened(*event), [] {}};
     state.add(*stream, {std::move(wait), 0, false, nullptr});
     return cudaSuccess;
   });
@@ -119,9 +123,10 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_h
     const auto stream = state.find_stream(stream_handle);
     const auto event = find_event(state, handle);
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
-    const auto happen = [event, number = ++event->recorded] {
-      if (number > event->completed) event->completed = number;
-      event->time = std::chrono::steady_clock::now();
+    const auto recording = event->last = std::make_shared<Recording>();
+    const auto happen = [recording] {
+      recording->happened = true;
+      recording->time = std::chrono::steady_clock::now();
     };
     state.add(*stream, {{"record an event", {}, happen}, 0, false, nullptr});
     return cudaSuccess;
@@ -132,7 +137,7 @@ extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return call("cudaEventSynchronize", [&](State& state, State::Lock& lock) {
     const auto event = find_event(state, handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    state.wait(lock, [event, until = event->recorded] { return event->completed >= until; });
+    state.wait(lock, happened(*event));
     state.give_back_reserves();
     return cudaSuccess;
   });
@@ -142,17 +147,17 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call("cudaEventQuery", [&](State& state, State::Lock&) {
     const auto event = find_event(state, handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    return query(state, [event, until = event->recorded] { return event->completed >= until; });
+    return query(state, happened(*event));
   });
 }
 
 extern "C" cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
   return call("cudaEventElapsedTime", [&](State& state, State::Lock&) {
     const auto begin = find_event(state, begin_handle), end = find_event(state, end_handle);
-    if (!begin || !end || !begin->timing || !end->timing || begin->recorded == 0 || end->recorded == 0)
+    if (!begin || !end || !begin->timing || !end->timing || !begin->last || !end->last)
       return cudaErrorInvalidResourceHandle;
-    if (begin->completed < begin->recorded || end->completed < end->recorded) return cudaErrorNotReady;
-    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    if (!begin->last->happened || !end->last->happened) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(end->last->time - begin->last->time).count();
     return cudaSuccess;
   });
 }

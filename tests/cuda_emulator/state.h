@@ -49,11 +49,15 @@ struct Meeting {
   std::function<void()> run;
 };
 
+// One record of an event. Whoever waits for it keeps it: the event may since have been recorded on another stream, and
+// that record may happen first.
+struct Recording {
+  bool happened = false;
+  std::chrono::steady_clock::time_point time;
+};
 struct Event {
   bool timing = true;
-  // How often it was recorded by the host, and the last of those records that has happened.
-  std::uint64_t recorded = 0, completed = 0;
-  std::chrono::steady_clock::time_point time;
+  std::shared_ptr<Recording> last;  // null: never recorded
 };
 
 struct Pool {

@@ -1,5 +1,7 @@
 #include "layers/kernels/cross_entropy.h"
 
+#include "parallel/runtime/elementwise.h"
+#include "tests/layers/kernel_fixture.h"
 #include "tests/layers/reference.h"
 
 namespace weft {
@@ -11,35 +13,36 @@ class CrossEntropyTest : public KernelTest {
 
   // What ranks would do, each with a slice of the vocabulary: maximum and sums are combined between the steps.
   struct Sharded {
-    double loss = 0;
+    std::vector<double> losses;  // by shard
     std::vector<double> dlogits;
   };
-  Sharded run(ConstTensorView logits, const std::vector<std::int32_t>& targets,
-              const std::vector<std::int64_t>& columns, DType gradient_dtype, float factor, bool in_place) {
+  Sharded run(const Tensor& logits, const std::vector<std::int32_t>& targets, const std::vector<std::int64_t>& columns,
+              DType gradient_dtype, float factor, bool in_place) {
+    const Tensor target_ids = tensor_of(targets);
+    const std::vector<double> whole = doubles(logits);
     std::vector<Tensor> slices;
     std::int64_t begin = 0;
-    Tensor maximum = poisoned(DType::float32, tokens, 1), sums = poisoned(DType::float32, tokens, 2);
-    std::ranges::fill(maximum.as<float>(), -std::numeric_limits<float>::infinity());
-    std::ranges::fill(sums.as<float>(), 0.0f);
+    std::vector<double> maxima(tokens, -std::numeric_limits<double>::infinity());
     for (std::int64_t count : columns) {
-      Tensor& slice = slices.emplace_back(poisoned(DType::float32, tokens, count));
+      std::vector<double> slice;
       for (std::int64_t t = 0; t < tokens; ++t) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          slice.as<float>()[t * count + i] = logits.as<float>()[t * vocabulary + begin + i];
-        }
+        const auto first = whole.begin() + t * vocabulary + begin;
+        slice.insert(slice.end(), first, first + count);
       }
+      slices.push_back(tensor_of(DType::float32, tokens, count, slice));
       begin += count;
       Tensor part = poisoned(DType::float32, tokens, 1);
-      vocabulary_max(context, slice, part);
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        maximum.as<float>()[t] = std::max(maximum.as<float>()[t], part.as<float>()[t]);
-      }
+      vocabulary_max(context, slices.back(), part);
+      const std::vector<double> part_maxima = doubles(part);
+      for (std::int64_t t = 0; t < tokens; ++t) maxima[t] = std::max(maxima[t], part_maxima[t]);
     }
+    const Tensor maximum = tensor_of(DType::float32, tokens, 1, maxima);
+    Tensor sums = zeros(DType::float32, tokens, 2);
     begin = 0;
     for (const Tensor& slice : slices) {
       Tensor part = poisoned(DType::float32, tokens, 2);
-      vocabulary_sums(context, slice, maximum, targets, begin, part);
-      for (std::int64_t i = 0; i < 2 * tokens; ++i) sums.as<float>()[i] += part.as<float>()[i];
+      vocabulary_sums(context, slice, maximum, target_ids, begin, part);
+      add(*stream, part, sums);
       begin += slice.columns();
     }
     Sharded result;
@@ -49,8 +52,11 @@ class CrossEntropyTest : public KernelTest {
       const std::int64_t count = slice.columns();
       Tensor gradient = poisoned(gradient_dtype, tokens, count);
       const TensorView destination = in_place ? slice.view() : gradient.view();
-      // Every shard knows the whole loss.
-      result.loss = cross_entropy_gradient(context, slice, maximum, sums, targets, begin, factor, destination);
+      // Every shard knows the whole loss and adds it to what is there.
+      constexpr double before = 0.5;
+      Tensor loss = tensor_of(DType::float64, 1, 1, {before});
+      cross_entropy_gradient(context, slice, maximum, sums, target_ids, begin, factor, destination, loss);
+      result.losses.push_back(number(loss) - before);
       const std::vector<double> part = doubles(destination);
       for (std::int64_t t = 0; t < tokens; ++t) {
         std::copy_n(part.begin() + t * count, count, result.dlogits.begin() + t * vocabulary + begin);
@@ -84,11 +90,13 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
   for (const std::vector<std::int64_t>& columns : splits) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       for (bool in_place : {false, true}) {
-        const Sharded found = run(logits.view(), targets, columns, dtype, factor, in_place);
+        const Sharded found = run(logits, targets, columns, dtype, factor, in_place);
         // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself, the exponent of a
         // difference near 8 by 8 epsilon; a gradient is at most `factor` and is rounded once to its dtype.
         const double relative = (1024 + 16) * roundoff(DType::float32);
-        EXPECT_NEAR(found.loss, expected.loss, tokens * (relative + 8 * roundoff(DType::float32)));
+        for (double loss : found.losses) {
+          EXPECT_NEAR(loss, expected.loss, tokens * (relative + 8 * roundoff(DType::float32)));
+        }
         const DType stored = in_place ? DType::float32 : dtype;
         const double tolerance = factor * (relative + roundoff(stored));
         for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -101,7 +109,7 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
 
 TEST_F(CrossEntropyTest, GradientOfATokenSumsToZero) {
   const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
-  const Sharded found = run(logits.view(), targets_at("targets"), {700, vocabulary - 700}, DType::float32, 1.0f, false);
+  const Sharded found = run(logits, targets_at("targets"), {700, vocabulary - 700}, DType::float32, 1.0f, false);
   for (std::int64_t t = 0; t < tokens; ++t) {
     double sum = 0;
     for (std::int64_t i = 0; i < vocabulary; ++i) sum += found.dlogits[t * vocabulary + i];
@@ -113,7 +121,7 @@ TEST_F(CrossEntropyTest, GradientOfATokenSumsToZero) {
 TEST_F(CrossEntropyTest, GradientIsTheDerivativeOfTheReference) {
   const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const std::vector<std::int32_t> targets = targets_at("targets");
-  const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
+  const Sharded found = run(logits, targets, {vocabulary}, DType::float32, 1.0f, false);
   std::vector<double> x = doubles(logits);
   constexpr double step = 1e-4;
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -133,17 +141,32 @@ TEST_F(CrossEntropyTest, GradientIsTheDerivativeOfTheReference) {
 }
 
 TEST_F(CrossEntropyTest, StaysFiniteForLargeLogits) {
-  Tensor logits = random("logits", DType::float32, tokens, vocabulary);
-  for (float& logit : logits.as<float>()) logit = 1000.0f * logit + 5000.0f;
+  std::vector<double> values = doubles(random("logits", DType::float32, tokens, vocabulary));
+  for (double& value : values) value = 1000.0 * value + 5000.0;
+  const Tensor logits = tensor_of(DType::float32, tokens, vocabulary, values);
   const std::vector<std::int32_t> targets = targets_at("targets");
   const reference::CrossEntropyResult expected = reference::cross_entropy(doubles(logits), vocabulary, targets);
-  const Sharded found = run(logits.view(), targets, {vocabulary}, DType::float32, 1.0f, false);
+  const Sharded found = run(logits, targets, {vocabulary}, DType::float32, 1.0f, false);
   // Differences of logits below 1e4 are rounded once each.
   const double tolerance = 1e4 * 2 * roundoff(DType::float32) + 1e-4;
-  EXPECT_NEAR(found.loss, expected.loss, tokens * tolerance);
+  EXPECT_NEAR(found.losses.front(), expected.loss, tokens * tolerance);
   for (std::size_t i = 0; i < expected.dlogits.size(); ++i) {
     ASSERT_NEAR(found.dlogits[i], expected.dlogits[i], tolerance);
   }
+}
+
+// Only one rank of a vocabulary group counts the loss; the gradient does not depend on it.
+TEST_F(CrossEntropyTest, NoLossIsAskedForByAnEmptyTensor) {
+  const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
+  const Tensor targets = tensor_of(targets_at("targets"));
+  Tensor maximum = poisoned(DType::float32, tokens, 1), sums = poisoned(DType::float32, tokens, 2);
+  vocabulary_max(context, logits, maximum);
+  vocabulary_sums(context, logits, maximum, targets, 0, sums);
+  Tensor loss = zeros(DType::float64, 1, 1);
+  Tensor with = poisoned(DType::float32, tokens, vocabulary), without = poisoned(DType::float32, tokens, vocabulary);
+  cross_entropy_gradient(context, logits, maximum, sums, targets, 0, 1.0f, with, loss);
+  cross_entropy_gradient(context, logits, maximum, sums, targets, 0, 1.0f, without, {});
+  EXPECT_EQ(doubles(without), doubles(with));
 }
 
 TEST_F(CrossEntropyTest, AnEmptyShardHasNoMaximum) {

@@ -1,9 +1,8 @@
 // A seeded fault: a communicator that loses one row in transit.
 #pragma once
 
-#include <cstring>
-
 #include "parallel/comm/communicator.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 
@@ -12,7 +11,7 @@ namespace weft {
 class DroppingCommunicator final : public Communicator {
  public:
   DroppingCommunicator(std::unique_ptr<Communicator> inner, std::int64_t row_elements)
-      : Communicator(inner->group(), inner->rank(), inner->size(), inner->counters(), inner->clock()),
+      : Communicator(inner->group(), inner->rank(), inner->size(), inner->stream(), inner->counters(), inner->clock()),
         inner_(std::move(inner)),
         row_elements_(row_elements) {}
 
@@ -27,15 +26,15 @@ class DroppingCommunicator final : public Communicator {
   void do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
                      std::span<const std::int64_t> receive_counts) override {
     inner_->all_to_all(input, send_counts, output, receive_counts);
-    if (++calls_ == 2) std::memset(output.data(), 0, static_cast<std::size_t>(row_elements_ * size_of(output.dtype())));
+    if (++calls_ == 2) fill(stream(), output.reshaped(output.size(), 1).rows_from(0, row_elements_), 0.0f);
   }
   void do_broadcast(TensorView data, int root) override { inner_->broadcast(data, root); }
   void do_barrier() override { inner_->barrier(); }
   void do_send(ConstTensorView data, int peer) override { inner_->send(data, peer); }
   void do_receive(TensorView data, int peer) override { inner_->receive(data, peer); }
   void do_flush() override { inner_->flush(); }
-  std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name) override {
-    return inner_->split(color, key, name);
+  std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override {
+    return inner_->split(color, key, name, stream);
   }
 
  private:

@@ -13,7 +13,6 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
 #include "tests/layers/segment_expectation.h"
-#include "tests/layers/test_rank.h"
 
 namespace weft {
 namespace {
@@ -36,14 +35,14 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
   const std::vector<std::unique_ptr<Segment>> chain = make_chain(rank.setup);
   std::vector<ParameterMemory> memory;
   for (const auto& segment : chain) {
-    memory.emplace_back(rank.ledger, the_case.compute, segment->parameters(), inputs.parameters);
+    memory.emplace_back(rank.kernels, the_case.compute, segment->parameters(), inputs.parameters);
   }
   const auto g = static_cast<std::size_t>(rank.data_index);
-  const MicrobatchInput input{inputs.tokens[g], inputs.targets[g]};
+  const TextMemory text(rank.kernels, inputs.tokens[g], inputs.targets[g]);
   std::vector<std::unique_ptr<Saved>> saved(chain.size());
   Tensor activations, gradient;
   for (std::size_t i = 0; i < chain.size(); ++i) {
-    activations = chain[i]->forward(rank.context, memory[i].weights(), input, std::move(activations), saved[i]);
+    activations = chain[i]->forward(rank.context, memory[i].weights(), text.input(), std::move(activations), saved[i]);
   }
   for (std::size_t i = chain.size(); i-- > 0;) {
     gradient = chain[i]->backward_input(rank.context, memory[i].weights(), std::move(gradient), *saved[i]);
@@ -53,10 +52,10 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
     chain[i]->backward_weight(rank.context, memory[i].gradients(), *saved[i]);
     for (std::size_t p = 0; p < chain[i]->parameters().size(); ++p) {
       outcome.parameters.push_back(chain[i]->parameters()[p]);
-      outcome.gradients.push_back(values_of(memory[i].gradients()[p]));
+      outcome.gradients.push_back(rank.values_of(memory[i].gradients()[p]));
     }
   }
-  outcome.report = rank.report;
+  outcome.report = rank.reported();
   return outcome;
 }
 
@@ -119,13 +118,15 @@ void expect_reference(const SegmentCase& the_case) {
   }
 }
 
-TEST(FullModel, LossAndGradientsMatchReferenceOnOneRank) {
+using FullModel = DeviceTest;
+
+TEST_F(FullModel, LossAndGradientsMatchReferenceOnOneRank) {
   expect_reference(model_case(1, 1, 1));
 }
-TEST(FullModel, LossAndGradientsMatchReferenceOnATensorAndExpertGroup) {
+TEST_F(FullModel, LossAndGradientsMatchReferenceOnATensorAndExpertGroup) {
   expect_reference(model_case(1, 2, 2));
 }
-TEST(FullModel, LossAndGradientsMatchReferenceOnAnExpertGroupOverData) {
+TEST_F(FullModel, LossAndGradientsMatchReferenceOnAnExpertGroupOverData) {
   expect_reference(model_case(2, 2, 4));
 }
 

@@ -1,26 +1,41 @@
-// What every test of a kernel needs: a context on the CPU, seeded tensors, outputs full of NaN, and comparison with a
-// reference in double.
+// What every test of a kernel needs: a context on the device under test, seeded tensors, memory full of NaN, and
+// comparison with a reference in double. Tests see the contents of tensors only through the members of KernelTest.
 //
 // Tolerances are built from the unit roundoff u = 2^-24 of float32 or 2^-8 of bfloat16: one rounding of a result r
-// costs u |r|, and a sum of n terms in 16 lanes at most (n / 16 + 4) u of the sum of their magnitudes, to first order.
+// costs u |r|, and a sum of n terms at most sum_additions(n) u of the sum of their magnitudes, to first order.
+// Exponentials are within 4 u (2 ulp) of their value on every device, reciprocal roots too.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
-#include "layers/kernels/context.h"
-#include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/random.h"
+#include "tests/layers/poison.h"
+#include "tests/layers/test_backend.h"
 
 namespace weft {
 
 inline constexpr DType float_types[] = {DType::float32, DType::bfloat16};
 inline constexpr std::int64_t odd_sizes[] = {1, 3, 17, 100, 256};
+
+inline constexpr double float_roundoff = 0x1.0p-24;
+inline double roundoff(DType dtype) {
+  return dtype == DType::bfloat16 ? 0x1.0p-8 : float_roundoff;
+}
+// The additions that a term of a float32 sum of n terms passes at most, in any order that a kernel may choose:
+// - 16 interleaved partial sums folded in halves: n / 16 + 4;
+// - 32 or more threads that each add up to 8 neighbours at a time and are folded in halves: 7 and then
+//   log2(n / 8) + 1 levels where one round is enough (n <= 256), n / 32 + 12 in several rounds.
+inline double sum_additions(std::int64_t n) {
+  const double terms = std::max(static_cast<double>(n), 1.0);
+  return 5.0 + std::max(terms / 16.0, std::log2(terms));
+}
 
 // For kernels that are not made of products.
 class RefusedProducts : public MatrixProducts {
@@ -30,43 +45,48 @@ class RefusedProducts : public MatrixProducts {
   }
 };
 
-class KernelTest : public ::testing::Test {
+class KernelTest : public DeviceTest {
  protected:
-  explicit KernelTest(std::unique_ptr<MatrixProducts> made = std::make_unique<RefusedProducts>())
-      : products(std::move(made)) {}
+  enum class Products : std::uint8_t { refused, library };
+  explicit KernelTest(Products which = Products::refused) : products(make_products(which)) {}
 
-  // Zeros.
+  // What goes wrong in queued work belongs to the test that queued it.
+  void TearDown() override {
+    if (!IsSkipped()) stream->synchronize();
+  }
+
   Tensor zeros(DType dtype, std::int64_t rows, std::int64_t columns) {
     Tensor tensor = ledger.allocate(Bucket::activations, dtype, rows, columns);
-    if (tensor.bytes() > 0) std::memset(tensor.view().data(), 0, tensor.bytes());
+    write_bytes(*stream, tensor, 0);
     return tensor;
   }
-  // All bits set: NaN in every floating type, -1 in int32. What a kernel fails to write shows.
+  // What a kernel fails to write shows.
   Tensor poisoned(DType dtype, std::int64_t rows, std::int64_t columns) {
-    Tensor tensor = ledger.allocate(Bucket::activations, dtype, rows, columns);
-    if (tensor.bytes() > 0) std::memset(tensor.view().data(), 0xff, tensor.bytes());
-    return tensor;
+    return ledger.allocate(Bucket::activations, dtype, rows, columns);
   }
   // The given values, rounded to the dtype.
   Tensor tensor_of(DType dtype, std::int64_t rows, std::int64_t columns, const std::vector<double>& values) {
     Tensor tensor = poisoned(dtype, rows, columns);
-    for (std::int64_t i = 0; i < tensor.view().size(); ++i) {
-      const double value = values.at(i);
-      switch (dtype) {
-        case DType::float32:
-          tensor.as<float>()[i] = static_cast<float>(value);
-          break;
-        case DType::bfloat16:
-          tensor.as<bfloat16>()[i] = bfloat16(static_cast<float>(value));
-          break;
-        case DType::int32:
-          tensor.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
-          break;
-        case DType::float64:
-          tensor.as<double>()[i] = value;
-          break;
-      }
+    switch (dtype) {
+      case DType::float32:
+        write<float>(*stream, converted<float>(values), tensor);
+        break;
+      case DType::bfloat16:
+        write<bfloat16>(*stream, converted<bfloat16>(values), tensor);
+        break;
+      case DType::int32:
+        write<std::int32_t>(*stream, converted<std::int32_t>(values), tensor);
+        break;
+      case DType::float64:
+        write<double>(*stream, values, tensor);
+        break;
     }
+    return tensor;
+  }
+  // [n, 1] int32, as token ids come.
+  Tensor tensor_of(const std::vector<std::int32_t>& values) {
+    Tensor tensor = poisoned(DType::int32, std::ssize(values), 1);
+    write<std::int32_t>(*stream, values, tensor);
     return tensor;
   }
   // Standard normal numbers, the same for one name and shape on every run.
@@ -77,60 +97,82 @@ class KernelTest : public ::testing::Test {
     return tensor_of(dtype, rows, columns, values);
   }
 
-  std::unique_ptr<Device> device = make_cpu_device();
-  MemoryLedger ledger{*device};
+  // The elements of a tensor of any dtype.
+  std::vector<double> doubles(ConstTensorView tensor) {
+    switch (tensor.dtype()) {
+      case DType::float32:
+        return widened(read<float>(*stream, tensor));
+      case DType::bfloat16:
+        return widened(read<bfloat16>(*stream, tensor));
+      case DType::int32:
+        return widened(read<std::int32_t>(*stream, tensor));
+      case DType::float64:
+        return read<double>(*stream, tensor);
+    }
+    return {};
+  }
+  // Of a tensor of one float64.
+  double number(ConstTensorView tensor) { return read<double>(*stream, tensor).at(0); }
+
+  // |actual - expected| <= tolerance, element by element: the rounding of the result to its dtype plus `float_error`,
+  // what the float32 arithmetic before it may be off by. NaN fails.
+  void expect_close(ConstTensorView actual, const std::vector<double>& expected,
+                    const std::vector<double>& float_error) {
+    const std::vector<double> values = doubles(actual);
+    ASSERT_EQ(values.size(), expected.size());
+    ASSERT_EQ(values.size(), float_error.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double rounding = roundoff(actual.dtype()) * (std::abs(expected[i]) + float_error[i]);
+      ASSERT_LE(std::abs(values[i] - expected[i]), rounding + float_error[i])
+          << "element " << i << " of " << actual.rows() << " x " << actual.columns() << " " << name_of(actual.dtype())
+          << ": " << values[i] << ", expected " << expected[i];
+    }
+  }
+
+ private:
+  template <typename T>
+  static std::vector<T> converted(const std::vector<double>& values) {
+    std::vector<T> result;
+    for (double value : values) {
+      if constexpr (std::is_same_v<T, std::int32_t>) {
+        result.push_back(static_cast<T>(value));
+      } else {
+        result.push_back(T(static_cast<float>(value)));
+      }
+    }
+    return result;
+  }
+  template <typename T>
+  static std::vector<double> widened(const std::vector<T>& values) {
+    std::vector<double> result;
+    for (const T& value : values) {
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        result.push_back(static_cast<float>(value));
+      } else {
+        result.push_back(value);
+      }
+    }
+    return result;
+  }
+  std::unique_ptr<MatrixProducts> make_products(Products which) {
+    if (which == Products::refused || backend->unavailable()) return std::make_unique<RefusedProducts>();
+    return backend->make_products(*stream, ledger);
+  }
+
+ protected:
+  std::unique_ptr<Stream> stream = backend->device().create_stream("compute");
+  PoisoningDevice device{backend->device()};
+  MemoryLedger ledger{device, *stream};
   PhaseClock clock;
-  std::unique_ptr<Stream> stream = device->create_stream("compute");
   std::unique_ptr<MatrixProducts> products;
-  KernelContext context{ledger, clock, *stream, *products};
+  KernelContext context{ledger, clock, *stream, *products, backend->kernels()};
 };
 
 // For kernels that are.
 class ProductKernelTest : public KernelTest {
  protected:
-  ProductKernelTest() : KernelTest(make_cpu_matrix_products()) { use_one_library_thread(); }
+  ProductKernelTest() : KernelTest(Products::library) {}
 };
-
-inline constexpr double float_roundoff = 0x1.0p-24;
-inline double roundoff(DType dtype) {
-  return dtype == DType::bfloat16 ? 0x1.0p-8 : float_roundoff;
-}
-
-inline std::vector<double> doubles(ConstTensorView tensor) {
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < tensor.size(); ++i) {
-    switch (tensor.dtype()) {
-      case DType::float32:
-        values.push_back(tensor.as<float>()[i]);
-        break;
-      case DType::bfloat16:
-        values.push_back(static_cast<float>(tensor.as<bfloat16>()[i]));
-        break;
-      case DType::int32:
-        values.push_back(tensor.as<std::int32_t>()[i]);
-        break;
-      case DType::float64:
-        values.push_back(tensor.as<double>()[i]);
-        break;
-    }
-  }
-  return values;
-}
-
-// |actual - expected| <= tolerance, element by element: the rounding of the result to its dtype plus `float_error`,
-// what the float32 arithmetic before it may be off by. NaN fails.
-inline void expect_close(ConstTensorView actual, const std::vector<double>& expected,
-                         const std::vector<double>& float_error) {
-  const std::vector<double> values = doubles(actual);
-  ASSERT_EQ(values.size(), expected.size());
-  ASSERT_EQ(values.size(), float_error.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double rounding = roundoff(actual.dtype()) * (std::abs(expected[i]) + float_error[i]);
-    ASSERT_LE(std::abs(values[i] - expected[i]), rounding + float_error[i])
-        << "element " << i << " of " << actual.rows() << " x " << actual.columns() << " " << name_of(actual.dtype())
-        << ": " << values[i] << ", expected " << expected[i];
-  }
-}
 
 // df/dx[i] by the five-point stencil. Step 1e-3: the formula is off by step^4 / 30 of the fifth derivative, 3e-14 where
 // that is about 1, and the rounding of f by 1e-13 |f|; both far below float32.

@@ -31,9 +31,15 @@ class LoadBalance : public KernelTest {
     Statistics result{poisoned(DType::float32, sequences, scores.columns()),
                       poisoned(DType::float32, sequences, scores.columns())};
     expert_statistics(context, scores.view().rows_from(first_token, count),
-                      indices.view().rows_from(first_token, count), scoring, {first_token, sequence_length, sequence_length},
-                      result.counts, result.score_sums);
+                      indices.view().rows_from(first_token, count), scoring,
+                      {first_token, sequence_length, sequence_length}, result.counts, result.score_sums);
     return result;
+  }
+  // Of whole statistics, without a factor.
+  double loss_of(const Statistics& whole, std::int64_t choices_of_token) {
+    Tensor loss = zeros(DType::float64, 1, 1);
+    auxiliary_loss(context, whole.counts, whole.score_sums, choices_of_token, sequence_length, 1.0, loss);
+    return number(loss);
   }
   template <typename Check>
   void for_each_case(Check check) {
@@ -70,7 +76,7 @@ TEST_F(LoadBalance, StatisticsMatchReference) {
         ++counts[begin + static_cast<std::int64_t>(chosen[token * choices + k])];
     }
     // A positive sum over tokens of quotients by a positive sum over experts.
-    const double relative = (sequence_length + experts / 16.0 + 8.0) * float_roundoff;
+    const double relative = (sequence_length + sum_additions(experts) + 4.0) * float_roundoff;
     for (double sum : sums) error.push_back(relative * sum);
     EXPECT_EQ(doubles(kernel.counts), counts);
     expect_close(kernel.score_sums, sums, error);
@@ -87,7 +93,7 @@ TEST_F(LoadBalance, UniformRoutingCostsOneASequenceAndCollapseTheNumberOfExperts
   for (const auto& [scoring, score] : {std::pair(Scoring::softmax, 0.25), std::pair(Scoring::sigmoid, 0.5)}) {
     scores = tensor_of(DType::float32, tokens, experts, std::vector<double>(tokens * experts, score));
     const Statistics uniform = statistics(scoring, 0, tokens);
-    EXPECT_DOUBLE_EQ(auxiliary_loss(uniform.counts, uniform.score_sums, choices, sequence_length), sequences);
+    EXPECT_DOUBLE_EQ(loss_of(uniform, choices), sequences);
   }
   // All scores on expert 0 and one choice a token, of expert 0.
   std::vector<double> one_hot(tokens * experts);
@@ -95,7 +101,20 @@ TEST_F(LoadBalance, UniformRoutingCostsOneASequenceAndCollapseTheNumberOfExperts
   scores = tensor_of(DType::float32, tokens, experts, one_hot);
   indices = zeros(DType::int32, tokens, 1);
   const Statistics collapsed = statistics(Scoring::softmax, 0, tokens);
-  EXPECT_DOUBLE_EQ(auxiliary_loss(collapsed.counts, collapsed.score_sums, 1, sequence_length), sequences * experts);
+  EXPECT_DOUBLE_EQ(loss_of(collapsed, 1), sequences * experts);
+}
+
+TEST_F(LoadBalance, LossTimesItsFactorIsAdded) {
+  route(17, Scoring::sigmoid);
+  const Statistics whole = statistics(Scoring::sigmoid, 0, tokens);
+  const std::vector<double> counts = doubles(whole.counts), sums = doubles(whole.score_sums);
+  const double product = std::inner_product(counts.begin(), counts.end(), sums.begin(), 0.0);
+  constexpr double before = 0.5, factor = 0.3;
+  Tensor loss = tensor_of(DType::float64, 1, 1, {before});
+  auxiliary_loss(context, whole.counts, whole.score_sums, choices, sequence_length, factor, loss);
+  const double expected = before + factor * 17.0 / (choices * sequence_length * sequence_length) * product;
+  // Products of float32 are exact in double; 51 of them are added there.
+  EXPECT_NEAR(number(loss), expected, 64.0 * 0x1.0p-53 * expected);
 }
 
 // A cut inside a sequence: what two ranks of a tensor group hold under sequence parallelism.
@@ -115,10 +134,12 @@ TEST_F(LoadBalance, SlicesAddUpToTheWhole) {
     expect_close(whole.score_sums, sums, error);
 
     Tensor together = zeros(DType::float32, tokens, experts), apart = zeros(DType::float32, tokens, experts);
-    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices, 0.3f, together);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices,
+                            0.3f, together);
     for (const auto& [begin, count] : {std::pair(std::int64_t{0}, cut), std::pair(cut, tokens - cut)}) {
       auxiliary_loss_backward(context, scores.view().rows_from(begin, count), whole.counts, scoring,
-                              {begin, sequence_length, sequence_length}, choices, 0.3f, apart.view().rows_from(begin, count));
+                              {begin, sequence_length, sequence_length}, choices, 0.3f,
+                              apart.view().rows_from(begin, count));
     }
     EXPECT_EQ(doubles(apart), doubles(together));
   });
@@ -131,7 +152,8 @@ TEST_F(LoadBalance, BackwardAddsTheFiniteDifference) {
     Tensor dscores = random("dscores", DType::float32, tokens, experts);
     std::vector<double> expected = doubles(dscores), error;
     const std::vector<double> score = doubles(scores), count = doubles(whole.counts);
-    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices, factor, dscores);
+    auxiliary_loss_backward(context, scores, whole.counts, scoring, {0, sequence_length, sequence_length}, choices,
+                            factor, dscores);
     const double scale = factor * static_cast<double>(experts) / (choices * sequence_length * sequence_length);
     for (std::int64_t token = 0; token < tokens; ++token) {
       const auto counts_of_sequence = count.begin() + token / sequence_length * experts;
@@ -147,7 +169,7 @@ TEST_F(LoadBalance, BackwardAddsTheFiniteDifference) {
         double& value = expected[token * experts + e];
         const double terms = std::abs(value) + (scale * counts_of_sequence[e] + mean) / sum;
         value += derivative(loss, row, e);
-        error.push_back((experts / 8.0 + 16.0) * float_roundoff * terms + 1e-11);
+        error.push_back((2.0 * sum_additions(experts) + 8.0) * float_roundoff * terms + 1e-11);
       }
     }
     expect_close(dscores, expected, error);
@@ -159,8 +181,8 @@ TEST_F(LoadBalance, SoftmaxLossPullsTowardsBalanceThroughTheRouter) {
   const Statistics whole = statistics(Scoring::softmax, 0, tokens);
   Tensor dscores = zeros(DType::float32, tokens, 3), dlogits = poisoned(DType::float32, tokens, 3);
   const Tensor no_dweights = zeros(DType::float32, tokens, choices);
-  auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length, sequence_length}, choices, 1.0f,
-                          dscores);
+  auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length, sequence_length},
+                          choices, 1.0f, dscores);
   route_backward(context, no_dweights, dscores, scores, indices, Scoring::softmax, true, dlogits);
   const std::vector<double> count = doubles(whole.counts), gradient = doubles(dlogits);
   for (std::int64_t token = 0; token < tokens; ++token) {
@@ -181,7 +203,9 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
       Tensor dlogits = random("dlogits", DType::float32, rows, experts);
       const std::vector<double> logit = doubles(logits);
       std::vector<double> expected = doubles(dlogits), error;
-      const double loss = z_loss(context, logits, factor, dlogits);
+      constexpr double before = 0.5;
+      Tensor loss = tensor_of(DType::float64, 1, 1, {before});
+      z_loss(context, logits, factor, dlogits, loss);
       const auto square = [](const std::vector<double>& x) {
         double sum = 0.0;
         for (double value : x) sum += std::exp(value);
@@ -193,7 +217,7 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
         const auto [smallest, largest] = std::minmax_element(x.begin(), x.end());
         // e^x within 4 u of an argument that carries a rounding of logit - maximum, and a positive sum: a relative
         // error of the sum, an absolute one of its logarithm.
-        const double relative = (experts / 16.0 + 12.0 + (*largest - *smallest)) * float_roundoff;
+        const double relative = (sum_additions(experts) + 8.0 + (*largest - *smallest)) * float_roundoff;
         const double log_sum_exp = std::sqrt(square(x));
         expected_loss += square(x);
         loss_error += (2.0 * log_sum_exp + 1.0) * relative;
@@ -206,7 +230,7 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
           value += gradient;
         }
       }
-      EXPECT_NEAR(loss, expected_loss, loss_error + 1e-12);
+      EXPECT_NEAR(number(loss), before + factor * expected_loss, factor * loss_error + 1e-12);
       expect_close(dlogits, expected, error);
     }
   }

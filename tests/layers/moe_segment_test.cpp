@@ -49,23 +49,25 @@ void expect_reference_in_all_layouts(Scoring scoring, bool normalise, std::int64
   }
 }
 
-TEST(MoeSegment, SoftmaxNormalised) {
+using MoeSegment = DeviceTest;
+
+TEST_F(MoeSegment, SoftmaxNormalised) {
   expect_reference_in_all_layouts(Scoring::softmax, true, 0);
 }
-TEST(MoeSegment, SoftmaxNormalisedWithSharedExpert) {
+TEST_F(MoeSegment, SoftmaxNormalisedWithSharedExpert) {
   expect_reference_in_all_layouts(Scoring::softmax, true, 8);
 }
-TEST(MoeSegment, SoftmaxNotNormalised) {
+TEST_F(MoeSegment, SoftmaxNotNormalised) {
   expect_reference_in_all_layouts(Scoring::softmax, false, 0);
 }
-TEST(MoeSegment, SigmoidNormalised) {
+TEST_F(MoeSegment, SigmoidNormalised) {
   expect_reference_in_all_layouts(Scoring::sigmoid, true, 0);
 }
-TEST(MoeSegment, SigmoidNotNormalisedWithSharedExpert) {
+TEST_F(MoeSegment, SigmoidNotNormalisedWithSharedExpert) {
   expect_reference_in_all_layouts(Scoring::sigmoid, false, 8);
 }
 
-TEST(MoeSegment, WithoutAuxiliaryLosses) {
+TEST_F(MoeSegment, WithoutAuxiliaryLosses) {
   SegmentCase the_case = moe_case(Scoring::softmax, true, 0, {1, 2, 2});
   the_case.model.moe.router_aux_loss_coef = the_case.model.moe.router_z_loss_coef = 0.0;
   const SegmentInputs inputs = draw_inputs(the_case);
@@ -91,11 +93,11 @@ void force_routing(const SegmentCase& the_case, SegmentInputs& inputs, const std
 // How many choices of each rank's own tokens fell on each expert.
 std::vector<std::vector<std::int64_t>> expert_tokens_by_rank(const std::vector<RankOutcome>& ranks) {
   std::vector<std::vector<std::int64_t>> tokens;
-  for (const RankOutcome& rank : ranks) tokens.push_back(rank.report.moe[0].expert_tokens);
+  for (const RankOutcome& rank : ranks) tokens.push_back(rank.report.blocks[0].expert_tokens);
   return tokens;
 }
 
-TEST(MoeSegment, RanksOfAnExpertGroupWithZeroIncomingRows) {
+TEST_F(MoeSegment, RanksOfAnExpertGroupWithZeroIncomingRows) {
   for (const Layout& layout : {Layout{2, 1, 2}, Layout{4, 1, 4}, Layout{1, 4, 4}}) {
     SCOPED_TRACE(fmt::format("data {}, tensor {}, expert {}", layout.data, layout.tensor, layout.expert));
     const SegmentCase the_case = moe_case(Scoring::softmax, true, 0, layout);
@@ -108,7 +110,7 @@ TEST(MoeSegment, RanksOfAnExpertGroupWithZeroIncomingRows) {
   }
 }
 
-TEST(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
+TEST_F(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
   const SegmentCase the_case = moe_case(Scoring::sigmoid, true, 0, {2, 1, 2});
   SegmentInputs inputs = draw_inputs(the_case);
   // Rank 0 holds experts 0 and 1: every row leaves for the other rank, and the other rank's all come here.
@@ -121,7 +123,7 @@ TEST(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
 }
 
 // The backward's longest path is twice the forward's.
-TEST(MoeSegment, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
+TEST_F(MoeSegment, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
   for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 2, 4}}) {
     SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
     the_case.compute = DType::bfloat16;

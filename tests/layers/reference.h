@@ -9,14 +9,12 @@
 #include <vector>
 
 #include "layers/kernels/rotary.h"
-#include "tests/layers/kernel_fixture.h"
 
 namespace weft::reference {
 
 // Every element within `tolerance` of the reference; NaN is never near.
-inline void expect_near(ConstTensorView result, const std::vector<double>& expected, double tolerance,
+inline void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double tolerance,
                         std::string_view what) {
-  const std::vector<double> found = doubles(result);
   ASSERT_EQ(found.size(), expected.size()) << what;
   for (std::size_t i = 0; i < found.size(); ++i) {
     ASSERT_TRUE(std::abs(found[i] - expected[i]) <= tolerance)

@@ -50,7 +50,7 @@ TEST_F(RmsNorm, ForwardMatchesReference) {
 
     const std::vector<double> xs = doubles(x), weights = doubles(weight);
     // Squares, their sum, the division and eps are relative errors of a positive number; the root halves them.
-    const double relative = (hidden / 32.0 + 8.0) * float_roundoff;
+    const double relative = (sum_additions(hidden) / 2.0 + 6.0) * float_roundoff;
     std::vector<double> expected, error, inverse, inverse_error;
     for (std::int64_t row = 0; row < rows; ++row) {
       inverse.push_back(reference_inverse(row_of(xs, row, hidden)));
@@ -91,7 +91,7 @@ TEST_F(RmsNorm, BackwardInputAddsTheFiniteDifference) {
         expected.push_back(old + derivative(loss, x_row, i));
         // The dot product carries its sum, two roundings a term and three of the inverse; then six more operations.
         const double parts = inverse * (std::abs(dy_row[i] * weights[i]) + std::abs(x_row[i]) * magnitude);
-        error.push_back((hidden / 16.0 + 16.0) * float_roundoff * (std::abs(old) + parts));
+        error.push_back((sum_additions(hidden) + 12.0) * float_roundoff * (std::abs(old) + parts));
       }
     }
     expect_close(dx, expected, error);

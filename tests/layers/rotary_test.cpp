@@ -1,5 +1,6 @@
 #include "layers/kernels/rotary.h"
 
+#include "tests/layers/kernel_fixture.h"
 #include "tests/layers/reference.h"
 
 namespace weft {
@@ -10,8 +11,9 @@ class RotaryTest : public KernelTest {
   RotaryOptions options_for(const HeadShape& heads) {
     RotaryOptions options;
     options.heads = heads;
+    const Range whole_sequence[] = {{0, heads.sequence_length}};
     table_ = poisoned(DType::float32, heads.sequence_length, heads.head_dim);
-    rotary_table(options, table_);
+    write<float>(*stream, rotary_table(options, whole_sequence), table_);
     options.table = table_;
     return options;
   }
@@ -59,7 +61,8 @@ TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
         const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
         Tensor rotated = poisoned(dtype, qkv.rows(), qkv.columns());
         rotary_forward(context, options, qkv, q_norm, k_norm, rotated);
-        reference::expect_near(rotated, reference::rotary(options, doubles(qkv), {doubles(q_norm), doubles(k_norm)}),
+        reference::expect_near(doubles(rotated),
+                               reference::rotary(options, doubles(qkv), {doubles(q_norm), doubles(k_norm)}),
                                tolerance(dtype, heads), "rotated");
       }
     }
@@ -89,7 +92,7 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
         const std::vector<double> dx = differences(options, dy, x, weights, x);
         // Differences of a sum S err by 2^-53 |S| / step, 1e-9 here. dx divides by the RMS, which may be small.
         const double largest = std::max(1.0, reference::largest_magnitude(dx));
-        reference::expect_near(dqkv, dx, tolerance(dtype, heads) * largest + 1e-6, "dqkv");
+        reference::expect_near(doubles(dqkv), dx, tolerance(dtype, heads) * largest + 1e-6, "dqkv");
         std::vector<double> dq = differences(options, dy, x, weights, weights.q);
         std::vector<double> dk = differences(options, dy, x, weights, weights.k);
         for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_before[i];
@@ -97,8 +100,8 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
         // Float32 sums over tokens and heads of terms of at most 25 sqrt(d), from inputs that are exact.
         const double terms = static_cast<double>(tokens * heads.query_heads);
         const double weight_tolerance = terms * tolerance(DType::float32, heads) * 5 + 1e-6;
-        reference::expect_near(dq_norm, dq, weight_tolerance, "dq_norm");
-        reference::expect_near(dk_norm, dk, weight_tolerance, "dk_norm");
+        reference::expect_near(doubles(dq_norm), dq, weight_tolerance, "dq_norm");
+        reference::expect_near(doubles(dk_norm), dk, weight_tolerance, "dk_norm");
       }
     }
   }
@@ -132,7 +135,7 @@ TEST_F(RotaryTest, BackwardNeedsNoInputWithoutNorm) {
   Tensor back = poisoned(DType::float32, qkv.rows(), qkv.columns());
   rotary_backward(context, options, rotated, {}, {}, {}, back, {}, {});
   // A turn and its reverse: the transpose of a rotation is its inverse.
-  reference::expect_near(back, doubles(qkv), tolerance(DType::float32, heads), "turned there and back");
+  reference::expect_near(doubles(back), doubles(qkv), tolerance(DType::float32, heads), "turned there and back");
 }
 
 TEST_F(RotaryTest, RefusesATableOfAnotherSequence) {

@@ -85,7 +85,7 @@ TEST_F(Routing, ForwardMatchesReference) {
       const std::vector<double> row = slice(logit, token, experts), row_scores = reference_scores(row, scoring);
       const auto [smallest, largest] = std::minmax_element(row.begin(), row.end());
       // e^x within 4 u of an argument that carries a rounding of logit - maximum; a positive sum; one division.
-      const double relative = (experts / 16.0 + 12.0 + (*largest - *smallest)) * float_roundoff;
+      const double relative = (sum_additions(experts) + 8.0 + (*largest - *smallest)) * float_roundoff;
       for (double score : row_scores) expected.push_back(score), error.push_back(relative * score);
       const std::vector<std::int64_t> chosen = reference_choice(row_scores, choices);
       for (double weight : reference_weights(row_scores, chosen, normalise)) {
@@ -175,7 +175,8 @@ TEST_F(Routing, BackwardMatchesFiniteDifference) {
         for (std::int64_t e = 0; e < experts; ++e) {
           expected.push_back(derivative(loss, row, e));
           const double parts = scoring == Scoring::softmax ? terms[e] + score_mean : terms[e];
-          error.push_back((experts / 16.0 + 2.0 * choices + 16.0) * float_roundoff * row_scores[e] * parts + 1e-11);
+          error.push_back((sum_additions(experts) + 2.0 * choices + 12.0) * float_roundoff * row_scores[e] * parts +
+                          1e-11);
         }
       }
       expect_close(dlogits, expected, error);

@@ -31,7 +31,11 @@ std::string describe(const SegmentCase& the_case) {
                      the_case.tensor, the_case.expert, name_of(the_case.compute));
 }
 
-TEST(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
+using SegmentMemory = DeviceTest;
+using SegmentTrafficTest = DeviceTest;
+using SegmentCalls = DeviceTest;
+
+TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
   for (SegmentKind kind : dense_kinds) {
     for (bool qk_norm : {false, true}) {
       for (DType compute : {DType::float32, DType::bfloat16}) {
@@ -50,7 +54,7 @@ TEST(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
   }
 }
 
-TEST(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
+TEST_F(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
   for (DType compute : {DType::float32, DType::bfloat16}) {
     for (int tensor : {1, 2, 4}) {
       SegmentCase the_case = full_case(SegmentKind::moe, 1, tensor);
@@ -64,7 +68,7 @@ TEST(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
   }
 }
 
-TEST(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArrive) {
+TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArrive) {
   SegmentCase the_case = full_case(SegmentKind::moe, 2, 2, 4);
   for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
     EXPECT_LT(rank.kept_bytes[0], rank.declared_bytes);
@@ -105,7 +109,7 @@ void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
   EXPECT_EQ(rank.counted_traffic.size(), declared.size());
 }
 
-TEST(SegmentTraffic, IsWhatTheCommunicatorsCountInEachPhase) {
+TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
   struct Layout {
     int data, tensor, expert;
   };
@@ -125,7 +129,7 @@ TEST(SegmentTraffic, IsWhatTheCommunicatorsCountInEachPhase) {
   }
 }
 
-TEST(SegmentTraffic, MoeReachesItsBoundWhenAllTokensArrive) {
+TEST_F(SegmentTrafficTest, MoeReachesItsBoundWhenAllTokensArrive) {
   const SegmentCase the_case = full_case(SegmentKind::moe, 2, 1, 2);
   SegmentInputs inputs = draw_inputs(the_case);
   for (double& value : inputs.parameters.at("blocks.0.router.weight")) value = 0.0;
@@ -141,7 +145,7 @@ TEST(SegmentTraffic, MoeReachesItsBoundWhenAllTokensArrive) {
 }
 
 // Weight gradients wait while other microbatches run, and come in another order than the input gradients.
-TEST(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
+TEST_F(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
   const Schedule interleaved = {{When::forward, 0},        {When::forward, 1},         {When::backward_input, 0},
                                 {When::forward, 2},        {When::backward_input, 1},  {When::backward_weight, 1},
                                 {When::backward_input, 2}, {When::backward_weight, 0}, {When::backward_weight, 2}};
@@ -159,7 +163,7 @@ TEST(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
   }
 }
 
-TEST(SegmentCalls, WeightGradientsReadNoWeights) {
+TEST_F(SegmentCalls, WeightGradientsReadNoWeights) {
   for (SegmentKind kind : all_kinds) {
     const SegmentCase the_case = full_case(kind, 1, 2, 2);
     SCOPED_TRACE(describe(the_case));

@@ -1,7 +1,6 @@
 #include "tests/layers/segment_harness.h"
 
 #include "parallel/comm/local.h"
-#include "tests/layers/test_rank.h"
 
 namespace weft {
 namespace {
@@ -31,8 +30,12 @@ class SegmentRank {
         inputs_(inputs),
         rank_(world, the_case, options.drop_expert_row),
         segment_(make_segment(the_case.kind, rank_.setup)),
-        memory_(rank_.ledger, the_case.compute, segment_->parameters(), inputs.parameters),
+        memory_(rank_.kernels, the_case.compute, segment_->parameters(), inputs.parameters),
         saved_(to_size(the_case.microbatches)) {
+    for (std::size_t m = 0; m < saved_.size(); ++m) {
+      const std::size_t global = to_size(rank_.data_index * the_case.microbatches) + m;
+      text_.emplace_back(rank_.kernels, inputs.tokens[global], inputs.targets[global]);
+    }
     outcome_.parameters = segment_->parameters();
     outcome_.declared_bytes = segment_->activation_bytes();
     outcome_.declared_traffic = segment_->traffic();
@@ -46,15 +49,15 @@ class SegmentRank {
     const Schedule schedule = options.schedule.empty() ? one_at_a_time(case_.microbatches) : options.schedule;
     for (const Call& call : schedule) {
       if (options.poison_weights_before_weight_gradient && call.when == SegmentTraffic::When::backward_weight) {
-        memory_.poison_weights();
+        memory_.poison_weights(*rank_.stream);
       }
       const CommunicationCounters counters = rank_.tensor->counters();
       perform(call);
       add_traffic(outcome_.counted_traffic, call.when, counters, rank_.tensor->counters());
     }
     outcome_.leaked_bytes = rank_.ledger.live().total() - live_before;
-    for (ConstTensorView gradient : memory_.gradients()) outcome_.gradients.push_back(values_of(gradient));
-    outcome_.report = rank_.report;
+    for (ConstTensorView gradient : memory_.gradients()) outcome_.gradients.push_back(rank_.values_of(gradient));
+    outcome_.report = rank_.reported();
     return std::move(outcome_);
   }
 
@@ -67,17 +70,16 @@ class SegmentRank {
         Tensor x;
         if (case_.kind != SegmentKind::embedding) x = rank_.slice_of(inputs_.x[global]);
         const std::int64_t before = rank_.ledger.live().total() - x.bytes();
-        const MicrobatchInput input{inputs_.tokens[global], inputs_.targets[global]};
-        const Tensor y = segment_->forward(rank_.context, memory_.weights(), input, std::move(x), saved_[m]);
+        const Tensor y = segment_->forward(rank_.context, memory_.weights(), text_[m].input(), std::move(x), saved_[m]);
         outcome_.kept_bytes[m] = rank_.ledger.live().total() - y.bytes() - before;
-        outcome_.y[m] = values_of(y);
+        outcome_.y[m] = rank_.values_of(y);
         return;
       }
       case SegmentTraffic::When::backward_input: {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
         outcome_.dx[m] =
-            values_of(segment_->backward_input(rank_.context, memory_.weights(), std::move(dy), *saved_[m]));
+            rank_.values_of(segment_->backward_input(rank_.context, memory_.weights(), std::move(dy), *saved_[m]));
         return;
       }
       case SegmentTraffic::When::backward_weight:
@@ -92,6 +94,7 @@ class SegmentRank {
   TestRank rank_;
   std::unique_ptr<Segment> segment_;
   ParameterMemory memory_;
+  std::vector<TextMemory> text_;  // by microbatch of this rank
   std::vector<std::unique_ptr<Saved>> saved_;
   RankOutcome outcome_;
 };
@@ -142,11 +145,11 @@ Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ra
       for (std::size_t at = 0; at < part.gradients[i].size(); ++at) gradient[begin + at] += part.gradients[i][at];
     }
     whole.loss_sum += part.report.loss_sum;
-    for (const MoeReport& moe : part.report.moe) {
-      whole.auxiliary_loss += moe.auxiliary_loss;
-      whole.z_loss += moe.z_loss;
-      whole.expert_tokens.resize(std::max(whole.expert_tokens.size(), moe.expert_tokens.size()), 0);
-      for (std::size_t e = 0; e < moe.expert_tokens.size(); ++e) whole.expert_tokens[e] += moe.expert_tokens[e];
+    for (const ReportedBlock& block : part.report.blocks) {
+      whole.auxiliary_loss += block.auxiliary_loss;
+      whole.z_loss += block.z_loss;
+      whole.expert_tokens.resize(block.expert_tokens.size(), 0);
+      for (std::size_t e = 0; e < block.expert_tokens.size(); ++e) whole.expert_tokens[e] += block.expert_tokens[e];
     }
   }
   return whole;

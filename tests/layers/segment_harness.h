@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/layers/segment_case.h"
+#include "tests/layers/test_rank.h"
 
 namespace weft {
 
@@ -30,7 +30,7 @@ struct RankOutcome {
   std::vector<ParameterSpec> parameters;
   std::vector<Values> gradients;  // by parameter
   std::vector<Values> y, dx;      // by microbatch of this rank
-  StepReport report;
+  Reported report;
   std::int64_t declared_bytes = 0;
   std::vector<std::int64_t> kept_bytes;  // by microbatch: between forward and backward, with the x it was handed
   std::int64_t leaked_bytes = 0;

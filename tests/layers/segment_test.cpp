@@ -29,27 +29,33 @@ void expect_reference(SegmentCase the_case, std::span<const int> degrees) {
   }
 }
 
-TEST(EmbeddingSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
+using EmbeddingSegment = DeviceTest;
+using AttentionSegment = DeviceTest;
+using MlpSegment = DeviceTest;
+using HeadSegment = DeviceTest;
+using DenseSegments = DeviceTest;
+
+TEST_F(EmbeddingSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
   expect_reference({.kind = SegmentKind::embedding, .model = small_model()}, tensor_degrees);
 }
 
-TEST(EmbeddingSegment, EmptyVocabularyShard) {
+TEST_F(EmbeddingSegment, EmptyVocabularyShard) {
   ModelConfig model = small_model();
   model.vocab_size = 3;
   expect_reference({.kind = SegmentKind::embedding, .model = model}, tensor_degrees);
 }
 
-TEST(AttentionSegment, MatchesReferenceWithQkNorm) {
+TEST_F(AttentionSegment, MatchesReferenceWithQkNorm) {
   expect_reference({.kind = SegmentKind::attention, .model = model_for_four_ranks()}, tensor_degrees);
 }
 
-TEST(AttentionSegment, MatchesReferenceWithoutQkNorm) {
+TEST_F(AttentionSegment, MatchesReferenceWithoutQkNorm) {
   ModelConfig model = model_for_four_ranks();
   model.qk_norm = false;
   expect_reference({.kind = SegmentKind::attention, .model = model}, tensor_degrees);
 }
 
-TEST(AttentionSegment, MatchesReferenceWithHowManyKeyHeadsThereAre) {
+TEST_F(AttentionSegment, MatchesReferenceWithHowManyKeyHeadsThereAre) {
   for (std::int64_t key_heads : {1, 2, 4}) {
     SCOPED_TRACE(fmt::format("{} key heads", key_heads));
     ModelConfig model = small_model();
@@ -59,22 +65,22 @@ TEST(AttentionSegment, MatchesReferenceWithHowManyKeyHeadsThereAre) {
   }
 }
 
-TEST(MlpSegment, MatchesReference) {
+TEST_F(MlpSegment, MatchesReference) {
   expect_reference({.kind = SegmentKind::mlp, .model = small_model()}, tensor_degrees);
 }
 
-TEST(HeadSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
+TEST_F(HeadSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
   expect_reference({.kind = SegmentKind::head, .model = small_model()}, tensor_degrees);
 }
 
-TEST(HeadSegment, EmptyVocabularyShard) {
+TEST_F(HeadSegment, EmptyVocabularyShard) {
   ModelConfig model = small_model();
   model.vocab_size = 3;
   expect_reference({.kind = SegmentKind::head, .model = model}, tensor_degrees);
 }
 
 // The backward's longest path is twice the forward's.
-TEST(DenseSegments, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
+TEST_F(DenseSegments, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
   for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
     for (int tensor : {1, 2}) {
       SCOPED_TRACE(fmt::format("segment {}, {} tensor ranks", static_cast<int>(kind), tensor));

@@ -1,7 +1,5 @@
 #include "tests/layers/test_rank.h"
 
-#include <cstring>
-
 #include "layers/kernels/rotary.h"
 #include "tests/layers/dropping_communicator.h"
 
@@ -13,48 +11,46 @@ std::size_t to_size(std::int64_t n) {
 }
 
 // Writes values to a float tensor of any dtype.
-void write(TensorView tensor, std::span<const double> values) {
-  require(tensor.size() == std::ssize(values), "one value an element");
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto value = static_cast<float>(values[i]);
-    if (tensor.dtype() == DType::bfloat16) {
-      tensor.as<bfloat16>()[i] = bfloat16(value);
-    } else {
-      tensor.as<float>()[i] = value;
-    }
+void write_values(Stream& stream, TensorView tensor, std::span<const double> values) {
+  if (tensor.dtype() == DType::bfloat16) {
+    std::vector<bfloat16> rounded;
+    for (double value : values) rounded.emplace_back(static_cast<float>(value));
+    write<bfloat16>(stream, rounded, tensor);
+  } else {
+    write<float>(stream, std::vector<float>(values.begin(), values.end()), tensor);
   }
 }
 
-std::unique_ptr<Communicator> group_of(Communicator& world, const Mesh& mesh, Group group) {
-  const std::vector<int> ranks = mesh.group_of(group, world.rank());
-  return world.split(ranks.front(), world.rank(), std::string(name_of(group)));
+Tensor allocate_text(KernelContext& kernels, std::span<const std::int32_t> ids) {
+  Tensor text = kernels.ledger.allocate(Bucket::activations, DType::int32, std::ssize(ids), 1);
+  write(kernels.stream, ids, text);
+  return text;
 }
 
-std::unique_ptr<Communicator> expert_group(Communicator& world, const SegmentCase& the_case, bool drop_expert_row) {
-  std::unique_ptr<Communicator> group = group_of(world, the_case.mesh(), Group::ep);
+std::unique_ptr<Communicator> group_of(Communicator& world, const Mesh& mesh, Group group, Stream& stream) {
+  const std::vector<int> ranks = mesh.group_of(group, world.rank());
+  return world.split(ranks.front(), world.rank(), std::string(name_of(group)), stream);
+}
+
+std::unique_ptr<Communicator> expert_group(Communicator& world, const SegmentCase& the_case, Stream& stream,
+                                           bool drop_expert_row) {
+  std::unique_ptr<Communicator> group = group_of(world, the_case.mesh(), Group::ep, stream);
   if (!drop_expert_row || world.rank() != 0) return group;
   return std::make_unique<DroppingCommunicator>(std::move(group), the_case.model.hidden_size);
 }
 
 }  // namespace
 
-Values values_of(ConstTensorView tensor) {
-  Values values;
-  for (std::int64_t i = 0; i < tensor.size(); ++i) {
-    values.push_back(tensor.dtype() == DType::bfloat16 ? static_cast<float>(tensor.as<bfloat16>()[to_size(i)])
-                                                       : tensor.as<float>()[to_size(i)]);
-  }
-  return values;
-}
-
-ParameterMemory::ParameterMemory(MemoryLedger& ledger, DType compute, const std::vector<ParameterSpec>& specs,
+ParameterMemory::ParameterMemory(KernelContext& kernels, DType compute, const std::vector<ParameterSpec>& specs,
                                  const NamedValues& values) {
+  MemoryLedger& ledger = kernels.ledger;
+  Stream& stream = kernels.stream;
   std::int64_t in_units = 0, routing = 0;
   for (const ParameterSpec& spec : specs) (spec.family == Family::routing ? routing : in_units) += spec.size();
   weight_storage_ = ledger.allocate(Bucket::unsharded_parameters, compute, in_units, 1);
   routing_storage_ = ledger.allocate(Bucket::replicated_parameters, DType::float32, routing, 1);
   gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, in_units + routing, 1);
-  write(gradient_storage_, Values(to_size(in_units + routing), 0.0));
+  write_bytes(stream, gradient_storage_, 0);
 
   std::int64_t weight_at = 0, routing_at = 0, gradient_at = 0;
   for (const ParameterSpec& spec : specs) {
@@ -62,8 +58,8 @@ ParameterMemory::ParameterMemory(MemoryLedger& ledger, DType compute, const std:
     const bool is_routing = spec.family == Family::routing;
     std::int64_t& at = is_routing ? routing_at : weight_at;
     const TensorView weight = (is_routing ? routing_storage_ : weight_storage_).view().rows_from(at, spec.size());
-    write(weight,
-          std::span(values.at(spec.name)).subspan(to_size(spec.row_begin * spec.columns), to_size(spec.size())));
+    write_values(stream, weight,
+                 std::span(values.at(spec.name)).subspan(to_size(spec.row_begin * spec.columns), to_size(spec.size())));
     weights_.push_back(weight.reshaped(spec.rows, spec.columns));
     gradients_.push_back(
         gradient_storage_.view().rows_from(gradient_at, spec.size()).reshaped(spec.rows, spec.columns));
@@ -72,32 +68,72 @@ ParameterMemory::ParameterMemory(MemoryLedger& ledger, DType compute, const std:
   }
 }
 
-void ParameterMemory::poison_weights() {
-  for (Tensor* storage : {&weight_storage_, &routing_storage_}) {
-    std::memset(storage->view().data(), 0xff, to_size(storage->bytes()));
-  }
+void ParameterMemory::poison_weights(Stream& stream) {
+  poison(stream, weight_storage_);
+  poison(stream, routing_storage_);
 }
+
+TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens,
+                       std::span<const std::int32_t> targets)
+    : tokens_(allocate_text(kernels, tokens)), targets_(allocate_text(kernels, targets)) {}
 
 TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_expert_row)
     : setup(the_case.setup(world.rank())),
       data_index(the_case.mesh().data_index(world.rank())),
-      tensor(group_of(world, the_case.mesh(), Group::tp)),
-      sequence(group_of(world, the_case.mesh(), Group::cp)),
-      expert(expert_group(world, the_case, drop_expert_row)),
-      expert_tensor(group_of(world, the_case.mesh(), Group::etp)),
+      tensor(group_of(world, the_case.mesh(), Group::tp, *stream)),
+      sequence(group_of(world, the_case.mesh(), Group::cp, *stream)),
+      expert(expert_group(world, the_case, *stream, drop_expert_row)),
+      expert_tensor(group_of(world, the_case.mesh(), Group::etp, *stream)),
       rotary(
           ledger.allocate(Bucket::replicated_parameters, DType::float32, setup.sequence_length, setup.model.head_dim)),
-      context{kernels, *tensor, *sequence, *expert, *expert_tensor, rotary, the_case.loss_factor, report} {
-  use_one_library_thread();
-  rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}}, rotary);
-  report.moe.resize(setup.model.blocks.size());
+      report(ledger.allocate(Bucket::workspace, DType::float64,
+                             StepReport::size(std::ssize(setup.model.blocks), setup.model.moe.num_experts), 1)),
+      context{kernels,
+              *tensor,
+              *sequence,
+              *expert,
+              *expert_tensor,
+              rotary,
+              the_case.loss_factor,
+              StepReport(report, setup.model.moe.num_experts)} {
+  const Range whole_sequence[] = {{0, setup.sequence_length}};
+  write<float>(*stream,
+               rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}},
+                            whole_sequence),
+               rotary);
+  write_bytes(*stream, report, 0);
 }
 
 Tensor TestRank::slice_of(const Values& values) {
   const std::int64_t columns = setup.model.hidden_size, rows = setup.slice_tokens();
   Tensor slice = ledger.allocate(Bucket::activations, setup.compute, rows, columns);
-  write(slice, std::span(values).subspan(to_size(setup.tensor_rank * rows * columns), to_size(rows * columns)));
+  write_values(*stream, slice,
+               std::span(values).subspan(to_size(setup.tensor_rank * rows * columns), to_size(rows * columns)));
   return slice;
+}
+
+Values TestRank::values_of(ConstTensorView elements) {
+  Values values;
+  if (elements.dtype() == DType::bfloat16) {
+    for (bfloat16 value : read<bfloat16>(*stream, elements)) values.push_back(static_cast<float>(value));
+  } else {
+    for (float value : read<float>(*stream, elements)) values.push_back(value);
+  }
+  return values;
+}
+
+Reported TestRank::reported() {
+  const auto number = [&](ConstTensorView value) { return read<double>(*stream, value).at(0); };
+  Reported result{number(context.report.loss()), {}};
+  for (int block = 0; block < static_cast<int>(setup.model.blocks.size()); ++block) {
+    ReportedBlock& reported_block = result.blocks.emplace_back();
+    reported_block.auxiliary_loss = number(context.report.auxiliary_loss(block));
+    reported_block.z_loss = number(context.report.z_loss(block));
+    for (double tokens : read<double>(*stream, context.report.expert_tokens(block))) {
+      reported_block.expert_tokens.push_back(static_cast<std::int64_t>(tokens));
+    }
+  }
+  return result;
 }
 
 }  // namespace weft

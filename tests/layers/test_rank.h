@@ -1,12 +1,13 @@
 // One rank of a small world, with everything that a segment is handed, and a segment's weights as shard units lay them
-// out.
+// out. All of it is memory of the rank's own device under test; values come and go through staging.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "layers/kernels/matrix_products.h"
+#include "tests/layers/poison.h"
 #include "tests/layers/segment_case.h"
+#include "tests/layers/test_backend.h"
 
 namespace weft {
 
@@ -14,16 +15,36 @@ namespace weft {
 // float32 gradients. Routing helpers are apart, in float32.
 class ParameterMemory {
  public:
-  ParameterMemory(MemoryLedger& ledger, DType compute, const std::vector<ParameterSpec>& specs,
+  ParameterMemory(KernelContext& kernels, DType compute, const std::vector<ParameterSpec>& specs,
                   const NamedValues& values);
   Weights weights() const { return weights_; }
   Gradients gradients() const { return gradients_; }
-  void poison_weights();
+  void poison_weights(Stream& stream);
 
  private:
   Tensor weight_storage_, routing_storage_, gradient_storage_;
   std::vector<ConstTensorView> weights_;
   std::vector<TensorView> gradients_;
+};
+
+// A microbatch's text in the memory of a rank's device.
+class TextMemory {
+ public:
+  TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  MicrobatchInput input() const { return {tokens_, targets_}; }
+
+ private:
+  Tensor tokens_, targets_;
+};
+
+// What a step reported, by block of the model.
+struct ReportedBlock {
+  double auxiliary_loss = 0.0, z_loss = 0.0;
+  std::vector<std::int64_t> expert_tokens;
+};
+struct Reported {
+  double loss_sum = 0.0;
+  std::vector<ReportedBlock> blocks;
 };
 
 // What a segment is handed on one rank of a world. `drop_expert_row` is a fault: rank 0 loses a row of what the experts
@@ -34,21 +55,22 @@ class TestRank {
 
   // This rank's slice of [tokens, hidden] values.
   Tensor slice_of(const Values& values);
+  Values values_of(ConstTensorView elements);
+  Reported reported();
 
+  // Before all else: the thread's device.
+  std::unique_ptr<TestBackend> backend = make_test_backend();
   SegmentSetup setup;
   int data_index;
-  std::unique_ptr<Device> device = make_cpu_device();
-  MemoryLedger ledger{*device};
+  std::unique_ptr<Stream> stream = backend->device().create_stream("compute");
+  PoisoningDevice device{backend->device()};
+  MemoryLedger ledger{device, *stream};
   PhaseClock clock;
-  std::unique_ptr<Stream> stream = device->create_stream("compute");
-  std::unique_ptr<MatrixProducts> products = make_cpu_matrix_products();
-  KernelContext kernels{ledger, clock, *stream, *products};
+  std::unique_ptr<MatrixProducts> products = backend->make_products(*stream, ledger);
+  KernelContext kernels{ledger, clock, *stream, *products, backend->kernels()};
   std::unique_ptr<Communicator> tensor, sequence, expert, expert_tensor;
-  Tensor rotary;
-  StepReport report;
+  Tensor rotary, report;
   LayerContext context;
 };
-
-Values values_of(ConstTensorView tensor);
 
 }  // namespace weft

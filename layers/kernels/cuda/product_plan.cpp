@@ -1,5 +1,7 @@
 #include "layers/kernels/cuda/product_plan.h"
 
+#include <bit>
+
 #include "parallel/runtime/error.h"
 
 namespace weft::cuda {
@@ -56,8 +58,10 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
 ProductShape shape_of(const Product& product) {
   const auto& [a, transpose_a, b, transpose_b, c, accumulate] = product;
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
+  const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
+                         reinterpret_cast<std::uintptr_t>(c.data()) | std::uintptr_t{16};
   const ProductShape shape{c.rows(),  c.columns(), ta ? a.rows() : a.columns(), ta, tb, a.dtype(), c.dtype(),
-                           accumulate};
+                           accumulate, std::uint32_t{1} << std::countr_zero(addresses)};
   require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
               (tb ? b.columns() : b.rows()) == shape.inner,
           "the operands of a product fit together");
@@ -93,6 +97,11 @@ cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
   const auto workspace = static_cast<std::size_t>(workspace_bytes);
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                          &workspace, sizeof(workspace)));
+  for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    WEFT_CUBLAS_CHECK(
+        cublasLtMatmulPreferenceSetAttribute(preference, which, &shape.alignment, sizeof(shape.alignment)));
+  }
   cublasLtMatmulHeuristicResult_t result;
   int found = 0;
   const cublasStatus_t status =

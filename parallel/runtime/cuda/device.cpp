@@ -38,7 +38,10 @@ class CudaStream final : public Stream {
     if (fence == nullptr) return;
     WEFT_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(*fence).native(), 0));
   }
-  void synchronize() override { WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+  void synchronize() override {
+    WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (events_->after_wait) events_->after_wait();
+  }
 
  private:
   Device& device_;
@@ -122,6 +125,8 @@ class CudaDevice final : public Device {
   void start_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStart()); }
   void stop_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStop()); }
 
+  void check_after_waits(std::function<void()> check) { events_->after_wait = std::move(check); }
+
  private:
   std::int64_t attribute(cudaMemPoolAttr which) const {
     std::uint64_t value = 0;
@@ -172,6 +177,10 @@ std::unique_ptr<Device> make_device(int index) {
 
 PoolUse pool_use(Device& device) {
   return static_cast<CudaDevice&>(device).use();
+}
+
+void check_after_waits(Device& device, std::function<void()> check) {
+  static_cast<CudaDevice&>(device).check_after_waits(std::move(check));
 }
 
 }  // namespace weft::cuda

@@ -1,6 +1,7 @@
 // A GPU as a rank sees it. Several ranks of one process may share one, each with its own object.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,11 @@ struct PoolUse {
   std::int64_t reserved_high = 0, used_high = 0;
 };
 PoolUse pool_use(Device& device);
+
+// `check` is called after each wait of the host for a stream or event of `device`, and throws when what was waited for
+// has been given up rather than done (communication whose peers are gone). Set by the rank's thread while no other
+// waits; empty: nothing to check.
+void check_after_waits(Device& device, std::function<void()> check);
 
 extern const ElementwiseKernels elementwise_kernels;  // elementwise.cu
 

@@ -38,6 +38,7 @@ CudaEvent::CudaEvent(std::shared_ptr<EventPool> pool, cudaStream_t stream, bool 
 
 void CudaEvent::synchronize() const {
   WEFT_CUDA_CHECK(cudaEventSynchronize(event_));
+  if (pool_->after_wait) pool_->after_wait();
 }
 
 bool CudaEvent::reached() const {

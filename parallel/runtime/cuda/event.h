@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,6 +18,9 @@ class EventPool {
   ~EventPool();
   cudaEvent_t take(bool timed);
   void give_back(cudaEvent_t event, bool timed);
+
+  // Called after each wait of the host for this device; see check_after_waits (device.h).
+  std::function<void()> after_wait;
 
  private:
   std::mutex mutex_;

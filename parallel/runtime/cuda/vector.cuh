@@ -38,11 +38,12 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// As many elements as a thread moves at once: 16 bytes, at an address that is a multiple of 16.
-template <typename T>
-struct alignas(16) Vector {
-  static constexpr int size = 16 / sizeof(T);
-  T elements[size];
+// Elements that a thread moves at once, at an address that is a multiple of their bytes. 16 bytes if nothing is said;
+// fewer where the same elements are wider on another side, and one where nothing is aligned.
+template <typename T, int N = 16 / static_cast<int>(sizeof(T))>
+struct alignas(N * sizeof(T)) Vector {
+  static constexpr int size = N;
+  T elements[N];
 
   __device__ T& operator[](int i) { return elements[i]; }
   __device__ const T& operator[](int i) const { return elements[i]; }
@@ -51,9 +52,13 @@ template <typename T>
 __device__ Vector<T> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T>*>(from);
 }
-template <typename T>
-__device__ void store_vector(T* to, const Vector<T>& vector) {
-  *reinterpret_cast<Vector<T>*>(to) = vector;
+template <int N, typename T>
+__device__ Vector<T, N> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, N>*>(from);
+}
+template <typename T, int N>
+__device__ void store_vector(T* to, const Vector<T, N>& vector) {
+  *reinterpret_cast<Vector<T, N>*>(to) = vector;
 }
 
 // Whether rows of `columns` elements can be walked in vectors: every row begins at a multiple of 16 bytes.

@@ -82,6 +82,25 @@ TEST_F(Streams, AWaitIsForTheLastRecordAtThatTime) {
   EXPECT_EQ(machine.run_all(), 0);
 }
 
+// As a pool of events does: the second record, on a stream that runs first, is not what the wait is for.
+TEST_F(Streams, AWaitIsNotForALaterRecordOnAnotherStream) {
+  machine.configure({.order = Order::latest_first});
+  const std::vector<float> zeros(300);
+  float* x = upload(zeros);
+  const cudaStream_t first = make_stream(), second = make_stream(), third = make_stream();
+  cudaEvent_t event = nullptr;
+  WEFT_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  cuda::affine(first, x, x, 300, 1.0f, 1.0f);
+  WEFT_CUDA_CHECK(cudaEventRecord(event, first));
+  WEFT_CUDA_CHECK(cudaStreamWaitEvent(second, event, 0));
+  cuda::affine(second, x, x, 300, 3.0f, 0.0f);
+  WEFT_CUDA_CHECK(cudaEventRecord(event, third));
+  WEFT_CUDA_CHECK(cudaDeviceSynchronize());
+  std::vector<float> found(zeros.size());
+  WEFT_CUDA_CHECK(cudaMemcpy(found.data(), x, found.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(found, std::vector<float>(zeros.size(), 3.0f));
+}
+
 TEST_F(Streams, ARendezvousRunsOnceWhenAllHaveCome) {
   constexpr int ranks = 4, rounds = 20;
   machine.configure({.devices = ranks});

@@ -1,0 +1,181 @@
+// Cross-entropy at memory bandwidth: a block for each token walks its row of logits, 4 bytes a logit for the maximum, 4
+// for the sums, and 4 + s for the gradient, whose elements have s bytes.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "layers/kernels/cpu/element_type.h"
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int most_threads = 512;
+constexpr int width = Vector<float>::size;
+// Vectors that a thread loads before it uses the first of them.
+constexpr int vectors_in_flight = 4;
+
+unsigned threads_for(std::int64_t columns) {
+  return columns >= most_threads * width * 2 ? most_threads : 128;
+}
+
+// Calls of_vector(column, four logits) and of_one(column, logit) for the running thread's share of a row, wherever it
+// begins. What a call writes may be the logits it was given.
+template <typename OfVector, typename OfOne>
+__device__ void walk_row(const float* row, std::int64_t columns, OfVector of_vector, OfOne of_one) {
+  const std::int64_t past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(float) % width);
+  const std::int64_t before = (width - past) % width, head = before < columns ? before : columns;
+  const std::int64_t vectors = (columns - head) / width;
+  for (std::int64_t first = threadIdx.x; first < vectors; first += vectors_in_flight * blockDim.x) {
+    Vector<float> loaded[vectors_in_flight];
+#pragma unroll
+    for (int i = 0; i < vectors_in_flight; ++i) {
+      const std::int64_t vector = first + i * static_cast<std::int64_t>(blockDim.x);
+      if (vector < vectors) loaded[i] = load_vector(row + head + vector * width);
+    }
+#pragma unroll
+    for (int i = 0; i < vectors_in_flight; ++i) {
+      const std::int64_t vector = first + i * static_cast<std::int64_t>(blockDim.x);
+      if (vector < vectors) of_vector(head + vector * width, loaded[i]);
+    }
+  }
+  for (std::int64_t i = threadIdx.x; i < columns - vectors * width; i += blockDim.x) {
+    const std::int64_t column = i < head ? i : i + vectors * width;
+    of_one(column, row[column]);
+  }
+}
+
+// As on the CPU, a number wins over a NaN, which shows in the sums.
+struct LargerNumber {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+__global__ void __launch_bounds__(most_threads, 2)
+    maximum_kernel(const float* logits, std::int64_t columns, float* maximum) {
+  const float smallest = -INFINITY;
+  float largest = smallest;
+  walk_row(
+      logits + blockIdx.x * columns, columns,
+      [&](std::int64_t, const Vector<float>& x) {
+        largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+      },
+      [&](std::int64_t, float x) { largest = fmaxf(largest, x); });
+  largest = reduce_block(largest, LargerNumber(), smallest);
+  if (threadIdx.x == 0) maximum[blockIdx.x] = largest;
+}
+
+// The column of a target, or -1 when another shard holds it.
+__device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
+  const std::int64_t column = target - begin;
+  return column >= 0 && column < columns ? column : -1;
+}
+
+// Vocabularies are long: four exponentials are added in float32, everything else in double.
+__global__ void __launch_bounds__(most_threads, 2)
+    sums_kernel(const float* logits, const float* maximum, const std::int32_t* targets, std::int64_t begin,
+                std::int64_t columns, float* sums) {
+  const std::int64_t token = blockIdx.x;
+  const float* row = logits + token * columns;
+  const float row_maximum = maximum[token];
+  double sum = 0;
+  walk_row(
+      row, columns,
+      [&](std::int64_t, const Vector<float>& x) {
+        sum += (expf(x[0] - row_maximum) + expf(x[1] - row_maximum)) +
+               (expf(x[2] - row_maximum) + expf(x[3] - row_maximum));
+      },
+      [&](std::int64_t, float x) { sum += expf(x - row_maximum); });
+  sum = sum_of_block(sum);
+  if (threadIdx.x != 0) return;
+  const std::int64_t target = local_column(targets[token], begin, columns);
+  sums[2 * token] = static_cast<float>(sum);
+  sums[2 * token + 1] = target < 0 ? 0.0f : row[target] - row_maximum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(most_threads, 2)
+    gradient_kernel(const float* logits, const float* maximum, const float* sums, const std::int32_t* targets,
+                    std::int64_t begin, std::int64_t columns, float factor, T* dlogits, double* losses) {
+  const std::int64_t token = blockIdx.x;
+  const float* row = logits + token * columns;
+  T* gradient = dlogits + token * columns;
+  const float row_maximum = maximum[token], sum = sums[2 * token];
+  const float scale = factor / sum;
+  const std::int64_t target = local_column(targets[token], begin, columns);
+  if (losses != nullptr && threadIdx.x == 0) {
+    losses[token] = log(static_cast<double>(sum)) - sums[2 * token + 1];
+  }
+  const auto gradient_of = [=](std::int64_t column, float x) {
+    const float exponential = expf(x - row_maximum);
+    // Rounded once.
+    return from_float<T>(column == target ? factor * (exponential / sum - 1.0f) : scale * exponential);
+  };
+  walk_row(
+      row, columns,
+      [=](std::int64_t column, const Vector<float>& x) {
+        Vector<T, width> result;
+#pragma unroll
+        for (int i = 0; i < width; ++i) result[i] = gradient_of(column + i, x[i]);
+        T* to = gradient + column;
+        if (reinterpret_cast<std::uintptr_t>(to) % sizeof result == 0) {
+          store_vector(to, result);
+        } else {
+#pragma unroll
+          for (int i = 0; i < width; ++i) to[i] = result[i];
+        }
+      },
+      [=](std::int64_t column, float x) { gradient[column] = gradient_of(column, x); });
+}
+
+// One block, in an order that depends on the number of tokens alone.
+__global__ void __launch_bounds__(1024) add_losses_kernel(const double* losses, std::int64_t tokens, double* loss) {
+  double sum = 0;
+  for (std::int64_t token = threadIdx.x; token < tokens; token += 1024) sum += losses[token];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *loss += sum;
+}
+
+void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
+  launch(native(context.stream), static_cast<unsigned>(logits.rows()), threads_for(logits.columns()), 0, maximum_kernel,
+         elements<float>(logits), logits.columns(), elements<float>(maximum));
+}
+
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
+                     std::int64_t begin, TensorView sums) {
+  launch(native(context.stream), static_cast<unsigned>(logits.rows()), threads_for(logits.columns()), 0, sums_kernel,
+         elements<float>(logits), elements<float>(maximum), elements<std::int32_t>(targets), begin, logits.columns(),
+         elements<float>(sums));
+}
+
+void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
+                            ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
+                            TensorView dlogits, TensorView loss) {
+  const std::int64_t tokens = logits.rows();
+  if (tokens == 0) return;
+  Tensor losses;
+  double* of_tokens = nullptr;
+  if (!loss.empty()) {
+    losses = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, tokens, 1);
+    of_tokens = elements<double>(losses.view());
+  }
+  with_element_type(dlogits.dtype(), [&](auto element) {
+    using E = decltype(element);
+    launch(native(context.stream), static_cast<unsigned>(tokens), threads_for(logits.columns()), 0,
+           gradient_kernel<typename DeviceElement<E>::type>, elements<float>(logits), elements<float>(maximum),
+           elements<float>(sums), elements<std::int32_t>(targets), begin, logits.columns(), factor,
+           elements<E>(dlogits), of_tokens);
+  });
+  if (of_tokens != nullptr) {
+    launch(native(context.stream), 1, 1024, 0, add_losses_kernel, of_tokens, tokens, elements<double>(loss));
+  }
+}
+
+}  // namespace
+
+const CrossEntropyKernels cross_entropy_kernels = {vocabulary_max, vocabulary_sums, cross_entropy_gradient};
+
+}  // namespace weft::cuda

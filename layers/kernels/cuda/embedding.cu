@@ -1,0 +1,158 @@
+// Forward gathers rows: 2 s bytes an element of y, s being those of an element. Backward sorts the tokens by row and
+// then adds, row by row, what belongs to it: s bytes an element of dy, 8 for each element of the rows that occur, and
+// some 50 a token for the sort. Nobody else adds to that row, so no atomics are needed, and the sort being stable the
+// terms come in token order: the same bits as the CPU's. A row that most tokens share is added by few blocks, one term
+// after the other.
+#include <cuda_runtime.h>
+
+#include <bit>
+
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/row_grid.cuh"
+#include "parallel/runtime/cuda/sort.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+namespace {
+
+// Rows as words of any kind: they are only copied.
+template <typename Word>
+__global__ void gather_kernel(const std::int32_t* ids, const Word* table, std::int64_t row_begin,
+                              std::int64_t table_rows, std::int64_t tokens, std::int64_t words, Word* y) {
+  for_row_items(tokens, words, [=](std::int64_t token, std::int64_t word) {
+    const std::int64_t row = ids[token] - row_begin;
+    y[token * words + word] = row >= 0 && row < table_rows ? table[row * words + word] : Word{};
+  });
+}
+
+template <typename Word>
+void queue_gather(cudaStream_t stream, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                  TensorView y) {
+  const std::int64_t words = y.columns() * size_of(y.dtype()) / static_cast<std::int64_t>(sizeof(Word));
+  const RowGrid grid = row_grid(y.rows(), words);
+  launch(stream, grid.blocks, grid.threads, 0, gather_kernel<Word>, elements<std::int32_t>(ids),
+         reinterpret_cast<const Word*>(table.data()), row_begin, table.rows(), y.rows(), words,
+         reinterpret_cast<Word*>(y.data()));
+}
+
+void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                       TensorView y) {
+  const auto in_words = [&](std::uintptr_t width) {
+    const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(table.data()) |
+                               reinterpret_cast<std::uintptr_t>(y.data()) |
+                               static_cast<std::uintptr_t>(y.columns() * size_of(y.dtype()));
+    return all % width == 0;
+  };
+  const auto queue = in_words(16)  ? queue_gather<uint4>
+                     : in_words(4) ? queue_gather<std::uint32_t>
+                                   : queue_gather<std::uint16_t>;
+  queue(native(context.stream), ids, table, row_begin, y);
+}
+
+// keys[token] = its row, or table_rows, which comes last, where the row is not in this shard.
+__global__ void number_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t row_begin,
+                                     std::int64_t table_rows, std::int32_t* keys, std::int32_t* numbers) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (token >= tokens) return;
+  const std::int64_t row = ids[token] - row_begin;
+  keys[token] = static_cast<std::int32_t>(row >= 0 && row < table_rows ? row : table_rows);
+  numbers[token] = static_cast<std::int32_t>(token);
+}
+
+// Tokens in the order of their rows, and what to add for them.
+template <typename T>
+struct SortedRows {
+  const std::int32_t* keys;     // the row of each
+  const std::int32_t* numbers;  // of the tokens
+  std::int64_t tokens;
+  const T* dy;
+  std::int64_t hidden;
+};
+
+// Adds N columns of the rows of dy from `place` on, `Rows` at a time while that many have the key: all of them are
+// loaded before the first is added.
+template <int Rows, int N, typename T>
+__device__ void add_groups(const SortedRows<T>& rows, std::int32_t key, std::int64_t column, std::int64_t& place,
+                           Vector<float, N>& sum) {
+  for (; place + Rows <= rows.tokens && rows.keys[place + Rows - 1] == key; place += Rows) {
+    Vector<T, N> terms[Rows];
+#pragma unroll
+    for (int i = 0; i < Rows; ++i) {
+      terms[i] = load_vector<N>(rows.dy + rows.numbers[place + i] * rows.hidden + column);
+    }
+#pragma unroll
+    for (int i = 0; i < Rows; ++i) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += to_float(terms[i][j]);
+    }
+  }
+}
+
+// The first of the places with one key does the work of all of them. An item is N columns. Two blocks to a processor
+// leave enough registers for all terms of a group; left to itself, the compiler would load a few at a time.
+template <typename T, int N>
+__global__ void __launch_bounds__(256, 2)
+    add_rows_kernel(const SortedRows<T> rows, std::int64_t table_rows, float* dtable) {
+  for_row_items(rows.tokens, rows.hidden / N, [=](std::int64_t place, std::int64_t item) {
+    const std::int32_t key = rows.keys[place];
+    if (key == table_rows || (place > 0 && rows.keys[place - 1] == key)) return;
+    const std::int64_t column = item * N;
+    float* to = dtable + key * rows.hidden + column;
+    Vector<float, N> sum = load_vector<N>(to);
+    add_groups<16>(rows, key, column, place, sum);
+    add_groups<4>(rows, key, column, place, sum);
+    add_groups<1>(rows, key, column, place, sum);
+    store_vector(to, sum);
+  });
+}
+
+template <typename T, int N>
+void queue_add_rows(cudaStream_t stream, const SortedRows<T>& rows, std::int64_t table_rows, float* dtable) {
+  const RowGrid grid = row_grid(rows.tokens, rows.hidden / N);
+  launch(stream, grid.blocks, grid.threads, 0, add_rows_kernel<T, N>, rows, table_rows, dtable);
+}
+
+template <typename E>
+void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* numbers, ConstTensorView dy,
+              TensorView dtable) {
+  using T = typename DeviceElement<E>::type;
+  // As many as make 16 bytes of dtable.
+  constexpr int width = Vector<float>::size;
+  const bool vectors = vectorises<float>(dtable.data(), dy.columns()) &&
+                       reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;
+  const auto queue = vectors ? queue_add_rows<T, width> : queue_add_rows<T, 1>;
+  queue(stream, {keys, numbers, dy.rows(), elements<E>(dy), dy.columns()}, dtable.rows(), elements<float>(dtable));
+}
+
+void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
+                        TensorView dtable) {
+  const cudaStream_t stream = native(context.stream);
+  const std::int64_t tokens = dy.rows();
+  const int key_bits = std::bit_width(static_cast<std::uint64_t>(dtable.rows()));
+  require(key_bits < 32, "rows of an embedding are numbered in 32 bits");
+  const std::size_t scratch_bytes = sort_scratch_bytes(tokens, key_bits);
+  const auto workspace = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
+    return context.ledger.allocate_on(context.stream, Bucket::workspace, dtype, rows, columns);
+  };
+  Tensor pairs = workspace(DType::int32, 4, tokens);
+  Tensor scratch = workspace(DType::float64, static_cast<std::int64_t>((scratch_bytes + 7) / 8), 1);
+  std::int32_t* keys = elements<std::int32_t>(pairs.view());
+  std::int32_t *numbers = keys + tokens, *sorted_keys = numbers + tokens, *sorted = sorted_keys + tokens;
+  constexpr std::int64_t block_threads = 256;
+  launch(stream, static_cast<unsigned>((tokens + block_threads - 1) / block_threads), block_threads, 0,
+         number_tokens_kernel, elements<std::int32_t>(ids), tokens, row_begin, dtable.rows(), keys, numbers);
+  sort_pairs(stream, keys, sorted_keys, numbers, sorted, tokens, key_bits, scratch.view().data(), scratch_bytes);
+  if (dy.dtype() == DType::bfloat16) {
+    add_rows<bfloat16>(stream, sorted_keys, sorted, dy, dtable);
+  } else {
+    add_rows<float>(stream, sorted_keys, sorted, dy, dtable);
+  }
+}
+
+}  // namespace
+
+const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backward};
+
+}  // namespace weft::cuda

@@ -1,0 +1,251 @@
+// Auxiliary losses of the router. Every sum is taken in an order that depends on sizes alone: partial sums go to
+// workspace, and a second kernel adds them.
+//
+// Bytes a token: statistics 4 E + 4 K read (scores twice when they are sigmoids, the second time from a cache) and
+// 8 E / 64 of partial sums written and read; auxiliary_loss_backward 4 E read and written (4 E more read for sigmoids);
+// z_loss 8 E read, 4 E written.
+#include "layers/kernels/cuda/exponential.cuh"
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int threads_of_block = 256;
+constexpr int warps_of_block = threads_of_block / warp_size;
+constexpr float smallest_sum = 1e-20f;  // as the CPU's
+
+unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
+  return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
+}
+__device__ int lane_of_warp() {
+  return static_cast<int>(threadIdx.x) % warp_size;
+}
+__device__ int warp_of_block() {
+  return static_cast<int>(threadIdx.x) / warp_size;
+}
+
+// 1 / the sum of a row, by a warp; scores that all underflow divide by `smallest_sum`.
+__device__ float inverse_sum(const float* scores, int experts) {
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int expert = lane_of_warp(); expert < experts; expert += warp_size) sum += scores[expert];
+  return 1.0f / (sum_of_warp(sum) + smallest_sum);
+}
+
+// Statistics of `tokens_of_chunk` consecutive tokens of one sequence.
+constexpr int tokens_of_chunk = 64;
+// Experts that a block has counters for; beyond, blocks differ in y.
+constexpr int experts_of_block = 2048;
+
+// Block (c, y) writes the sums of chunk c for experts [y, y + 1) * experts_of_block. Chunk c is chunk c % chunks of
+// sequence c / chunks; tokens outside of the slice count nothing.
+__global__ void chunk_statistics_kernel(const float* scores, const std::int32_t* indices, std::int64_t tokens,
+                                        int experts, int choices, bool normalise, TokenSlice slice, int chunks,
+                                        std::int32_t* chunk_counts, float* chunk_sums) {
+  __shared__ int counters[experts_of_block];
+  __shared__ float inverses[tokens_of_chunk];
+  const int first_expert = static_cast<int>(blockIdx.y) * experts_of_block;
+  const int end_expert = min(experts, first_expert + experts_of_block);
+  const std::int64_t sequence = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
+  std::int64_t begin = sequence * slice.sequence_tokens + chunk * tokens_of_chunk;
+  std::int64_t end = min(begin + tokens_of_chunk, (sequence + 1) * slice.sequence_tokens);
+  begin = max(begin - slice.first_token, std::int64_t{0});
+  end = min(end - slice.first_token, tokens);
+  const int count = static_cast<int>(max(end - begin, std::int64_t{0}));
+  scores += begin * experts;
+  indices += begin * choices;
+
+  for (int expert = first_expert + static_cast<int>(threadIdx.x); expert < end_expert; expert += threads_of_block) {
+    counters[expert - first_expert] = 0;
+  }
+  if (normalise) {
+    for (int token = warp_of_block(); token < count; token += warps_of_block) {
+      const float inverse = inverse_sum(scores + static_cast<std::int64_t>(token) * experts, experts);
+      if (lane_of_warp() == 0) inverses[token] = inverse;
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count * choices; i += threads_of_block) {
+    const int expert = indices[i];
+    if (expert >= first_expert && expert < end_expert) atomicAdd(&counters[expert - first_expert], 1);
+  }
+  __syncthreads();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * experts;
+  for (int expert = first_expert + static_cast<int>(threadIdx.x); expert < end_expert; expert += threads_of_block) {
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int token = 0; token < count; ++token) {
+      const float score = scores[static_cast<std::int64_t>(token) * experts + expert];
+      sum += normalise ? score * inverses[token] : score;
+    }
+    chunk_sums[row + expert] = sum;
+    chunk_counts[row + expert] = counters[expert - first_expert];
+  }
+}
+
+// A block adds the chunks of 32 experts of one sequence: warp w those with c % warps_of_block == w, then warp by warp.
+__global__ void add_chunks_kernel(const std::int32_t* chunk_counts, const float* chunk_sums, int experts, int chunks,
+                                  int blocks_of_sequence, float* counts, float* score_sums) {
+  __shared__ float sums[warps_of_block][warp_size];
+  __shared__ std::int32_t totals[warps_of_block][warp_size];
+  const std::int64_t sequence = blockIdx.x / blocks_of_sequence;
+  const int expert = static_cast<int>(blockIdx.x % blocks_of_sequence) * warp_size + lane_of_warp();
+  float sum = 0.0f;
+  std::int32_t total = 0;
+  if (expert < experts) {
+#pragma unroll 4
+    for (int chunk = warp_of_block(); chunk < chunks; chunk += warps_of_block) {
+      const std::int64_t at = (sequence * chunks + chunk) * experts + expert;
+      sum += chunk_sums[at];
+      total += chunk_counts[at];
+    }
+  }
+  sums[warp_of_block()][lane_of_warp()] = sum;
+  totals[warp_of_block()][lane_of_warp()] = total;
+  __syncthreads();
+  if (warp_of_block() != 0 || expert >= experts) return;
+  for (int warp = 1; warp < warps_of_block; ++warp) {
+    sum += sums[warp][lane_of_warp()];
+    total += totals[warp][lane_of_warp()];
+  }
+  score_sums[sequence * experts + expert] = sum;
+  counts[sequence * experts + expert] = static_cast<float>(total);
+}
+
+// One block. *loss += factor * sum of a * b.
+__global__ void add_products_kernel(const float* a, const float* b, std::int64_t size, double factor, double* loss) {
+  double sum = 0.0;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x; i < size; i += blockDim.x) {
+    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  }
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *loss += factor * sum;
+}
+
+// One block. *loss += factor * sum of values.
+__global__ void add_values_kernel(const double* values, int size, double factor, double* loss) {
+  double sum = 0.0;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) sum += values[i];
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) *loss += factor * sum;
+}
+
+// A warp works on a token. The formula is beside the CPU's add_score_gradient.
+__global__ void auxiliary_backward_kernel(const float* scores, const float* counts, std::int64_t tokens, int experts,
+                                          bool normalise, TokenSlice slice, float factor, float* dscores) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block();
+  if (token >= tokens) return;
+  scores += token * experts;
+  dscores += token * experts;
+  counts += (slice.first_token + token) / slice.sequence_tokens * experts;
+  float inverse = 1.0f, mean = 0.0f;
+  if (normalise) {
+    float sum = 0.0f, product = 0.0f;
+#pragma unroll 4
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size) {
+      sum += scores[expert];
+      product += counts[expert] * scores[expert];
+    }
+    inverse = 1.0f / (sum_of_warp(sum) + smallest_sum);
+    mean = inverse * sum_of_warp(product);
+  }
+#pragma unroll 4
+  for (int expert = lane_of_warp(); expert < experts; expert += warp_size) {
+    dscores[expert] += factor * inverse * (counts[expert] - mean);
+  }
+}
+
+// Warps take tokens in turn, each as many as its place in the grid gives it. Writes a sum of squared log-sum-exps for
+// each block.
+__global__ void z_loss_kernel(const float* all_logits, std::int64_t tokens, int experts, float factor,
+                              float* all_dlogits, double* block_sums) {
+  double sum_of_squares = 0.0;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warps_of_block;
+  for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block(); token < tokens;
+       token += step) {
+    const float* logits = all_logits + token * experts;
+    float* dlogits = all_dlogits + token * experts;
+    float largest = __int_as_float(0xff800000);
+#pragma unroll 4
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size) largest = fmaxf(largest, logits[expert]);
+    largest = reduce_warp(largest, [](float a, float b) { return fmaxf(a, b); });
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size)
+      sum += exponential(logits[expert] - largest);
+    sum = sum_of_warp(sum);
+    const double log_sum_exp = static_cast<double>(largest) + log(static_cast<double>(sum));
+    sum_of_squares += log_sum_exp * log_sum_exp;
+    const float scale = 2.0f * factor * static_cast<float>(log_sum_exp) / sum;
+#pragma unroll 4
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size) {
+      dlogits[expert] += scale * exponential(logits[expert] - largest);
+    }
+  }
+  sum_of_squares = sum_of_block(lane_of_warp() == 0 ? sum_of_squares : 0.0);
+  if (threadIdx.x == 0) block_sums[blockIdx.x] = sum_of_squares;
+}
+
+void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+                       TokenSlice slice, TensorView counts, TensorView score_sums) {
+  if (counts.empty()) return;
+  const std::int64_t sequences = counts.rows(), experts = counts.columns();
+  const auto chunks = static_cast<int>((slice.sequence_tokens + tokens_of_chunk - 1) / tokens_of_chunk);
+  const auto allocate = [&](DType dtype) {
+    return context.ledger.allocate_on(context.stream, Bucket::workspace, dtype, sequences * chunks, experts);
+  };
+  Tensor chunk_counts = allocate(DType::int32), chunk_sums = allocate(DType::float32);
+  const cudaStream_t stream = native(context.stream);
+  launch(stream, dim3(static_cast<unsigned>(sequences * chunks), blocks_for(experts, experts_of_block)),
+         dim3(threads_of_block), 0, chunk_statistics_kernel, elements<float>(scores), elements<std::int32_t>(indices),
+         scores.rows(), static_cast<int>(experts), static_cast<int>(indices.columns()), scoring == Scoring::sigmoid,
+         slice, chunks, elements<std::int32_t>(chunk_counts.view()), elements<float>(chunk_sums.view()));
+  const unsigned blocks_of_sequence = blocks_for(experts, warp_size);
+  launch(stream, dim3(static_cast<unsigned>(sequences) * blocks_of_sequence), dim3(threads_of_block), 0,
+         add_chunks_kernel, elements<std::int32_t>(chunk_counts.view()), elements<float>(chunk_sums.view()),
+         static_cast<int>(experts), chunks, static_cast<int>(blocks_of_sequence), elements<float>(counts),
+         elements<float>(score_sums));
+}
+
+void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                    std::int64_t sequence_length, double factor, TensorView loss) {
+  const auto length = static_cast<double>(sequence_length);
+  const double scale =
+      factor * static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length);
+  launch(native(context.stream), dim3(1), dim3(1024), 0, add_products_kernel, elements<float>(counts),
+         elements<float>(score_sums), counts.size(), scale, elements<double>(loss));
+}
+
+void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+                             TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
+  const std::int64_t tokens = scores.rows(), experts = scores.columns();
+  const auto length = static_cast<double>(slice.sequence_length);
+  const double scale = static_cast<double>(experts) / (static_cast<double>(choices) * length * length);
+  launch(native(context.stream), dim3(blocks_for(tokens, warps_of_block)), dim3(threads_of_block), 0,
+         auxiliary_backward_kernel, elements<float>(scores), elements<float>(counts), tokens, static_cast<int>(experts),
+         scoring == Scoring::sigmoid, slice, static_cast<float>(static_cast<double>(factor) * scale),
+         elements<float>(dscores));
+}
+
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss) {
+  constexpr unsigned most_blocks = 1024;  // enough for every multiprocessor, and few sums to add
+  const unsigned blocks = std::min(most_blocks, blocks_for(logits.rows(), warps_of_block));
+  Tensor block_sums = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, blocks, 1);
+  const cudaStream_t stream = native(context.stream);
+  launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), logits.rows(),
+         static_cast<int>(logits.columns()), static_cast<float>(factor), elements<float>(dlogits),
+         elements<double>(block_sums.view()));
+  launch(stream, dim3(1), dim3(1024), 0, add_values_kernel, elements<double>(block_sums.view()),
+         static_cast<int>(blocks), factor, elements<double>(loss));
+}
+
+}  // namespace
+
+const LoadBalanceKernels load_balance_kernels = {expert_statistics, auxiliary_loss, auxiliary_loss_backward, z_loss};
+
+}  // namespace weft::cuda

@@ -1,0 +1,376 @@
+// Sort of choices by expert, and moves of rows. Everything but the sort is bound by memory; rows move in units of 16
+// bytes where addresses allow it.
+//
+// Bytes, R = bytes of a row, n = T K choices: permute_rows T R read, n R written. unpermute_rows n R + T R read, T R
+// written. unpermute_rows_backward n R (only for dweights) + T R read (K times, all but once from a cache), n R
+// written. move_blocks the blocks read and written once. sort_by_expert about 28 n and what the sort moves, 16 n for
+// each 8 bits of the number of experts.
+#include <bit>
+
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/sort.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int threads_of_block = 256;
+constexpr int warps_of_block = threads_of_block / warp_size;
+// Units a lane moves at a time: its loads are under way together.
+constexpr int units_of_lane = 4;
+
+unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
+  return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
+}
+__device__ std::int64_t thread_of_grid() {
+  return static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x;
+}
+__device__ std::int64_t warp_of_grid() {
+  return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;
+}
+__device__ int lane_of_warp() {
+  return static_cast<int>(threadIdx.x) % warp_size;
+}
+
+__global__ void number_choices(std::int32_t* numbers, std::int64_t count) {
+  const std::int64_t i = thread_of_grid();
+  if (i < count) numbers[i] = static_cast<std::int32_t>(i);
+}
+
+__global__ void scatter_slots(const std::int32_t* sorted_choices, std::int64_t count, std::int32_t* slots) {
+  const std::int64_t i = thread_of_grid();
+  if (i < count) slots[sorted_choices[i]] = static_cast<std::int32_t>(i);
+}
+
+// Where the first key that is not below `key` stands.
+__device__ std::int64_t lower_bound(const std::int32_t* keys, std::int64_t count, std::int64_t key) {
+  std::int64_t begin = 0;
+  while (count > 0) {
+    const std::int64_t half = count / 2;
+    if (keys[begin + half] < key) {
+      begin += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return begin;
+}
+
+// From sorted keys, so that no counter is shared.
+__global__ void count_sorted(const std::int32_t* sorted_experts, std::int64_t count, std::int64_t experts,
+                             std::int32_t* counts) {
+  const std::int64_t expert = thread_of_grid();
+  if (expert >= experts) return;
+  counts[expert] = static_cast<std::int32_t>(lower_bound(sorted_experts, count, expert + 1) -
+                                             lower_bound(sorted_experts, count, expert));
+}
+
+__global__ void add_counts_kernel(const std::int32_t* counts, std::int64_t size, double* totals) {
+  const std::int64_t i = thread_of_grid();
+  if (i < size) totals[i] += counts[i];
+}
+
+// Calls body with a value of the widest type in which rows of `row_bytes` can be moved between these places.
+template <typename Body>
+void with_unit(std::int64_t row_bytes, const void* from, const void* to, Body body) {
+  const std::uintptr_t alignment = static_cast<std::uintptr_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) |
+                                   reinterpret_cast<std::uintptr_t>(to);
+  if (alignment % 16 == 0) {
+    body(uint4());
+  } else if (alignment % 4 == 0) {
+    body(std::uint32_t());
+  } else {
+    body(std::uint16_t());
+  }
+}
+
+// Grid: tokens in x, parts of a row in y. A warp reads its part of a row once and writes it to every choice.
+template <typename Unit>
+__global__ void permute_kernel(const Unit* x, const std::int32_t* slots, std::int64_t tokens, int choices,
+                               std::int64_t units, Unit* permuted) {
+  const std::int64_t token = warp_of_grid();
+  if (token >= tokens) return;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * (warp_size * units_of_lane) + lane_of_warp();
+  Unit part[units_of_lane];
+#pragma unroll
+  for (int i = 0; i < units_of_lane; ++i) {
+    if (first + i * warp_size < units) part[i] = x[token * units + first + i * warp_size];
+  }
+  for (int k = 0; k < choices; ++k) {
+    Unit* row = permuted + slots[token * choices + k] * units;
+#pragma unroll
+    for (int i = 0; i < units_of_lane; ++i) {
+      if (first + i * warp_size < units) row[first + i * warp_size] = part[i];
+    }
+  }
+}
+
+// `width` elements from `from` on, as float32 and back; 16 bytes at once or one element.
+template <typename T, int width>
+struct Run {
+  T elements[width];
+
+  __device__ static Run load(const T* from) {
+    Run run;
+    if constexpr (width == 1) {
+      run.elements[0] = *from;
+    } else {
+      const Vector<T> vector = load_vector(from);
+#pragma unroll
+      for (int i = 0; i < width; ++i) run.elements[i] = vector[i];
+    }
+    return run;
+  }
+  __device__ void store(T* to) const {
+    if constexpr (width == 1) {
+      *to = elements[0];
+    } else {
+      Vector<T> vector;
+#pragma unroll
+      for (int i = 0; i < width; ++i) vector[i] = elements[i];
+      store_vector(to, vector);
+    }
+  }
+};
+
+// Grid as for permute_kernel; a thread owns its elements of y, so the sum over choices is in order.
+template <typename T, int width>
+__global__ void unpermute_kernel(const T* permuted, const std::int32_t* slots, const float* weights,
+                                 std::int64_t tokens, int choices, std::int64_t hidden, T* y) {
+  const std::int64_t token = warp_of_grid();
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.y) * warp_size + lane_of_warp()) * width;
+  if (token >= tokens || first >= hidden) return;
+  float sum[width] = {};
+#pragma unroll 4
+  for (int k = 0; k < choices; ++k) {
+    const std::int64_t choice = token * choices + k;
+    const float weight = weights != nullptr ? weights[choice] : 1.0f;
+    const auto row = Run<T, width>::load(permuted + slots[choice] * hidden + first);
+#pragma unroll
+    for (int i = 0; i < width; ++i) sum[i] = fmaf(weight, to_float(row.elements[i]), sum[i]);
+  }
+  auto out = Run<T, width>::load(y + token * hidden + first);
+#pragma unroll
+  for (int i = 0; i < width; ++i) out.elements[i] = from_float<T>(to_float(out.elements[i]) + sum[i]);
+  out.store(y + token * hidden + first);
+}
+
+// A warp works on a choice; the warps of one token read its dy at about the same time. `permuted` may be `dpermuted`.
+template <typename T, int width>
+__global__ void unpermute_backward_kernel(const T* dy, const T* permuted, const std::int32_t* slots,
+                                          const float* weights, std::int64_t choice_count, int choices,
+                                          std::int64_t hidden, T* dpermuted, float* dweights) {
+  const std::int64_t choice = warp_of_grid();
+  if (choice >= choice_count) return;
+  dy += choice / choices * hidden;
+  const std::int64_t place = slots[choice] * hidden;
+  const float weight = weights != nullptr ? weights[choice] : 1.0f;
+  float product = 0.0f;
+#pragma unroll 2
+  for (std::int64_t at = lane_of_warp() * width; at < hidden; at += warp_size * width) {
+    const auto gradient = Run<T, width>::load(dy + at);
+    if (dweights != nullptr) {
+      const auto row = Run<T, width>::load(permuted + place + at);
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        product = fmaf(to_float(gradient.elements[i]), to_float(row.elements[i]), product);
+      }
+    }
+    Run<T, width> out;
+#pragma unroll
+    for (int i = 0; i < width; ++i) out.elements[i] = from_float<T>(weight * to_float(gradient.elements[i]));
+    out.store(dpermuted + place + at);
+  }
+  if (dweights == nullptr) return;
+  product = sum_of_warp(product);
+  if (lane_of_warp() == 0) dweights[choice] = product;
+}
+
+// Blocks of one launch of move_kernel, in units. Passed by value: the host's spans may be gone when it runs.
+template <int capacity>
+struct BlockList {
+  std::int64_t from[capacity], to[capacity], units[capacity];
+  std::int32_t first_part[capacity];  // of the grid
+  int count;
+};
+constexpr int units_of_part = threads_of_block * units_of_lane;
+
+// A block of threads copies one part of a block of rows.
+template <typename Unit, int capacity>
+__global__ void move_kernel(const Unit* source, Unit* destination, const BlockList<capacity> blocks) {
+  const auto part = static_cast<std::int32_t>(blockIdx.x);
+  int block = 0, end = blocks.count;  // the last block that begins at this part or before is in [block, end)
+  while (end - block > 1) {
+    const int middle = (block + end) / 2;
+    if (blocks.first_part[middle] <= part) {
+      block = middle;
+    } else {
+      end = middle;
+    }
+  }
+  const std::int64_t first = static_cast<std::int64_t>(part - blocks.first_part[block]) * units_of_part + threadIdx.x;
+  const std::int64_t units = blocks.units[block];
+  source += blocks.from[block];
+  destination += blocks.to[block];
+  Unit moved[units_of_lane];
+#pragma unroll
+  for (int i = 0; i < units_of_lane; ++i) {
+    if (first + i * threads_of_block < units) moved[i] = source[first + i * threads_of_block];
+  }
+#pragma unroll
+  for (int i = 0; i < units_of_lane; ++i) {
+    if (first + i * threads_of_block < units) destination[first + i * threads_of_block] = moved[i];
+  }
+}
+
+template <typename Unit, int capacity>
+void move_in_launches(cudaStream_t stream, const Unit* source, std::span<const std::int64_t> from,
+                      std::span<const std::int64_t> to, std::span<const std::int64_t> counts, std::int64_t row_units,
+                      Unit* destination) {
+  constexpr std::int64_t largest_grid = 0x7fffffff;
+  BlockList<capacity> blocks;
+  blocks.count = 0;
+  std::int64_t parts = 0;
+  const auto flush = [&] {
+    launch(stream, dim3(static_cast<unsigned>(parts)), dim3(threads_of_block), 0, move_kernel<Unit, capacity>, source,
+           destination, blocks);
+    blocks.count = 0;
+    parts = 0;
+  };
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    const std::int64_t units = counts[i] * row_units, more = (units + units_of_part - 1) / units_of_part;
+    if (blocks.count == capacity || parts + more > largest_grid) flush();
+    blocks.from[blocks.count] = from[i] * row_units;
+    blocks.to[blocks.count] = to[i] * row_units;
+    blocks.units[blocks.count] = units;
+    blocks.first_part[blocks.count] = static_cast<std::int32_t>(parts);
+    ++blocks.count;
+    parts += more;
+  }
+  flush();
+}
+
+const float* pointer_or_null(ConstTensorView tensor) {
+  return tensor.empty() ? nullptr : elements<float>(tensor);
+}
+
+// Calls body<T, width> for the element type and for 16 bytes at once where rows allow it.
+template <typename Body>
+void with_runs(DType dtype, bool vectors, Body body) {
+  if (dtype == DType::bfloat16) {
+    if (vectors) {
+      body.template operator()<bfloat16, Vector<__nv_bfloat16>::size>();
+    } else {
+      body.template operator()<bfloat16, 1>();
+    }
+  } else if (vectors) {
+    body.template operator()<float, Vector<float>::size>();
+  } else {
+    body.template operator()<float, 1>();
+  }
+}
+
+bool rows_vectorise(ConstTensorView rows) {
+  return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
+}
+
+}  // namespace
+
+// Experts outside of `counts` are not looked for: what they are is decided by their low bits.
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+  const cudaStream_t stream = native(context.stream);
+  const std::int64_t count = indices.size(), experts = counts.size();
+  const auto allocate = [&](std::int64_t rows, std::int64_t columns) {
+    return context.ledger.allocate_on(context.stream, Bucket::workspace, DType::int32, rows, columns);
+  };
+  Tensor sorted_experts = allocate(count, 1);
+  if (count > 0) {
+    const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(experts - 1))));
+    const auto scratch_bytes = static_cast<std::int64_t>(sort_scratch_bytes(count, bits));
+    Tensor numbers = allocate(count, 1), sorted_choices = allocate(count, 1);
+    Tensor scratch = allocate((scratch_bytes + 3) / 4, 1);
+    const dim3 blocks(blocks_for(count, threads_of_block)), threads(threads_of_block);
+    launch(stream, blocks, threads, 0, number_choices, elements<std::int32_t>(numbers.view()), count);
+    sort_pairs(stream, elements<std::int32_t>(indices), elements<std::int32_t>(sorted_experts.view()),
+               elements<std::int32_t>(numbers.view()), elements<std::int32_t>(sorted_choices.view()), count, bits,
+               scratch.view().data(), static_cast<std::size_t>(scratch_bytes));
+    launch(stream, blocks, threads, 0, scatter_slots, elements<std::int32_t>(sorted_choices.view()), count,
+           elements<std::int32_t>(slots));
+  }
+  launch(stream, dim3(blocks_for(experts, threads_of_block)), dim3(threads_of_block), 0, count_sorted,
+         elements<std::int32_t>(sorted_experts.view()), count, experts, elements<std::int32_t>(counts));
+}
+
+void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
+  launch(native(context.stream), dim3(blocks_for(counts.size(), threads_of_block)), dim3(threads_of_block), 0,
+         add_counts_kernel, elements<std::int32_t>(counts), counts.size(), elements<double>(totals));
+}
+
+void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
+  const std::int64_t row_bytes = x.columns() * size_of(x.dtype());
+  with_unit(row_bytes, x.data(), permuted.data(), [&](auto unit) {
+    using Unit = decltype(unit);
+    const std::int64_t units = row_bytes / static_cast<std::int64_t>(sizeof(Unit));
+    launch(native(context.stream),
+           dim3(blocks_for(x.rows(), warps_of_block), blocks_for(units, warp_size * units_of_lane)),
+           dim3(threads_of_block), 0, permute_kernel<Unit>, reinterpret_cast<const Unit*>(x.data()),
+           elements<std::int32_t>(slots), x.rows(), static_cast<int>(slots.columns()), units,
+           reinterpret_cast<Unit*>(permuted.data()));
+  });
+}
+
+void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
+                    TensorView y) {
+  const std::int64_t hidden = y.columns();
+  with_runs(y.dtype(), rows_vectorise(permuted) && rows_vectorise(y), [&]<typename T, int width>() {
+    launch(native(context.stream), dim3(blocks_for(y.rows(), warps_of_block), blocks_for(hidden, warp_size * width)),
+           dim3(threads_of_block), 0, unpermute_kernel<typename DeviceElement<T>::type, width>, elements<T>(permuted),
+           elements<std::int32_t>(slots), pointer_or_null(weights), y.rows(), static_cast<int>(slots.columns()), hidden,
+           elements<T>(y));
+  });
+}
+
+void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
+                             TensorView dweights) {
+  const bool vectors = rows_vectorise(dy) && rows_vectorise(permuted) && rows_vectorise(dpermuted);
+  with_runs(dy.dtype(), vectors, [&]<typename T, int width>() {
+    launch(native(context.stream), dim3(blocks_for(slots.size(), warps_of_block)), dim3(threads_of_block), 0,
+           unpermute_backward_kernel<typename DeviceElement<T>::type, width>, elements<T>(dy), elements<T>(permuted),
+           elements<std::int32_t>(slots), pointer_or_null(weights), slots.size(), static_cast<int>(slots.columns()),
+           dy.columns(), elements<T>(dpermuted), dweights.empty() ? nullptr : elements<float>(dweights));
+  });
+}
+
+void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
+                 std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
+  for (std::size_t block = 0; block < counts.size(); ++block) {
+    const std::int64_t count = counts[block];
+    require(count >= 0 && from[block] >= 0 && from[block] + count <= source.rows() && to[block] >= 0 &&
+                to[block] + count <= destination.rows(),
+            "a block lies inside its tensors");
+  }
+  const std::int64_t row_bytes = source.columns() * size_of(source.dtype());
+  if (row_bytes == 0) return;
+  with_unit(row_bytes, source.data(), destination.data(), [&](auto unit) {
+    using Unit = decltype(unit);
+    const auto run = [&](auto move) {
+      move(native(context.stream), reinterpret_cast<const Unit*>(source.data()), from, to, counts,
+           row_bytes / static_cast<std::int64_t>(sizeof(Unit)), reinterpret_cast<Unit*>(destination.data()));
+    };
+    // A launch carries its list, so short ones have a short one. Kernels take up to 32 KiB of parameters.
+    constexpr int few = 64, many = 1024;
+    if (counts.size() <= few) {
+      run(move_in_launches<Unit, few>);
+    } else {
+      run(move_in_launches<Unit, many>);
+    }
+  });
+}
+
+}  // namespace weft::cuda

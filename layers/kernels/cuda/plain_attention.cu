@@ -1,0 +1,437 @@
+// Causal grouped-query attention in float32 arithmetic, for shapes and dtypes that the library does not take. Softmax
+// is taken while tiles of keys arrive, and the backward recomputes probabilities from the log-sum-exp (Dao et al. 2022,
+// FlashAttention), one kernel for dq and one for dk and dv, so that every result has one owner and no order is left to
+// chance.
+//
+// Work, n queries that see m keys on average, D = head_dim, a head: 4 n m D operations forward, 14 n m D backward (5
+// products, two of them twice). Bytes: keys and values are read once for each tile of 64 queries (32 for heads beyond
+// 128), queries and dout once for each tile of keys, nearly all of it from the second cache; it is bound by arithmetic.
+#include "layers/kernels/cuda/attention_tiles.cuh"
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+
+namespace weft::cuda {
+namespace {
+
+// What all kernels know of a call. Query row r of a sequence stands at positions[r], or at r where the runs cover the
+// sequence and `positions` is null.
+struct AttentionShape {
+  int query_heads, key_value_heads, head_dim;
+  int length;   // rows of keys a sequence
+  int queries;  // rows of queries a sequence
+  int sequences;
+  float scale;
+  const std::int32_t* positions;
+
+  __device__ int position(int row) const { return positions == nullptr ? row : positions[row]; }
+  // The first row whose query sees `key`; `queries` if none does.
+  __device__ int first_row_at(int key) const {
+    if (positions == nullptr) return min(key, queries);
+    int begin = 0, end = queries;
+    while (begin < end) {
+      const int middle = (begin + end) / 2;
+      if (positions[middle] < key) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
+  }
+};
+
+// The tile of queries or keys that a block works on. Heads that share keys stand next to each other, so that they find
+// them in a cache.
+struct Place {
+  int head, sequence, first_row;
+};
+__device__ Place place_of_block(int heads, int sequences, int edge) {
+  const int head = static_cast<int>(blockIdx.x % heads), rest = static_cast<int>(blockIdx.x / heads);
+  return {head, rest % sequences, rest / sequences * edge};
+}
+// Late queries see many keys, so blocks of them start first.
+__device__ Place place_of_block_backwards(int heads, int sequences, int edge) {
+  Place place = place_of_block(heads, sequences, edge);
+  place.first_row = static_cast<int>(gridDim.x / (heads * sequences) - 1) * edge - place.first_row;
+  return place;
+}
+
+// Runs of one launch of number_rows.
+constexpr int runs_of_launch = 64;
+struct RunList {
+  std::int32_t begin[runs_of_launch], first_row[runs_of_launch];
+  int count;
+};
+__global__ void number_rows(const RunList runs, int first_row, int end_row, std::int32_t* positions) {
+  const int row = first_row + static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= end_row) return;
+  int run = 0;
+  while (run + 1 < runs.count && runs.first_row[run + 1] <= row) ++run;
+  positions[row] = runs.begin[run] + row - runs.first_row[run];
+}
+
+// What a kernel of so many tiles and one block of scores takes.
+template <typename Tiles>
+constexpr std::size_t shared_bytes(int tiles) {
+  return (tiles * Tiles::tile_floats + Tiles::score_floats) * sizeof(float);
+}
+// How many blocks a multiprocessor is to hold: two where the shared memory of an H100 allows it, which then bounds the
+// registers of a thread; more would spill.
+template <typename Tiles>
+constexpr int resident_blocks(int tiles) {
+  return 2 * shared_bytes<Tiles>(tiles) <= std::size_t{224} << 10 ? 2 : 1;
+}
+constexpr int forward_tiles = 2, query_gradient_tiles = 3, key_value_gradient_tiles = 4;
+
+template <typename Tiles, typename T>
+__global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forward_tiles))
+    forward_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<T> out,
+                   float* log_sum_exp) {
+  constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
+  const Place place = place_of_block_backwards(shape.query_heads, shape.sequences, edge);
+  const int rows = min(edge, shape.queries - place.first_row);
+  const std::int64_t first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + place.first_row;
+  const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length;
+  const int key_head = place.head / (shape.query_heads / shape.key_value_heads);
+  const HeadRows<const T> keys = k.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
+  const HeadRows<const T> values = v.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
+  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+
+  float* const q_tile = dynamic_shared<float>();
+  float* const kv_tile = q_tile + Tiles::tile_floats;
+  float* const scores = kv_tile + Tiles::tile_floats;
+  load_tile<Tiles>(q.from(first_row, head_column), rows, q_tile);
+
+  // Rows beyond the last repeat its position and are not stored.
+  int position[count];
+  float maximum[count], sum[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    position[i] = shape.position(place.first_row + min(thread_y() + i * threads_of_edge, rows - 1));
+    maximum[i] = __int_as_float(0xff800000);
+    sum[i] = 0.0f;
+  }
+  HeadPart<Tiles> result;
+  const int end_key = shape.position(place.first_row + rows - 1) + 1;
+  for (int key = 0; key < end_key; key += edge) {
+    const int keys_here = min(edge, end_key - key);
+    __syncthreads();
+    load_tile<Tiles>(keys.from(key, 0), keys_here, kv_tile);
+    __syncthreads();
+    ScorePart<Tiles> score = row_products<Tiles>(q_tile, kv_tile, shape.head_dim);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      float largest = maximum[i];
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        const bool visible = key + thread_x() + j * threads_of_edge <= position[i];
+        if (!visible) score.at[i][j] = __int_as_float(0xff800000);
+        largest = fmaxf(largest, score.at[i][j]);
+      }
+      largest = reduce_row(largest, [](float a, float b) { return fmaxf(a, b); });
+      const float factor = __expf(shape.scale * (maximum[i] - largest)), shift = shape.scale * largest;
+      maximum[i] = largest;
+      sum[i] *= factor;
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        score.at[i][j] = __expf(shape.scale * score.at[i][j] - shift);
+        sum[i] += score.at[i][j];
+      }
+#pragma unroll
+      for (int quad = 0; quad < Tiles::quads_of_thread; ++quad) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) result.at[i][quad][j] *= factor;
+      }
+    }
+    store_scores(score, scores);
+    __syncthreads();
+    load_tile<Tiles>(values.from(key, 0), keys_here, kv_tile);
+    __syncthreads();
+    add_product(scores, kv_tile, result);
+  }
+
+  float inverse[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const float total = reduce_row(sum[i], AddTo());
+    inverse[i] = 1.0f / total;
+    const int row = thread_y() + i * threads_of_edge;
+    if (row < rows && thread_x() == 0) {
+      log_sum_exp[(first_row + row) * shape.query_heads + place.head] = shape.scale * maximum[i] + logf(total);
+    }
+  }
+  store_head(result, inverse, rows, out.from(first_row, head_column));
+}
+
+// products[i] = sum of dout * out over head i of all rows and heads. A warp takes a head.
+template <typename T>
+__global__ void row_products_kernel(const T* dout, const T* out, std::int64_t heads, int head_dim, float* products) {
+  const std::int64_t head = (static_cast<std::int64_t>(blockIdx.x) * threads_of_tile + threadIdx.x) / warp_size;
+  if (head >= heads) return;
+  float sum = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x) % warp_size; i < head_dim; i += warp_size) {
+    sum = fmaf(to_float(dout[head * head_dim + i]), to_float(out[head * head_dim + i]), sum);
+  }
+  sum = sum_of_warp(sum);
+  if (threadIdx.x % warp_size == 0) products[head] = sum;
+}
+
+template <typename Tiles, typename T>
+__global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_gradient_tiles))
+    query_gradient_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
+                          HeadRows<const T> dout, const float* log_sum_exp, const float* products, HeadRows<T> dq) {
+  constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
+  const Place place = place_of_block_backwards(shape.query_heads, shape.sequences, edge);
+  const int rows = min(edge, shape.queries - place.first_row);
+  const std::int64_t first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + place.first_row;
+  const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length;
+  const int key_head = place.head / (shape.query_heads / shape.key_value_heads);
+  const HeadRows<const T> keys = k.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
+  const HeadRows<const T> values = v.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
+  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+
+  float* const q_tile = dynamic_shared<float>();
+  float* const dout_tile = q_tile + Tiles::tile_floats;
+  float* const kv_tile = dout_tile + Tiles::tile_floats;
+  float* const scores = kv_tile + Tiles::tile_floats;
+  load_tile<Tiles>(q.from(first_row, head_column), rows, q_tile);
+  load_tile<Tiles>(dout.from(first_row, head_column), rows, dout_tile);
+
+  int position[count];
+  float log_sum[count], product[count], ones[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const int row = min(thread_y() + i * threads_of_edge, rows - 1);
+    const std::int64_t at = (first_row + row) * shape.query_heads + place.head;
+    position[i] = shape.position(place.first_row + row);
+    log_sum[i] = log_sum_exp[at];
+    product[i] = products[at];
+    ones[i] = 1.0f;
+  }
+  HeadPart<Tiles> result;
+  const int end_key = shape.position(place.first_row + rows - 1) + 1;
+  for (int key = 0; key < end_key; key += edge) {
+    const int keys_here = min(edge, end_key - key);
+    __syncthreads();
+    load_tile<Tiles>(values.from(key, 0), keys_here, kv_tile);
+    __syncthreads();
+    ScorePart<Tiles> dscore = row_products<Tiles>(dout_tile, kv_tile, shape.head_dim);
+    __syncthreads();
+    load_tile<Tiles>(keys.from(key, 0), keys_here, kv_tile);
+    __syncthreads();
+    const ScorePart<Tiles> score = row_products<Tiles>(q_tile, kv_tile, shape.head_dim);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        const bool visible = key + thread_x() + j * threads_of_edge <= position[i];
+        const float probability = visible ? __expf(shape.scale * score.at[i][j] - log_sum[i]) : 0.0f;
+        dscore.at[i][j] = visible ? shape.scale * probability * (dscore.at[i][j] - product[i]) : 0.0f;
+      }
+    }
+    store_scores(dscore, scores);
+    __syncthreads();
+    add_product(scores, kv_tile, result);
+  }
+  store_head(result, ones, rows, dq.from(first_row, head_column));
+}
+
+// A block owns a tile of keys and values and goes over the queries of every head that shares them. Scores are
+// transposed: a row for each key.
+template <typename Tiles, typename T>
+__global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_value_gradient_tiles))
+    key_value_gradient_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
+                              HeadRows<const T> dout, const float* log_sum_exp, const float* products, HeadRows<T> dk,
+                              HeadRows<T> dv) {
+  constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
+  const Place place = place_of_block(shape.key_value_heads, shape.sequences, edge);
+  const int keys = min(edge, shape.length - place.first_row);
+  const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length + place.first_row;
+  const std::int64_t first_query = static_cast<std::int64_t>(place.sequence) * shape.queries;
+  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+
+  float* const k_tile = dynamic_shared<float>();
+  float* const v_tile = k_tile + Tiles::tile_floats;
+  float* const q_tile = v_tile + Tiles::tile_floats;
+  float* const dout_tile = q_tile + Tiles::tile_floats;
+  float* const scores = dout_tile + Tiles::tile_floats;
+  load_tile<Tiles>(k.from(first_key, head_column), keys, k_tile);
+  load_tile<Tiles>(v.from(first_key, head_column), keys, v_tile);
+
+  HeadPart<Tiles> dk_part, dv_part;
+  const int group = shape.query_heads / shape.key_value_heads;
+  const int begin_row = shape.first_row_at(place.first_row);
+  for (int head = place.head * group; head < (place.head + 1) * group; ++head) {
+    const std::int64_t query_column = static_cast<std::int64_t>(head) * shape.head_dim;
+    for (int row = begin_row; row < shape.queries; row += edge) {
+      const int rows = min(edge, shape.queries - row);
+      __syncthreads();
+      load_tile<Tiles>(q.from(first_query + row, query_column), rows, q_tile);
+      load_tile<Tiles>(dout.from(first_query + row, query_column), rows, dout_tile);
+      __syncthreads();
+      ScorePart<Tiles> score = row_products<Tiles>(k_tile, q_tile, shape.head_dim);
+      ScorePart<Tiles> dscore = row_products<Tiles>(v_tile, dout_tile, shape.head_dim);
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        const int query = thread_x() + j * threads_of_edge;
+        int position = -1;  // sees nothing
+        float log_sum = 0.0f, product = 0.0f;
+        if (query < rows) {
+          const std::int64_t at = (first_query + row + query) * shape.query_heads + head;
+          position = shape.position(row + query);
+          log_sum = log_sum_exp[at];
+          product = products[at];
+        }
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+          const bool visible = place.first_row + thread_y() + i * threads_of_edge <= position;
+          const float probability = visible ? __expf(shape.scale * score.at[i][j] - log_sum) : 0.0f;
+          score.at[i][j] = probability;
+          dscore.at[i][j] = visible ? shape.scale * probability * (dscore.at[i][j] - product) : 0.0f;
+        }
+      }
+      store_scores(score, scores);
+      __syncthreads();
+      add_product(scores, dout_tile, dv_part);
+      __syncthreads();
+      store_scores(dscore, scores);
+      __syncthreads();
+      add_product(scores, q_tile, dk_part);
+    }
+  }
+  float ones[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) ones[i] = 1.0f;
+  store_head(dk_part, ones, keys, dk.from(first_key, head_column));
+  store_head(dv_part, ones, keys, dv.from(first_key, head_column));
+}
+
+// The positions of query rows, or no tensor where rows and positions are the same.
+Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRuns runs) {
+  const std::int64_t queries = query_rows(runs);
+  if (queries == 0 || queries == heads.sequence_length) return {};
+  Tensor positions = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::int32, queries, 1);
+  std::int64_t row = 0;
+  for (std::size_t next = 0; next < runs.size();) {
+    RunList list;
+    list.count = 0;
+    const std::int64_t first_row = row;
+    for (; next < runs.size() && list.count < runs_of_launch; ++next) {
+      if (runs[next].count == 0) continue;
+      list.begin[list.count] = static_cast<std::int32_t>(runs[next].begin);
+      list.first_row[list.count] = static_cast<std::int32_t>(row);
+      ++list.count;
+      row += runs[next].count;
+    }
+    const std::int64_t blocks = (row - first_row + threads_of_tile - 1) / threads_of_tile;
+    launch(native(context.stream), dim3(static_cast<unsigned>(blocks)), dim3(threads_of_tile), 0, number_rows, list,
+           static_cast<int>(first_row), static_cast<int>(row), elements<std::int32_t>(positions.view()));
+  }
+  return positions;
+}
+
+AttentionShape shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView kv, Tensor& positions) {
+  AttentionShape shape{};
+  shape.query_heads = static_cast<int>(heads.query_heads);
+  shape.key_value_heads = static_cast<int>(heads.key_value_heads);
+  shape.head_dim = static_cast<int>(heads.head_dim);
+  shape.length = static_cast<int>(heads.sequence_length);
+  shape.queries = static_cast<int>(query_rows(runs));
+  shape.sequences = static_cast<int>(kv.rows() / heads.sequence_length);
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
+  shape.positions = positions.allocated() ? elements<std::int32_t>(positions.view()) : nullptr;
+  return shape;
+}
+
+// Blocks of a kernel over tiles of `rows` rows in every sequence and head.
+dim3 blocks_for(std::int64_t rows, std::int64_t edge, std::int64_t heads, std::int64_t sequences) {
+  return dim3(static_cast<unsigned>((rows + edge - 1) / edge * heads * sequences));
+}
+
+// The columns from `column` on, as kernels see them. `Element` is const where the view is.
+template <typename T, typename View>
+auto head_rows(View tensor, std::int64_t column, std::int64_t head_dim) {
+  auto* data = elements<T>(tensor) + column;
+  const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, head_dim);
+  return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(head_dim), vectors};
+}
+// Where the first key head begins; the first value head lies key_value_heads heads further.
+std::int64_t key_column(const HeadShape& heads, ConstTensorView kv) {
+  return kv.columns() - 2 * heads.key_value_heads * heads.head_dim;
+}
+std::int64_t value_column(const HeadShape& heads, ConstTensorView kv) {
+  return kv.columns() - heads.key_value_heads * heads.head_dim;
+}
+
+// Calls body<T, Tiles>.
+template <typename Body>
+void with_tiles(DType dtype, std::int64_t head_dim, Body body) {
+  const auto with_dtype = [&]<typename Tiles>() {
+    if (dtype == DType::bfloat16) {
+      body.template operator()<bfloat16, Tiles>();
+    } else {
+      body.template operator()<float, Tiles>();
+    }
+  };
+  if (head_dim <= 64) {
+    with_dtype.template operator()<TileShape<64>>();
+  } else if (head_dim <= 128) {
+    with_dtype.template operator()<TileShape<128>>();
+  } else {
+    require(head_dim <= 256, "heads of attention on a GPU have at most 256 columns");
+    with_dtype.template operator()<TileShape<256>>();
+  }
+}
+
+void plain_attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
+                             ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
+  if (kv.rows() == 0) return;
+  Tensor positions = number_positions(context, heads, runs);
+  const AttentionShape shape = shape_of(heads, runs, kv, positions);
+  with_tiles(q.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
+    const std::int64_t head_dim = heads.head_dim;
+    launch(native(context.stream), blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences),
+           dim3(threads_of_tile), shared_bytes<Tiles>(forward_tiles),
+           forward_kernel<Tiles, typename DeviceElement<T>::type>, shape, head_rows<T>(q, 0, head_dim),
+           head_rows<T>(kv, key_column(heads, kv), head_dim), head_rows<T>(kv, value_column(heads, kv), head_dim),
+           head_rows<T>(out, 0, head_dim), elements<float>(log_sum_exp));
+  });
+}
+
+void plain_attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                              ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
+                              TensorView dq, TensorView dkv) {
+  if (kv.rows() == 0) return;
+  Tensor positions = number_positions(context, heads, runs);
+  Tensor products = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, log_sum_exp.rows(),
+                                               log_sum_exp.columns());
+  const AttentionShape shape = shape_of(heads, runs, kv, positions);
+  const cudaStream_t stream = native(context.stream);
+  with_tiles(q.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
+    using Element = typename DeviceElement<T>::type;
+    const std::int64_t head_dim = heads.head_dim, warps = threads_of_tile / warp_size;
+    const auto queries = head_rows<T>(q, 0, head_dim), douts = head_rows<T>(dout, 0, head_dim);
+    const auto keys = head_rows<T>(kv, key_column(heads, kv), head_dim);
+    const auto values = head_rows<T>(kv, value_column(heads, kv), head_dim);
+    launch(stream, dim3(static_cast<unsigned>((log_sum_exp.size() + warps - 1) / warps)), dim3(threads_of_tile), 0,
+           row_products_kernel<Element>, elements<T>(dout), elements<T>(out), log_sum_exp.size(), shape.head_dim,
+           elements<float>(products.view()));
+    launch(stream, blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences), dim3(threads_of_tile),
+           shared_bytes<Tiles>(query_gradient_tiles), query_gradient_kernel<Tiles, Element>, shape, queries, keys,
+           values, douts, elements<float>(log_sum_exp), elements<float>(products.view()),
+           head_rows<T>(dq, 0, head_dim));
+    launch(stream, blocks_for(shape.length, Tiles::edge, heads.key_value_heads, shape.sequences), dim3(threads_of_tile),
+           shared_bytes<Tiles>(key_value_gradient_tiles), key_value_gradient_kernel<Tiles, Element>, shape, queries,
+           keys, values, douts, elements<float>(log_sum_exp), elements<float>(products.view()),
+           head_rows<T>(dkv, key_column(heads, dkv), head_dim), head_rows<T>(dkv, value_column(heads, dkv), head_dim));
+  });
+}
+
+}  // namespace
+
+// Whoever chooses it describes it.
+const AttentionKernels plain_attention_kernels = {plain_attention_forward, plain_attention_backward, {}};
+
+}  // namespace weft::cuda

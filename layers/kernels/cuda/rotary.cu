@@ -1,0 +1,491 @@
+// QK-norm and rotary embedding in one pass. With n elements of s bytes in qkv, forward moves 2 n s bytes; backward 2 n
+// s, and with QK-norm s more for each element of q and k. In place, values are not touched at all. Angles (4 bytes an
+// element of a head, shared by all heads of a token) come from the caches.
+//
+// A head is the work of 1 to 32 lanes of a warp. A lane has the same N pairs (i, i + d/2) of one head after the other,
+// so that it reads angles once a token and weights once.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "layers/kernels/cuda/column_sums.h"
+#include "layers/kernels/cuda/kernels.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int block_threads = 128;
+
+// Neighbouring heads with one norm weight: all of q, of k, or of v.
+template <typename T>
+struct HeadGroup {
+  std::int64_t column = 0;    // of the first head's first element in a row of qkv
+  int heads = 0;              // 0: nothing to do
+  bool turned = true;         // values are copied
+  const T* weight = nullptr;  // null: no norm
+};
+
+// What both directions know of the tensors. A block does `chunk_tokens` tokens of one group, which blockIdx.y names.
+template <typename T>
+struct Heads {
+  HeadGroup<T> groups[3];  // q, k, v
+  const float* table;
+  std::int64_t tokens, columns, sequence_length, chunk_tokens;
+  int half, lanes;  // of a head; lanes is a power of two
+  float eps;
+};
+
+// The sum over the `lanes` lanes of a head. The whole warp takes part.
+__device__ float sum_of_lanes(float value, int lanes) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(all_lanes_of_warp, value, distance);
+  }
+  return value;
+}
+
+// N pairs: the first sides, and the second ones half a head further.
+template <int N, typename T>
+struct Pairs {
+  Vector<T, N> first, second;
+
+  static __device__ Pairs load(const T* from, int half) { return {load_vector<N>(from), load_vector<N>(from + half)}; }
+  __device__ void store(T* to, int half) const {
+    store_vector(to, first);
+    store_vector(to + half, second);
+  }
+};
+
+// Floats of N pairs, in vectors of 16 bytes where N allows.
+template <int N>
+struct FloatPairs {
+  float first[N], second[N];
+
+  static __device__ FloatPairs load(const float* from, int half) {
+    constexpr int width = N < 4 ? N : 4;
+    FloatPairs result;
+#pragma unroll
+    for (int i = 0; i < N; i += width) {
+      const Vector<float, width> a = load_vector<width>(from + i), b = load_vector<width>(from + half + i);
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        result.first[i + j] = a[j];
+        result.second[i + j] = b[j];
+      }
+    }
+    return result;
+  }
+};
+
+// The running thread's place: its lane of a head, and its head and token among those that the block does at a time. The
+// block goes on by `head_step` and `token_step`; every thread goes as many steps as the others.
+struct Place {
+  int lane, head, head_step, token, token_step;
+};
+__device__ Place place(int lanes, int heads) {
+  const int slot = static_cast<int>(threadIdx.x) / lanes, slots = block_threads / lanes;
+  const int head_step = heads < slots ? heads : slots;
+  return {static_cast<int>(threadIdx.x) % lanes, slot % head_step, head_step, slot / head_step, slots / head_step};
+}
+
+template <int N, typename T>
+__device__ float square_sum(const Pairs<N, T>& x) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float first = to_float(x.first[i]), second = to_float(x.second[i]);
+    sum += first * first + second * second;
+  }
+  return sum;
+}
+__device__ float inverse_rms(float squares, int half, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(2 * half) + eps);
+}
+
+// Without a norm, `inverse` and `weight` mean nothing.
+template <int N, typename T>
+__device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, const Pairs<N, T>& weight,
+                            const FloatPairs<N>& angles) {
+  Pairs<N, T> y;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    float first = to_float(x.first[i]), second = to_float(x.second[i]);
+    if (normed) {
+      first = first * inverse * to_float(weight.first[i]);
+      second = second * inverse * to_float(weight.second[i]);
+    }
+    y.first[i] = from_float<T>(first * angles.first[i] - second * angles.second[i]);
+    y.second[i] = from_float<T>(second * angles.first[i] + first * angles.second[i]);
+  }
+  return y;
+}
+
+// Reads each element before it writes it, so y may be x. Heads of more than 32 * N pairs take several rounds of lanes.
+template <typename T, int N>
+__global__ void __launch_bounds__(block_threads)
+    forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
+  const HeadGroup<T>& group = heads.groups[blockIdx.y];
+  if (group.heads == 0) return;
+  const Place at = place(heads.lanes, group.heads);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * heads.chunk_tokens;
+  const std::int64_t end = begin + heads.chunk_tokens < heads.tokens ? begin + heads.chunk_tokens : heads.tokens;
+  const int half = heads.half, head_dim = 2 * half, own = at.lane * N, round = heads.lanes * N;
+  const bool used = at.token < at.token_step;
+  const bool normed = group.weight != nullptr;
+  Pairs<N, T> weight = {};
+  if (normed && own < half) weight = Pairs<N, T>::load(group.weight + own, half);
+  for (std::int64_t first_token = begin; first_token < end; first_token += at.token_step) {
+    const std::int64_t token = first_token + at.token;
+    const bool token_used = used && token < end;
+    const float* angle_row = heads.table + (token_used ? token % heads.sequence_length : 0) * head_dim;
+    FloatPairs<N> angles = {};
+    if (group.turned && own < half) angles = FloatPairs<N>::load(angle_row + own, half);
+    for (int first_head = 0; first_head < group.heads; first_head += at.head_step) {
+      const int head = first_head + at.head;
+      const bool active = token_used && head < group.heads;
+      const std::int64_t start = token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim;
+      Pairs<N, T> pairs = {};
+      if (active && own < half) pairs = Pairs<N, T>::load(x + start + own, half);
+      float inverse = 1.0f;
+      if (normed) {
+        float squares = square_sum(pairs);
+        for (int i = own + round; active && i < half; i += round) {
+          squares += square_sum(Pairs<N, T>::load(x + start + i, half));
+        }
+        inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+      }
+      if (!active) continue;
+      if (own < half) {
+        if (group.turned) pairs = turn(pairs, normed, inverse, weight, angles);
+        pairs.store(y + start + own, half);
+      }
+      for (int i = own + round; i < half; i += round) {
+        pairs = Pairs<N, T>::load(x + start + i, half);
+        if (group.turned) {
+          Pairs<N, T> further = {};
+          if (normed) further = Pairs<N, T>::load(group.weight + i, half);
+          pairs = turn(pairs, normed, inverse, further, FloatPairs<N>::load(angle_row + i, half));
+        }
+        pairs.store(y + start + i, half);
+      }
+    }
+  }
+}
+
+// The gradient before the turn.
+template <int N, typename T>
+__device__ FloatPairs<N> turn_back(const Pairs<N, T>& dy, const FloatPairs<N>& angles) {
+  FloatPairs<N> gradient;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float first = to_float(dy.first[i]), second = to_float(dy.second[i]);
+    gradient.first[i] = first * angles.first[i] + second * angles.second[i];
+    gradient.second[i] = second * angles.first[i] - first * angles.second[i];
+  }
+  return gradient;
+}
+// With n = x / rms and g the gradient turned back: dw += g n and dx = (g w - n mean(g w n)) / rms. Here the sum of g w
+// n.
+template <int N, typename T>
+__device__ float along_normal(const FloatPairs<N>& gradient, const Pairs<N, T>& x, const Pairs<N, T>& weight,
+                              float inverse) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    sum += gradient.first[i] * to_float(weight.first[i]) * (to_float(x.first[i]) * inverse) +
+           gradient.second[i] * to_float(weight.second[i]) * (to_float(x.second[i]) * inverse);
+  }
+  return sum;
+}
+template <int N, typename T>
+__device__ void add_weight_gradient(const FloatPairs<N>& gradient, const Pairs<N, T>& x, float inverse,
+                                    FloatPairs<N>& dweight) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    dweight.first[i] += gradient.first[i] * (to_float(x.first[i]) * inverse);
+    dweight.second[i] += gradient.second[i] * (to_float(x.second[i]) * inverse);
+  }
+}
+template <int N, typename T>
+__device__ Pairs<N, T> input_gradient(const FloatPairs<N>& gradient, const Pairs<N, T>& x, const Pairs<N, T>& weight,
+                                      float inverse, float mean) {
+  Pairs<N, T> dx;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float first = to_float(x.first[i]) * inverse, second = to_float(x.second[i]) * inverse;
+    dx.first[i] = from_float<T>(inverse * (gradient.first[i] * to_float(weight.first[i]) - first * mean));
+    dx.second[i] = from_float<T>(inverse * (gradient.second[i] * to_float(weight.second[i]) - second * mean));
+  }
+  return dx;
+}
+
+// Without QK-norm: turns back, or copies.
+template <typename T, int N>
+__global__ void __launch_bounds__(block_threads)
+    turn_back_kernel(const __grid_constant__ Heads<T> heads, const T* dy, T* dx) {
+  const HeadGroup<T>& group = heads.groups[blockIdx.y];
+  if (group.heads == 0) return;
+  const Place at = place(heads.lanes, group.heads);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * heads.chunk_tokens;
+  const std::int64_t end = begin + heads.chunk_tokens < heads.tokens ? begin + heads.chunk_tokens : heads.tokens;
+  const int half = heads.half, head_dim = 2 * half;
+  if (at.token >= at.token_step) return;  // no lane waits for another here
+  for (std::int64_t token = begin + at.token; token < end; token += at.token_step) {
+    const float* angle_row = heads.table + token % heads.sequence_length * head_dim;
+    for (int i = at.lane * N; i < half; i += heads.lanes * N) {
+      FloatPairs<N> angles = {};
+      if (group.turned) angles = FloatPairs<N>::load(angle_row + i, half);
+      for (int head = at.head; head < group.heads; head += at.head_step) {
+        const std::int64_t start = token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim;
+        Pairs<N, T> pairs = Pairs<N, T>::load(dy + start + i, half);
+        if (group.turned) {
+          const FloatPairs<N> gradient = turn_back(pairs, angles);
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            pairs.first[j] = from_float<T>(gradient.first[j]);
+            pairs.second[j] = from_float<T>(gradient.second[j]);
+          }
+        }
+        pairs.store(dx + start + i, half);
+      }
+    }
+  }
+}
+
+// A group with QK-norm, whose heads have at most `Rounds` * 32 * N pairs. A thread adds up the weight gradients of its
+// pairs in registers, the block those of its threads in order, and leaves them in partials[blockIdx.x][head_dim].
+template <typename T, int N, int Rounds>
+__global__ void __launch_bounds__(block_threads)
+    norm_backward_kernel(const __grid_constant__ Heads<T> heads, int group_index, const T* dy, const T* x, T* dx,
+                         float* partials) {
+  const HeadGroup<T>& group = heads.groups[group_index];
+  const Place at = place(heads.lanes, group.heads);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * heads.chunk_tokens;
+  const std::int64_t end = begin + heads.chunk_tokens < heads.tokens ? begin + heads.chunk_tokens : heads.tokens;
+  const int half = heads.half, head_dim = 2 * half, own = at.lane * N, round = heads.lanes * N;
+  const bool used = at.token < at.token_step;
+  Pairs<N, T> weight[Rounds];
+  FloatPairs<N> dweight[Rounds] = {};
+#pragma unroll
+  for (int r = 0; r < Rounds; ++r) {
+    weight[r] = {};
+    if (own + r * round < half) weight[r] = Pairs<N, T>::load(group.weight + own + r * round, half);
+  }
+  for (std::int64_t first_token = begin; first_token < end; first_token += at.token_step) {
+    const std::int64_t token = first_token + at.token;
+    const bool token_used = used && token < end;
+    const float* angle_row = heads.table + (token_used ? token % heads.sequence_length : 0) * head_dim;
+    FloatPairs<N> angles[Rounds];
+#pragma unroll
+    for (int r = 0; r < Rounds; ++r) {
+      angles[r] = {};
+      if (own + r * round < half) angles[r] = FloatPairs<N>::load(angle_row + own + r * round, half);
+    }
+    for (int first_head = 0; first_head < group.heads; first_head += at.head_step) {
+      const int head = first_head + at.head;
+      const bool active = token_used && head < group.heads;
+      const std::int64_t start =
+          token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim + own;
+      Pairs<N, T> input[Rounds];
+      FloatPairs<N> gradient[Rounds];
+      float squares = 0.0f;
+#pragma unroll
+      for (int r = 0; r < Rounds; ++r) {
+        input[r] = {};
+        Pairs<N, T> turned = {};
+        if (active && own + r * round < half) {
+          input[r] = Pairs<N, T>::load(x + start + r * round, half);
+          turned = Pairs<N, T>::load(dy + start + r * round, half);
+        }
+        gradient[r] = turn_back(turned, angles[r]);
+        squares += square_sum(input[r]);
+      }
+      const float inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+      float sum = 0.0f;
+#pragma unroll
+      for (int r = 0; r < Rounds; ++r) {
+        sum += along_normal(gradient[r], input[r], weight[r], inverse);
+        // Of a head that is not there, all zeros but the inverse, which a zero eps makes infinite.
+        if (active) add_weight_gradient(gradient[r], input[r], inverse, dweight[r]);
+      }
+      const float mean = sum_of_lanes(sum, heads.lanes) / static_cast<float>(head_dim);
+#pragma unroll
+      for (int r = 0; r < Rounds; ++r) {
+        if (active && own + r * round < half) {
+          input_gradient(gradient[r], input[r], weight[r], inverse, mean).store(dx + start + r * round, half);
+        }
+      }
+    }
+  }
+  // [slots][head_dim]: what the threads of one head have, for each head that was done at a time.
+  float* of_slots = dynamic_shared<float>();
+  float* of_slot = of_slots + static_cast<int>(threadIdx.x) / heads.lanes * head_dim;
+#pragma unroll
+  for (int r = 0; r < Rounds; ++r) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int pair = own + r * round + i;
+      if (pair < half) {
+        of_slot[pair] = dweight[r].first[i];
+        of_slot[half + pair] = dweight[r].second[i];
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += block_threads) {
+    float sum = 0.0f;
+    for (int slot = 0; slot < block_threads / heads.lanes; ++slot) sum += of_slots[slot * head_dim + i];
+    partials[static_cast<std::int64_t>(blockIdx.x) * head_dim + i] = sum;
+  }
+}
+
+template <typename E>
+using ElementOf = typename DeviceElement<E>::type;
+
+template <typename E>
+const ElementOf<E>* weight_data(ConstTensorView weight, std::int64_t head_dim) {
+  require(weight.empty() || weight.size() == head_dim, "a norm weight has one element a head dimension");
+  return weight.empty() ? nullptr : elements<E>(weight);
+}
+
+// Blocks that fill a large GPU several times. More partial sums than that would be no faster.
+constexpr std::int64_t enough_blocks = 2112;
+
+// `width` is N: pairs are cut into vectors of that many.
+template <typename E>
+Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, ConstTensorView q_norm,
+                             ConstTensorView k_norm, int width) {
+  using T = ElementOf<E>;
+  const HeadShape& shape = options.heads;
+  const std::int64_t d = shape.head_dim;
+  Heads<T> heads{};
+  heads.groups[0] = {0, static_cast<int>(shape.query_heads), true, weight_data<E>(q_norm, d)};
+  heads.groups[1] = {shape.query_heads * d, static_cast<int>(shape.key_value_heads), true, weight_data<E>(k_norm, d)};
+  heads.groups[2] = {(shape.query_heads + shape.key_value_heads) * d, static_cast<int>(shape.key_value_heads), false,
+                     nullptr};
+  heads.table = elements<float>(options.table);
+  heads.tokens = tokens;
+  heads.columns = shape.columns();
+  heads.sequence_length = shape.sequence_length;
+  heads.half = static_cast<int>(d / 2);
+  const auto vectors = static_cast<unsigned>(heads.half / width);
+  heads.lanes = static_cast<int>(std::min(std::bit_ceil(vectors), static_cast<unsigned>(warp_size)));
+  heads.eps = options.eps;
+  // Tokens that a block does at once, or more.
+  const std::int64_t slots = block_threads / heads.lanes;
+  const std::int64_t at_once = std::max<std::int64_t>(slots / std::max<std::int64_t>(shape.query_heads, 1), 1);
+  const std::int64_t chunk = std::max((tokens + enough_blocks - 1) / enough_blocks, at_once);
+  heads.chunk_tokens = (chunk + at_once - 1) / at_once * at_once;
+  return heads;
+}
+
+template <typename T>
+dim3 blocks_of(const Heads<T>& heads, bool with_values) {
+  const std::int64_t chunks = (heads.tokens + heads.chunk_tokens - 1) / heads.chunk_tokens;
+  return dim3(static_cast<unsigned>(chunks), with_values ? 3 : 2, 1);
+}
+
+// Wider heads than a round of a warp's lanes are rare, and go in single elements too.
+template <typename E>
+bool in_vectors(const RotaryOptions& options, std::initializer_list<const void*> arrays) {
+  const std::int64_t half = options.heads.head_dim / 2;
+  if (!vectorises<float>(options.table.data(), half) || half > warp_size * Vector<ElementOf<E>>::size) return false;
+  return std::ranges::all_of(arrays, [&](const void* array) { return vectorises<E>(array, half); });
+}
+
+template <typename E, int N>
+void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                   ConstTensorView k_norm, TensorView rotated) {
+  const auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N);
+  launch(native(context.stream), blocks_of(heads, qkv.data() != rotated.data()), block_threads, 0,
+         forward_kernel<ElementOf<E>, N>, heads, elements<E>(qkv), elements<E>(rotated));
+}
+
+// One group with a norm, and what its weight's gradient is added to.
+template <typename E, int N, int Rounds>
+void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& heads, int group, const ElementOf<E>* dy,
+                         const ElementOf<E>* x, ElementOf<E>* dx, float* dweight) {
+  const auto blocks = blocks_of(heads, false).x;
+  const std::int64_t head_dim = 2 * heads.half;
+  Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, head_dim);
+  float* partial_sums = elements<float>(partials.view());
+  const std::size_t shared_bytes = block_threads / heads.lanes * head_dim * sizeof(float);
+  launch(native(context.stream), blocks, block_threads, shared_bytes, norm_backward_kernel<ElementOf<E>, N, Rounds>,
+         heads, group, dy, x, dx, partial_sums);
+  add_column_sums(native(context.stream), partial_sums, blocks, head_dim, dweight);
+}
+
+template <typename E, int N>
+auto queue_norm_backward_of(int half) {
+  const int rounds = (half + warp_size * N - 1) / (warp_size * N);
+  if constexpr (N == 1) {
+    require(rounds <= 16, "a head with QK-norm has at most 1024 elements");
+    if (rounds > 4) return queue_norm_backward<E, N, 16>;
+    if (rounds > 1) return queue_norm_backward<E, N, 4>;
+  }
+  return queue_norm_backward<E, N, 1>;
+}
+
+template <typename E, int N>
+void queue_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
+                    ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
+                    TensorView dk_norm) {
+  using T = ElementOf<E>;
+  const auto heads = heads_of<E>(options, drotated.rows(), q_norm, k_norm, N);
+  const T* dy = elements<E>(drotated);
+  T* dx = elements<E>(dqkv);
+  const TensorView dweights[] = {dq_norm, dk_norm};
+  auto plain = heads;
+  for (int group = 0; group < 2; ++group) {
+    if (heads.groups[group].weight == nullptr || heads.groups[group].heads == 0) continue;
+    plain.groups[group].heads = 0;
+    queue_norm_backward_of<E, N>(heads.half)(context, heads, group, dy, elements<E>(qkv), dx,
+                                             elements<float>(dweights[group]));
+  }
+  const bool values = drotated.data() != dqkv.data();
+  if (plain.groups[0].heads + plain.groups[1].heads == 0 && !values) return;
+  launch(native(context.stream), blocks_of(plain, values), block_threads, 0, turn_back_kernel<T, N>, plain, dy, dx);
+}
+
+template <typename Body>
+void with_elements(DType dtype, Body&& body) {
+  if (dtype == DType::bfloat16) {
+    body(bfloat16());
+  } else {
+    body(float());
+  }
+}
+
+void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                    ConstTensorView k_norm, TensorView rotated) {
+  if (qkv.empty()) return;
+  with_elements(qkv.dtype(), [&](auto element) {
+    using E = decltype(element);
+    const bool vectors = in_vectors<E>(options, {qkv.data(), rotated.data(), q_norm.data(), k_norm.data()});
+    const auto queue = vectors ? queue_forward<E, Vector<ElementOf<E>>::size> : queue_forward<E, 1>;
+    queue(context, options, qkv, q_norm, k_norm, rotated);
+  });
+}
+
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
+                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
+                     TensorView dq_norm, TensorView dk_norm) {
+  if (drotated.empty()) return;
+  with_elements(drotated.dtype(), [&](auto element) {
+    using E = decltype(element);
+    const bool vectors =
+        in_vectors<E>(options, {drotated.data(), qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
+    const auto queue = vectors ? queue_backward<E, Vector<ElementOf<E>>::size> : queue_backward<E, 1>;
+    queue(context, options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  });
+}
+
+}  // namespace
+
+const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};
+
+}  // namespace weft::cuda

@@ -1,0 +1,359 @@
+#include "parallel/comm/nccl/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <string_view>
+
+#include "parallel/comm/lone_communicator.h"
+#include "parallel/comm/nccl/nccl_check.h"
+#include "parallel/runtime/cuda/stream.h"
+
+namespace weft {
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return ncclFloat32;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::float64:
+      return ncclFloat64;
+    case DType::int32:
+      return ncclInt32;
+  }
+  return ncclNumTypes;
+}
+
+bool all_equal(std::span<const std::int64_t> counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
+}
+
+std::size_t number(std::int64_t elements) {
+  return static_cast<std::size_t>(elements);
+}
+
+// The same on all machines, unlike std::hash.
+std::int32_t fingerprint(std::string_view text) {
+  std::uint32_t hash = 2166136261u;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+  return static_cast<std::int32_t>(hash);
+}
+
+// Device memory for what the backend itself exchanges: a few numbers a rank.
+class Scratch {
+ public:
+  Scratch(std::int64_t bytes, Stream& stream)
+      : bytes_(bytes), stream_(stream), data_(stream.device().allocate(bytes, stream)) {}
+  ~Scratch() {
+    // After a failure the device may refuse, and the first error is the one to tell.
+    try {
+      stream_.device().release(data_, bytes_, stream_);
+    } catch (const Error&) {
+    }
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  std::int64_t bytes_;
+  Stream& stream_;
+  void* data_;
+};
+
+}  // namespace
+
+NcclHandle::~NcclHandle() {
+  // A rank that throws ends without its peers: they would wait here for ever.
+  const bool failed = std::uncaught_exceptions() > 0;
+  try {
+    const auto entered = watch_.enter();
+    watch_.remove(&communicator_);
+    if (communicator_ == nullptr) return;
+    bool quiet = false;
+    if (!failed && accepted(ncclCommFinalize(communicator_))) {
+      const auto deadline = std::chrono::steady_clock::now() + watch_.timeout();
+      ncclResult_t state = ncclInProgress;
+      while (ncclCommGetAsyncError(communicator_, &state) == ncclSuccess && state == ncclInProgress &&
+             std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      quiet = state == ncclSuccess;
+    }
+    quiet ? ncclCommDestroy(communicator_) : ncclCommAbort(communicator_);
+  } catch (const Error&) {
+    // Given up, and so aborted.
+    watch_.remove(&communicator_);
+  }
+}
+
+ncclConfig_t NcclSettings::config(const std::string& name) const {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name.c_str();
+  if (options.ranks_per_device > 1) {
+    // The kernels of all ranks must fit on the GPU beside each other.
+    config.minCTAs = 1;
+    config.maxCTAs = 2;
+    config.cgaClusterSize = 0;
+    config.netName = network.c_str();
+  }
+  return config;
+}
+
+NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> to_higher,
+                                   std::unique_ptr<NcclHandle> to_lower, const NcclSettings& settings, Stream& stream,
+                                   NcclWatch& watch, CommunicationCounters& counters, PhaseClock& clock)
+    : Communicator(members->group, members->rank, static_cast<int>(members->world_ranks.size()), stream, counters,
+                   clock),
+      members_(std::move(members)),
+      to_higher_(std::move(to_higher)),
+      to_lower_(std::move(to_lower)),
+      settings_(settings),
+      watch_(watch) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  to_lower_.reset();
+  to_higher_.reset();
+  watch_.forget(*members_);
+}
+
+template <typename Issue>
+Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, ConstTensorView data, int peer,
+                              Issue issue) {
+  const NcclWatch::Call call{members_.get(), name_of(op), data.bytes(), data.dtype(), peer};
+  {
+    auto entered = watch_.enter();
+    const cudaStream_t stream = cuda::native(on);
+    ncclGroupStart();
+    ncclResult_t issued = issue(handle.get(), stream);
+    const ncclResult_t ended = ncclGroupEnd();
+    if (accepted(issued)) issued = ended;
+    if (!accepted(issued)) {
+      watch_.give_up(entered,
+                     fmt::format("group {}, rank {}: {} of {} bytes {} failed: {}", group(), rank(), name_of(op),
+                                 data.bytes(), name_of(data.dtype()), describe_nccl(issued, handle.get())));
+    }
+    // Until then nothing need have been queued on the stream.
+    watch_.finish(handle.get(), call);
+  }
+  Fence end = on.record();
+  watch_.queued(call, end);
+  return end;
+}
+
+template <typename Issue>
+void NcclCommunicator::queue(CollectiveOp op, ConstTensorView data, Issue issue) {
+  if (!data.empty()) queue(*to_higher_, stream(), op, data, -1, issue);
+}
+
+// Uneven parts are broadcast, each by its owner, all in one launch: NCCL passes a part along a ring, while with
+// send and receive the rank with the largest part would have to send it to each of the others.
+void NcclCommunicator::do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
+  const ncclDataType_t type = nccl_type(output.dtype());
+  queue(CollectiveOp::all_gather, output, [&](ncclComm_t communicator, cudaStream_t on) {
+    if (all_equal(counts)) {
+      return ncclAllGather(input.data(), output.data(), number(output.size() / size()), type, communicator, on);
+    }
+    ncclResult_t result = ncclSuccess;
+    for (int root = 0; root < size() && accepted(result); ++root) {
+      const Range part = part_of_rank(counts, output.size(), size(), root);
+      std::byte* to = output.data() + part.begin * size_of(output.dtype());
+      const std::byte* from = root == rank() ? input.data() : to;
+      if (part.count > 0) result = ncclBroadcast(from, to, number(part.count), type, root, communicator, on);
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::do_reduce_scatter(ConstTensorView input, TensorView output,
+                                         std::span<const std::int64_t> counts) {
+  const ncclDataType_t type = nccl_type(input.dtype());
+  queue(CollectiveOp::reduce_scatter, input, [&](ncclComm_t communicator, cudaStream_t on) {
+    if (all_equal(counts)) {
+      return ncclReduceScatter(input.data(), output.data(), number(input.size() / size()), type, ncclSum, communicator,
+                               on);
+    }
+    ncclResult_t result = ncclSuccess;
+    for (int root = 0; root < size() && accepted(result); ++root) {
+      const Range part = part_of_rank(counts, input.size(), size(), root);
+      const std::byte* from = input.data() + part.begin * size_of(input.dtype());
+      std::byte* to = root == rank() ? output.data() : nullptr;
+      if (part.count > 0) result = ncclReduce(from, to, number(part.count), type, ncclSum, root, communicator, on);
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::do_all_reduce(TensorView data, Reduce reduce) {
+  queue(CollectiveOp::all_reduce, data, [&](ncclComm_t communicator, cudaStream_t on) {
+    return ncclAllReduce(data.data(), data.data(), number(data.size()), nccl_type(data.dtype()),
+                         reduce == Reduce::max ? ncclMax : ncclSum, communicator, on);
+  });
+}
+
+void NcclCommunicator::do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts,
+                                     TensorView output, std::span<const std::int64_t> receive_counts) {
+  const ncclDataType_t type = nccl_type(input.dtype());
+  const std::int64_t width = size_of(input.dtype());
+  const auto from = [&](int peer) {
+    const Range part = part_of_rank(send_counts, 0, size(), peer);
+    return ConstTensorView(input.data() + part.begin * width, input.dtype(), part.count, 1);
+  };
+  const auto to = [&](int peer) {
+    const Range part = part_of_rank(receive_counts, 0, size(), peer);
+    return TensorView(output.data() + part.begin * width, output.dtype(), part.count, 1);
+  };
+  if (!from(rank()).empty()) {
+    stream().device().copy(stream(), from(rank()).data(), to(rank()).data(), from(rank()).bytes());
+  }
+  bool any = false;
+  for (int peer = 0; peer < size(); ++peer) {
+    any |= peer != rank() && (!from(peer).empty() || !to(peer).empty());
+  }
+  if (!any) return;
+  queue(*to_higher_, stream(), CollectiveOp::all_to_all, input, -1, [&](ncclComm_t communicator, cudaStream_t on) {
+    ncclResult_t result = ncclSuccess;
+    for (int step = 1; step < size() && accepted(result); ++step) {
+      // In each step every rank sends to one and receives from one.
+      const int next = (rank() + step) % size(), previous = (rank() + size() - step) % size();
+      if (!from(next).empty()) {
+        result = ncclSend(from(next).data(), number(from(next).size()), type, next, communicator, on);
+      }
+      if (!to(previous).empty() && accepted(result)) {
+        result = ncclRecv(to(previous).data(), number(to(previous).size()), type, previous, communicator, on);
+      }
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::do_broadcast(TensorView data, int root) {
+  queue(CollectiveOp::broadcast, data, [&](ncclComm_t communicator, cudaStream_t on) {
+    return ncclBroadcast(data.data(), data.data(), number(data.size()), nccl_type(data.dtype()), root, communicator,
+                         on);
+  });
+}
+
+void NcclCommunicator::do_barrier() {
+  const Scratch scratch(size_of(DType::int32), stream());
+  const TensorView one(scratch.data(), DType::int32, 1, 1);
+  watch_.wait(
+      queue(*to_higher_, stream(), CollectiveOp::barrier, one, -1, [&](ncclComm_t communicator, cudaStream_t on) {
+        // What is in the memory does not matter.
+        return ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, communicator, on);
+      }));
+}
+
+void NcclCommunicator::do_send(ConstTensorView data, int peer) {
+  if (send_stream_ == nullptr) send_stream_ = stream().device().create_stream("send");
+  // From here on the lane may overwrite the previous message.
+  stream().wait(sent_[peer]);
+  if (data.empty()) return;
+  send_stream_->wait_for(stream());
+  sent_[peer] =
+      queue(carrier(rank(), peer), *send_stream_, CollectiveOp::send, data, peer,
+            [&](ncclComm_t communicator, cudaStream_t on) {
+              return ncclSend(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
+            });
+}
+
+void NcclCommunicator::do_receive(TensorView data, int peer) {
+  if (data.empty()) return;
+  queue(carrier(peer, rank()), stream(), CollectiveOp::receive, data, peer,
+        [&](ncclComm_t communicator, cudaStream_t on) {
+          return ncclRecv(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
+        });
+}
+
+void NcclCommunicator::do_flush() {
+  for (const auto& [peer, received] : sent_) stream().wait(received);
+  sent_.clear();
+}
+
+std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<std::int32_t>& own) {
+  const std::int64_t bytes = static_cast<std::int64_t>(own.size() * sizeof own[0]);
+  Device& device = stream().device();
+  const Scratch scratch(bytes * size(), stream());
+  std::byte* mine = scratch.data() + bytes * rank();
+  void* staging = device.allocate_staging(bytes * size());
+  std::memcpy(staging, own.data(), static_cast<std::size_t>(bytes));
+  device.copy(stream(), staging, mine, bytes);
+  const ConstTensorView all(scratch.data(), DType::int32, static_cast<std::int64_t>(own.size()) * size(), 1);
+  queue(CollectiveOp::all_gather, all, [&](ncclComm_t communicator, cudaStream_t on) {
+    return ncclAllGather(mine, scratch.data(), own.size(), ncclInt32, communicator, on);
+  });
+  device.copy(stream(), scratch.data(), staging, all.bytes());
+  watch_.wait(stream().record());
+  std::vector<std::int32_t> result(own.size() * static_cast<std::size_t>(size()));
+  std::memcpy(result.data(), staging, static_cast<std::size_t>(all.bytes()));
+  device.release_staging(staging, bytes * size());
+  return result;
+}
+
+std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, int new_rank, const std::string& name) {
+  auto handle = std::make_unique<NcclHandle>(watch_);
+  ncclConfig_t config = settings_.config(name);
+  const NcclWatch::Call call{members_.get(), "split"};
+  auto entered = watch_.enter();
+  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, new_rank, handle->address(), &config);
+  if (!accepted(result)) {
+    watch_.give_up(entered, fmt::format("group {}, rank {}: the split of {} failed: {}", group(), rank(), name,
+                                        describe_nccl(result, to_higher_->get())));
+  }
+  // The parent first: before it is done, the new one need not even have an address.
+  watch_.finish(to_higher_->get(), call);
+  if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+  handle->watched();
+  watch_.finish(handle->get(), call);
+  return handle;
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, const std::string& name, Stream& on) {
+  // Who is with whom; NCCL itself does not tell.
+  constexpr int fields = 3;
+  const std::vector<std::int32_t> all = gather_from_all({color, key, fingerprint(name)});
+  const auto field = [&](int member, int which) { return all[static_cast<std::size_t>(member * fields + which)]; };
+  std::vector<int> members;
+  bool any_group = false;
+  for (int member = 0; member < size(); ++member) {
+    if (field(member, 0) == color) members.push_back(member);
+    for (int other = 0; other < member; ++other) {
+      if (field(member, 0) != field(other, 0)) continue;
+      any_group = true;
+      if (field(member, 2) != field(other, 2)) {
+        fail("group {}: in split ranks {} and {} give the group of color {} different names", group(), other, member,
+             field(member, 0));
+      }
+    }
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return field(a, 1) < field(b, 1); });
+  const auto own = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  auto next = std::make_unique<NcclMembers>();
+  next->group = name;
+  next->rank = own;
+  for (int member : members) next->world_ranks.push_back(members_->world_ranks[static_cast<std::size_t>(member)]);
+
+  // All ranks of this group take part even if they end up alone. Colors of NCCL must not be negative.
+  std::unique_ptr<NcclHandle> to_higher, to_lower;
+  const bool alone = members.size() == 1;
+  if (any_group) {
+    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
+    const auto& both_ways = settings_.options.message_groups;
+    to_higher = split_handle(nccl_color, own, name);
+    if (std::find(both_ways.begin(), both_ways.end(), name) != both_ways.end()) {
+      to_lower = split_handle(nccl_color, own, name + " to lower");
+    }
+  }
+  if (alone) return std::make_unique<LoneCommunicator>(name, on, counters(), clock());
+  return std::make_unique<NcclCommunicator>(std::move(next), std::move(to_higher), std::move(to_lower), settings_, on,
+                                            watch_, counters(), clock());
+}
+
+}  // namespace weft

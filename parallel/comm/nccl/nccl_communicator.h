@@ -1,0 +1,93 @@
+// One rank's end of a group that exchanges over NCCL.
+//
+// Note on messages. A send is a kernel that runs until the peer receives, so two ranks whose streams each begin with a
+// send to the other would wait for ever where the local backend goes on. Therefore sends have a stream of their own:
+// like the local backend's, a send keeps nobody but the next send to the same peer (and flush) waiting. NCCL runs the
+// calls of one communicator one after another even on different streams; so groups that send both ways have two,
+// one for messages to higher ranks and one for those to lower ranks: between neighbours on a line or ring, which is
+// where pipelines send, no circle of waiting can close along either.
+// The first message between two ranks makes the host wait until both have come to it, because NCCL connects them then.
+#pragma once
+
+#include <nccl.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl/nccl_watch.h"
+#include "parallel/comm/nccl/nccl_world.h"
+
+namespace weft {
+
+// A communicator of NCCL that the watch knows. Destroyed in order when all went well, else aborted.
+class NcclHandle {
+ public:
+  explicit NcclHandle(NcclWatch& watch) : watch_(watch) {}
+  ~NcclHandle();
+  NcclHandle(const NcclHandle&) = delete;
+  NcclHandle& operator=(const NcclHandle&) = delete;
+
+  // What NCCL writes a new communicator to; call watched() once it has.
+  ncclComm_t* address() { return &communicator_; }
+  void watched() { watch_.add(&communicator_); }
+  // Null once the watch has given up.
+  ncclComm_t get() const { return communicator_; }
+
+ private:
+  NcclWatch& watch_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+// What all communicators of one rank are made with.
+struct NcclSettings {
+  NcclOptions options;
+  std::string network;  // the transport to use, or empty for NCCL's choice
+  // The configuration of a communicator that does not block and is called `name`, which NCCL copies.
+  ncclConfig_t config(const std::string& name) const;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  // `to_lower` may be null: then `to_higher` carries all messages.
+  NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> to_higher,
+                   std::unique_ptr<NcclHandle> to_lower, const NcclSettings& settings, Stream& stream, NcclWatch& watch,
+                   CommunicationCounters& counters, PhaseClock& clock);
+  ~NcclCommunicator() override;
+
+ protected:
+  void do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) override;
+  void do_reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) override;
+  void do_all_reduce(TensorView data, Reduce reduce) override;
+  void do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
+                     std::span<const std::int64_t> receive_counts) override;
+  void do_broadcast(TensorView data, int root) override;
+  void do_barrier() override;
+  void do_send(ConstTensorView data, int peer) override;
+  void do_receive(TensorView data, int peer) override;
+  void do_flush() override;
+  std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override;
+
+ private:
+  // Makes the calls of `issue(communicator, CUDA stream)` as one, on `on`, and lets the watch know.
+  template <typename Issue>
+  Fence queue(NcclHandle& handle, Stream& on, CollectiveOp op, ConstTensorView data, int peer, Issue issue);
+  template <typename Issue>
+  void queue(CollectiveOp op, ConstTensorView data, Issue issue);
+  NcclHandle& carrier(int source, int destination) {
+    return to_lower_ != nullptr && destination < source ? *to_lower_ : *to_higher_;
+  }
+  std::vector<std::int32_t> gather_from_all(const std::vector<std::int32_t>& own);
+  std::unique_ptr<NcclHandle> split_handle(int color, int new_rank, const std::string& name);
+
+  std::unique_ptr<NcclMembers> members_;
+  std::unique_ptr<NcclHandle> to_higher_, to_lower_;
+  const NcclSettings settings_;
+  NcclWatch& watch_;
+  std::unique_ptr<Stream> send_stream_;  // made by the first send
+  std::map<int, Fence> sent_;            // by peer, when the last message has been received
+};
+
+}  // namespace weft

@@ -1,0 +1,208 @@
+#include "parallel/comm/nccl/nccl_watch.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "parallel/comm/nccl/nccl_check.h"
+#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/device.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds look_interval{50};
+// A rank's thread may hang inside NCCL, in a launch that finds the queue full. Then nothing but an abort helps it.
+constexpr milliseconds patience{1000};
+// A step queues thousands of calls; those done are dropped when there are this many.
+constexpr std::size_t many_calls = 64;
+
+int current_cuda_device() {
+  int device = 0;
+  WEFT_CUDA_CHECK(cudaGetDevice(&device));
+  return device;
+}
+
+}  // namespace
+
+NcclWatch::NcclWatch(Device& device, milliseconds timeout)
+    : device_(device), timeout_(timeout), cuda_device_(current_cuda_device()) {
+  cuda::check_after_waits(device_, [this] { check(); });
+  thread_ = std::thread([this] { look_again_and_again(); });
+}
+
+NcclWatch::~NcclWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  thread_.join();
+  cuda::check_after_waits(device_, {});
+}
+
+std::optional<std::string> NcclWatch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void NcclWatch::check() const {
+  if (const auto reason = failure()) throw Error(ErrorKind::failure, *reason);
+}
+
+void NcclWatch::wait(const Fence& fence) const {
+  if (fence != nullptr) fence->synchronize();
+  check();
+}
+
+std::unique_lock<std::timed_mutex> NcclWatch::enter() {
+  std::unique_lock lock(nccl_);
+  check();
+  return lock;
+}
+
+void NcclWatch::add(ncclComm** handle) {
+  handles_.push_back(handle);
+}
+
+void NcclWatch::remove(ncclComm** handle) {
+  std::erase(handles_, handle);
+}
+
+void NcclWatch::finish(ncclComm* handle, const Call& call) {
+  const auto begin = Clock::now();
+  for (int polls = 0;; ++polls) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(handle, &state);
+    if (asked == ncclSuccess && state == ncclSuccess) return;
+    std::string reason;
+    if (asked != ncclSuccess || state != ncclInProgress) {
+      reason = fmt::format("{} failed: {}", describe(call, action_),
+                           describe_nccl(asked != ncclSuccess ? asked : state, handle));
+    } else if (Clock::now() - begin > timeout_) {
+      reason = fmt::format("{} could not be begun within {} ms: its peers did not come", describe(call, action_),
+                           timeout_.count());
+    }
+    if (!reason.empty()) {
+      abort_all(reason);
+      check();
+    }
+    // Connecting takes milliseconds, queueing almost nothing.
+    if (polls > 100) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void NcclWatch::queued(const Call& call, Fence end) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  if (calls_.size() >= many_calls) {
+    const std::size_t before = calls_.size();
+    // Of one stream the oldest is done first, and so mostly of all.
+    while (!calls_.empty() && calls_.front().end->reached()) calls_.pop_front();
+    if (calls_.size() != before) progress_ = now;
+  }
+  calls_.push_back({call, action_, now, std::move(end)});
+}
+
+void NcclWatch::forget(const NcclMembers& members) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(calls_, [&](const Queued& queued) { return queued.call.members == &members; });
+}
+
+void NcclWatch::give_up(std::unique_lock<std::timed_mutex>& entered, const std::string& reason) {
+  require(entered.owns_lock(), "who gives up has entered");
+  abort_all(reason);
+  entered.unlock();
+  throw Error(ErrorKind::failure, *failure());
+}
+
+std::string NcclWatch::describe(const Call& call, std::string_view action) const {
+  const NcclMembers& members = *call.members;
+  const auto rank_name = [&](int rank) { return members.world_ranks[static_cast<std::size_t>(rank)]; };
+  std::string text;
+  if (!action.empty()) text = fmt::format("in {}: ", action);
+  text += fmt::format("group {}: rank {}: {}", members.group, rank_name(members.rank), call.operation);
+  if (call.bytes > 0) text += fmt::format(" of {} bytes {}", call.bytes, name_of(call.dtype));
+  if (call.peer >= 0) return text + fmt::format(" with rank {}", rank_name(call.peer));
+  std::vector<int> peers;
+  for (int rank = 0; rank < static_cast<int>(members.world_ranks.size()); ++rank) {
+    if (rank != members.rank) peers.push_back(rank_name(rank));
+  }
+  return text + fmt::format(" with rank{} {}", peers.size() == 1 ? "" : "s", fmt::join(peers, ", "));
+}
+
+std::optional<std::string> NcclWatch::trouble() {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  const std::size_t before = calls_.size();
+  std::erase_if(calls_, [](const Queued& queued) { return queued.end->reached(); });
+  if (calls_.size() != before) progress_ = now;
+  if (calls_.empty()) return std::nullopt;
+  // Behind the oldest others may wait their turn; while any is done, the rank goes on.
+  const Queued& oldest = calls_.front();
+  if (now - std::max(oldest.since, progress_) < timeout_) return std::nullopt;
+  std::string text = fmt::format("{} was not done within {} ms: a peer did not come",
+                                 describe(oldest.call, oldest.action), timeout_.count());
+  if (calls_.size() > 1) text += fmt::format(" ({} later calls wait too)", calls_.size() - 1);
+  return text;
+}
+
+void NcclWatch::look_again_and_again() {
+  cudaSetDevice(cuda_device_);
+  std::unique_lock stop_lock(mutex_);
+  while (!stop_.wait_for(stop_lock, std::min(look_interval, timeout_ / 4), [this] { return stopping_; })) {
+    if (failure_) continue;
+    stop_lock.unlock();
+    std::optional<std::string> reason;
+    try {
+      reason = trouble();
+    } catch (const Error&) {
+      // The device has failed, which the rank's own thread finds as well.
+    }
+    std::unique_lock entered(nccl_, std::defer_lock);
+    if (reason) {
+      static_cast<void>(entered.try_lock_for(patience));
+      abort_all(*reason);
+    } else if (entered.try_lock()) {
+      for (ncclComm** handle : handles_) {
+        ncclResult_t state = ncclSuccess;
+        if (*handle == nullptr || (ncclCommGetAsyncError(*handle, &state) == ncclSuccess && accepted(state))) continue;
+        const std::string why = describe_nccl(state, *handle);
+        std::string what = "communication";
+        {
+          const std::lock_guard lock(mutex_);
+          if (!calls_.empty()) what = describe(calls_.front().call, calls_.front().action);
+        }
+        abort_all(fmt::format("{} failed: {}", what, why));
+        break;
+      }
+    }
+    if (entered.owns_lock()) entered.unlock();
+    stop_lock.lock();
+  }
+}
+
+void NcclWatch::abort_all(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = reason;
+    calls_.clear();
+  }
+  // As a group: one by one, the first might wait for a kernel behind another one's that still runs.
+  ncclGroupStart();
+  for (ncclComm** handle : handles_) {
+    if (*handle != nullptr) ncclCommAbort(std::exchange(*handle, nullptr));
+  }
+  ncclGroupEnd();
+}
+
+}  // namespace weft

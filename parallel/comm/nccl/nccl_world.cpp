@@ -1,0 +1,92 @@
+#include "parallel/comm/nccl/nccl_world.h"
+
+#include <nccl.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "parallel/comm/lone_communicator.h"
+#include "parallel/comm/nccl/nccl_check.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// Before NCCL's first call, which reads them once.
+void set_in_environment(const std::vector<std::pair<std::string, std::string>>& settings) {
+  // Tests run ranks as threads.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), 0);
+}
+
+std::string unique_id(const ProcessPlace& place, Rendezvous& rendezvous) {
+  ncclUniqueId id{};
+  if (place.rank == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    // The others learn it from the rendezvous, which rank 0 leaves.
+    if (result != ncclSuccess) fail("rank 0: NCCL gives no unique id: {}", describe_nccl(result));
+  }
+  return rendezvous.meet("unique id of NCCL", {id.internal, sizeof id.internal});
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> nccl_settings(const ProcessPlace& place, const NcclOptions& options) {
+  // Kernels of different communicators start in the order in which the host queues them, which is the same on all
+  // ranks.
+  std::vector<std::pair<std::string, std::string>> settings = {{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}};
+  if (options.ranks_per_device > 1) {
+    // NCCL refuses two ranks on one GPU of one machine, so each calls itself a machine of its own: only sockets remain.
+    settings.insert(settings.end(), {{"NCCL_HOSTID", "rank" + std::to_string(place.rank)},
+                                     {"NCCL_NET", "Socket"},
+                                     {"NCCL_IB_DISABLE", "1"},
+                                     {"NCCL_P2P_DISABLE", "1"},
+                                     {"NCCL_SHM_DISABLE", "1"},
+                                     {"NCCL_MNNVL_ENABLE", "0"},
+                                     {"NCCL_NVLS_ENABLE", "0"},
+                                     {"NCCL_RAS_ENABLE", "0"},
+                                     {"NCCL_PROTO", "Simple"},
+                                     {"NCCL_ALGO", "Ring"}});
+    if (place.local_world == place.world) settings.emplace_back("NCCL_SOCKET_IFNAME", "lo");
+  }
+  return settings;
+}
+
+std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezvous& rendezvous, Stream& stream,
+                                              const NcclOptions& options, NcclWatch& watch,
+                                              CommunicationCounters& counters, PhaseClock& clock) {
+  if (place.world == 1) return std::make_unique<LoneCommunicator>("world", stream, counters, clock);
+  set_in_environment(nccl_settings(place, options));
+  const std::string bytes = unique_id(place, rendezvous);
+  ncclUniqueId id{};
+  require(bytes.size() == sizeof id.internal, "the unique id of NCCL has its size");
+  std::memcpy(id.internal, bytes.data(), bytes.size());
+
+  auto members = std::make_unique<NcclMembers>();
+  members->group = "world";
+  members->rank = place.rank;
+  members->world_ranks.resize(static_cast<std::size_t>(place.world));
+  std::iota(members->world_ranks.begin(), members->world_ranks.end(), 0);
+
+  const NcclSettings settings{options, "Socket"};
+  auto handle = std::make_unique<NcclHandle>(watch);
+  ncclConfig_t config = settings.config(members->group);
+  {
+    auto entered = watch.enter();
+    const ncclResult_t result = ncclCommInitRankConfig(handle->address(), place.world, id, place.rank, &config);
+    if (*handle->address() != nullptr) handle->watched();
+    if (!accepted(result)) {
+      watch.give_up(entered, fmt::format("group world, rank {}: NCCL cannot be set up: {}", place.rank,
+                                         describe_nccl(result, handle->get())));
+    }
+    watch.finish(handle->get(), {members.get(), "the setup of NCCL"});
+  }
+  return std::make_unique<NcclCommunicator>(std::move(members), std::move(handle), nullptr, settings, stream, watch,
+                                            counters, clock);
+}
+
+}  // namespace weft

@@ -1,0 +1,139 @@
+#include "parallel/comm/process_environment.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+struct Launcher {
+  const char* name;
+  const char *rank, *world, *local_rank, *local_world;
+};
+
+constexpr std::array launchers = {
+    Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+             "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+};
+
+std::optional<int> whole_number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// One launcher's four variables, and their names for messages.
+struct Setting {
+  const char* launcher;
+  std::array<std::string, 4> names;
+  std::array<std::optional<std::string>, 4> values;
+
+  bool present() const { return values[0] || values[1]; }
+  std::string text() const {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      parts.push_back(values[i] ? fmt::format("{}={}", names[i], *values[i]) : fmt::format("{} not set", names[i]));
+    }
+    return fmt::format("{} ({})", launcher, fmt::join(parts, ", "));
+  }
+};
+
+ProcessPlace place_of(const Setting& setting) {
+  std::array<int, 4> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (!setting.values[i]) {
+      fail_request("the variables of {} are incomplete: set {}, or none of them", setting.text(), setting.names[i]);
+    }
+    const auto number = whole_number(*setting.values[i]);
+    if (!number) fail_request("{} is not a whole number in the variables of {}", setting.names[i], setting.text());
+    numbers[i] = *number;
+  }
+  const ProcessPlace place{numbers[0], numbers[1], numbers[2], numbers[3]};
+  const bool possible = place.rank >= 0 && place.rank < place.world && place.local_rank >= 0 &&
+                        place.local_rank < place.local_world && place.local_world <= place.world &&
+                        place.local_rank <= place.rank;
+  if (!possible) {
+    fail_request(
+        "the variables of {} contradict each other: ranks count from 0 and stay below the number of ranks, "
+        "of which a machine has no more than the run",
+        setting.text());
+  }
+  return place;
+}
+
+// Tasks on machine `node` in Slurm's notation: "4(x2),3" is 4, 4, 3.
+std::optional<int> tasks_on_node(const std::string& text, int node) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string entry = text.substr(begin, end - begin);
+    const std::size_t times = entry.find("(x");
+    const auto tasks = whole_number(entry.substr(0, times));
+    const auto nodes =
+        times == std::string::npos ? std::optional(1) : whole_number(entry.substr(times + 2, entry.size() - times - 3));
+    if (!tasks || !nodes) return std::nullopt;
+    if (node < *nodes) return tasks;
+    node -= *nodes;
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+Setting slurm_setting(const EnvironmentLookup& lookup) {
+  Setting setting{"Slurm",
+                  {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID"},
+                  {lookup("SLURM_PROCID"), lookup("SLURM_NTASKS"), lookup("SLURM_LOCALID"), std::nullopt}};
+  auto tasks = lookup("SLURM_STEP_TASKS_PER_NODE");
+  if (!tasks) tasks = lookup("SLURM_TASKS_PER_NODE");
+  const auto node = whole_number(lookup("SLURM_NODEID").value_or("0"));
+  if (tasks && node) {
+    if (const auto count = tasks_on_node(*tasks, *node)) setting.values[3] = std::to_string(*count);
+  }
+  return setting;
+}
+
+}  // namespace
+
+std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) {
+  std::optional<ProcessPlace> found;
+  std::string found_in;
+  for (const Launcher& launcher : launchers) {
+    const Setting setting{
+        launcher.name,
+        {launcher.rank, launcher.world, launcher.local_rank, launcher.local_world},
+        {lookup(launcher.rank), lookup(launcher.world), lookup(launcher.local_rank), lookup(launcher.local_world)}};
+    if (!setting.present()) continue;
+    const ProcessPlace place = place_of(setting);
+    if (found && *found != place) {
+      fail_request("two launchers disagree on which rank this process is: {} and {}; unset those of one", found_in,
+                   setting.text());
+    }
+    found = place;
+    found_in = setting.text();
+  }
+  if (found) return found;
+  const Setting slurm = slurm_setting(lookup);
+  return slurm.values[0] ? std::optional(place_of(slurm)) : std::nullopt;
+}
+
+std::string run_identity(const EnvironmentLookup& lookup) {
+  // "none" is what torchrun says when it was given no name.
+  if (const auto name = lookup("TORCHELASTIC_RUN_ID"); name && *name != "none") return *name;
+  if (const auto job = lookup("SLURM_JOB_ID")) return fmt::format("{}.{}", *job, lookup("SLURM_STEP_ID").value_or("0"));
+  return "weft";
+}
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// The kernels of a CUDA device for the tests of layers.
+#include "parallel/runtime/cuda/device.h"
+#include "tests/layers/test_backend.h"
+#include "trainer/backend.h"
+
+namespace weft {
+namespace {
+
+class CudaTestBackend final : public TestBackend {
+ public:
+  CudaTestBackend() : missing_(cuda::why_no_device()) {
+    backend_ = missing_ ? make_cpu_backend() : make_cuda_backend(0);
+  }
+  std::optional<std::string> unavailable() const override {
+    if (!missing_) return std::nullopt;
+    return "needs a GPU: " + *missing_;
+  }
+  Device& device() override { return backend_->device(); }
+  const LayerKernels& kernels() const override { return backend_->layer_kernels(); }
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return backend_->make_products(stream, ledger);
+  }
+
+ private:
+  std::optional<std::string> missing_;
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace
+
+std::unique_ptr<TestBackend> make_test_backend() {
+  return std::make_unique<CudaTestBackend>();
+}
+
+}  // namespace weft

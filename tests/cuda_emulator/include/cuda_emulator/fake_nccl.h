@@ -1,0 +1,33 @@
+// What a test can do to the NCCL of the emulator (fake_nccl.cpp): ranks are threads of one process, their calls are
+// operations on emulated streams that end when all peers have come to theirs, and communicators must not block.
+//
+// It is stricter than NCCL: calls that do not fit together, buffers outside device memory, wrong aliases, and calls
+// during another one that is still in progress are errors, and a call does nothing until its communicator is asked how
+// far it is.
+#pragma once
+
+#include <nccl.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace weft::cuda_emulator {
+
+class FakeNccl {
+ public:
+  // Forgets communicators, faults and counts. No other thread may be in a call, and the machine is configured anew.
+  static void reset();
+  // A rank of the world (the first communicator) is gone: what it queues never happens, others wait for it in vain.
+  static void kill(int world_rank);
+  // After `passing` more calls of a function the next one returns `error`.
+  static void fail_next(const std::string& function, ncclResult_t error, int passing = 0);
+  // The communicators of a rank report `error` from now on.
+  static void set_asynchronous_error(int world_rank, ncclResult_t error);
+  // Calls by name of function since the reset.
+  static std::map<std::string, std::int64_t> calls();
+  // Communicators that have been neither destroyed nor aborted.
+  static std::int64_t alive();
+};
+
+}  // namespace weft::cuda_emulator

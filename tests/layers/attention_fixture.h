@@ -1,0 +1,65 @@
+// Attention over whole sequences of fused q, k and v, and how far it may be off.
+#pragma once
+
+#include "layers/kernels/attention.h"
+#include "tests/layers/kernel_fixture.h"
+#include "tests/layers/reference.h"
+
+namespace weft {
+
+// One call of the forward and the backward on fresh inputs, with the reference of the rounded inputs.
+class AttentionTest : public ProductKernelTest {
+ protected:
+  struct Run {
+    Tensor qkv, dout, out, log_sum_exp, dqkv;
+  };
+
+  Run run(DType dtype, const HeadShape& heads, std::int64_t sequences) {
+    const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.query_heads * heads.head_dim;
+    Run result{random("qkv", dtype, tokens, heads.columns()), random("dout", dtype, tokens, out_columns),
+               poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
+               poisoned(dtype, tokens, heads.columns())};
+    const Range runs[] = {{0, heads.sequence_length}};
+    attention_forward(context, heads, runs, result.qkv, result.qkv, result.out, result.log_sum_exp);
+    attention_backward(context, heads, runs, result.dout, result.qkv, result.qkv, result.out, result.log_sum_exp,
+                       result.dqkv, result.dqkv);
+    return result;
+  }
+
+  // Let e be the rounding of the factors: float32, or bfloat16 for probabilities and dscores between products.
+  // Scores q.k / sqrt(d) of normal inputs stay below 6, up to e_32 d sqrt(d) off, and so do the exponents; a
+  // probability errs by that times itself and out, a mean of values below 5, by 5 (e_32 (d sqrt(d) + keys) + 2 e): sums
+  // over keys weighted by probabilities that add up to one. The stored result is rounded once more, which the 2 e
+  // holds.
+  double out_tolerance(DType dtype, const HeadShape& heads) {
+    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    return 5 * (roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype));
+  }
+  // A gradient sums dscore * q or p * dout over rows: `mass`, the reference's largest element, bounds what well-mixed
+  // signs leave, and group * sqrt(keys) how many roundings of size e add up at random. dscore holds p (dp - product), a
+  // difference of terms near 5 sqrt(d) with the error of `out` in the product.
+  double gradient_tolerance(DType dtype, const HeadShape& heads, double mass) {
+    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    const double group = static_cast<double>(heads.query_heads) / static_cast<double>(heads.key_value_heads);
+    const double relative = roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype);
+    return relative * (mass + 5 * std::sqrt(d) + group * std::sqrt(keys));
+  }
+
+  void check(DType dtype, const HeadShape& heads, std::int64_t sequences) {
+    const std::string what = fmt::format("{} heads {}/{} of {}, {} sequences of {}", name_of(dtype), heads.query_heads,
+                                         heads.key_value_heads, heads.head_dim, sequences, heads.sequence_length);
+    const Run found = run(dtype, heads, sequences);
+    const std::vector<double> qkv = doubles(found.qkv);
+    const reference::AttentionResult expected = reference::attention(heads, qkv);
+    reference::expect_near(doubles(found.out), expected.out, out_tolerance(dtype, heads), "out of " + what);
+    // Probabilities are rounded after their sum is taken, so the log-sum-exp has float32 errors in either dtype.
+    reference::expect_near(doubles(found.log_sum_exp), expected.log_sum_exp, out_tolerance(DType::float32, heads),
+                           "log-sum-exp of " + what);
+    const std::vector<double> gradient = reference::attention_gradient(heads, qkv, doubles(found.dout));
+    reference::expect_near(doubles(found.dqkv), gradient,
+                           gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)),
+                           "gradient of " + what);
+  }
+};
+
+}  // namespace weft

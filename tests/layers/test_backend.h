@@ -1,0 +1,46 @@
+// What the tests of kernels and segments compute with. make_test_backend() is resolved when the program is linked: the
+// CPU's is in cpu_test_backend.cpp, and another program compiles the same tests with another definition.
+//
+// All files of this folder are device-neutral except those named cpu_* (the CPU's backend, and tests of what only its
+// implementation promises) and model_config_test.cpp, which computes nothing: they touch no device memory except
+// through kernels, copies and staging.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "layers/kernels/kernels.h"
+#include "layers/kernels/matrix_products.h"
+#include "parallel/runtime/ledger.h"
+
+namespace weft {
+
+class TestBackend {
+ public:
+  virtual ~TestBackend() = default;
+  // Why nothing can be computed here (no GPU), or nothing. Where there is a reason, device() and kernels() still
+  // answer, so that fixtures can be built, but nothing is asked of them.
+  virtual std::optional<std::string> unavailable() const { return std::nullopt; }
+  virtual Device& device() = 0;
+  virtual const LayerKernels& kernels() const = 0;
+  // Products queued on `stream`, with workspace from `ledger`; both outlive them.
+  virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
+};
+
+// One per rank, made by the rank's thread before anything else.
+std::unique_ptr<TestBackend> make_test_backend();
+
+// A test that computes on the device under test, or is skipped where there is none.
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::optional<std::string> reason = backend->unavailable()) GTEST_SKIP() << *reason;
+  }
+
+  std::unique_ptr<TestBackend> backend = make_test_backend();
+};
+
+}  // namespace weft

@@ -1,0 +1,103 @@
+// Launchers' variables as they set them, and as they should not be.
+#include "parallel/comm/process_environment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallel/comm/rendezvous.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+EnvironmentLookup in(Variables variables) {
+  return [variables = std::move(variables)](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+void expect_refusal(const Variables& variables, const std::vector<std::string>& parts) {
+  try {
+    find_process_place(in(variables));
+    ADD_FAILURE() << "was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    const std::string text = error.what();
+    for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
+  }
+}
+
+const Variables torchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
+const Variables slurm = {{"SLURM_PROCID", "5"},
+                         {"SLURM_NTASKS", "11"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}};
+
+TEST(ProcessEnvironment, EachLauncherIsUnderstood) {
+  const ProcessPlace expected{5, 8, 1, 4};
+  EXPECT_EQ(find_process_place(in({})), std::nullopt);
+  EXPECT_EQ(find_process_place(in(torchrun)), expected);
+  EXPECT_EQ(find_process_place(in({{"OMPI_COMM_WORLD_RANK", "5"},
+                                   {"OMPI_COMM_WORLD_SIZE", "8"},
+                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}})),
+            expected);
+  EXPECT_EQ(find_process_place(
+                in({{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}})),
+            expected);
+  EXPECT_EQ(find_process_place(in(slurm)), (ProcessPlace{5, 11, 1, 4}));
+  Variables last_node = slurm;
+  last_node["SLURM_NODEID"] = "2";
+  EXPECT_EQ(find_process_place(in(last_node)), (ProcessPlace{5, 11, 1, 3}));
+}
+
+TEST(ProcessEnvironment, SlurmGivesWayToWhatItStarts) {
+  Variables both = slurm;
+  both.insert(torchrun.begin(), torchrun.end());
+  EXPECT_EQ(find_process_place(in(both)), (ProcessPlace{5, 8, 1, 4}));
+}
+
+TEST(ProcessEnvironment, WhatIsIncompleteOrImpossibleIsShown) {
+  Variables partial = torchrun;
+  partial.erase("LOCAL_RANK");
+  expect_refusal(partial, {"torchrun", "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK not set", "incomplete"});
+  Variables beyond = torchrun;
+  beyond["RANK"] = "8";
+  expect_refusal(beyond, {"RANK=8", "WORLD_SIZE=8", "contradict"});
+  Variables crowded = torchrun;
+  crowded["LOCAL_WORLD_SIZE"] = "9";
+  expect_refusal(crowded, {"LOCAL_WORLD_SIZE=9"});
+  Variables words = torchrun;
+  words["RANK"] = "five";
+  expect_refusal(words, {"RANK is not a whole number", "RANK=five"});
+  Variables odd = slurm;
+  odd["SLURM_STEP_TASKS_PER_NODE"] = "4(x";
+  expect_refusal(odd, {"SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID not set"});
+}
+
+TEST(ProcessEnvironment, TwoLaunchersMustAgree) {
+  Variables both = torchrun;
+  both.insert({{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}});
+  EXPECT_EQ(find_process_place(in(both)), (ProcessPlace{5, 8, 1, 4}));
+  both["PMI_RANK"] = "1";
+  expect_refusal(both, {"disagree", "torchrun (RANK=5", "PMI (PMI_RANK=1"});
+}
+
+TEST(ProcessEnvironment, RunsAndMeetingPlacesHaveNames) {
+  EXPECT_EQ(run_identity(in({})), "weft");
+  EXPECT_EQ(run_identity(in({{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "17"}})), "17.0");
+  EXPECT_EQ(run_identity(in({{"TORCHELASTIC_RUN_ID", "blue"}})), "blue");
+  EXPECT_EQ(default_rendezvous_address(in({})), std::nullopt);
+  EXPECT_EQ(default_rendezvous_address(in({{"MASTER_ADDR", "node3"}, {"MASTER_PORT", "29500"}})), "tcp://node3:29501");
+  EXPECT_EQ(default_rendezvous_address(in({{"MASTER_ADDR", "::1"}, {"MASTER_PORT", "29500"}})), "tcp://[::1]:29501");
+  EXPECT_THROW(default_rendezvous_address(in({{"MASTER_PORT", "29500"}})), Error);
+  EXPECT_THROW(default_rendezvous_address(in({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "65535"}})), Error);
+}
+
+}  // namespace
+}  // namespace weft
