@@ -18,8 +18,8 @@ class StepProfiler {
   StepProfiler(const ProfilingConfig& config, NvtxDomain& domain, const Program& program,
                std::span<const Action> actions, Lanes& lanes, Communicator& world);
 
-  // Around a step, outside of what it measures. Collective over the world in the first and the last step of a recording:
-  // threads share one process, which records as a whole, so it starts before any of them does.
+  // Around a step, outside of what it measures. Collective over the world in the first and the last step of a
+  // recording: threads share one process, which records as a whole, so it starts before any of them does.
   void begin_step(std::int64_t step);
   void end_step();
 

@@ -24,6 +24,7 @@ void StepTrace::end(std::size_t action) {
 
 void StepTrace::end_step() {
   const double begin = spans_[step_span_].begin;
+  step_begin_->synchronize();
   for (const Fences& fences : fences_) {
     const Action& action = actions_[fences.action];
     fences.end->synchronize();

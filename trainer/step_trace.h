@@ -1,11 +1,11 @@
 // What a rank did in chosen steps, and when: every action on its lane and what the host waited for, for the viewers of
 // Chrome's trace format (ui.perfetto.dev, chrome://tracing).
 //
-// An action lasts from where its lane has done all that was queued before to where it has done the action, so a wait for
-// another lane or rank inside it counts as its own. What an action queues on other lanes (the exchange between experts) is
-// not shown by itself. Times come from the lanes' own clocks, counted from the begin of the step, when host and device
-// meet: the host has waited for the totals of the step before, so the compute lane is idle and a fence on it is reached
-// at once.
+// An action lasts from where its lane has done all that was queued before to where it has done the action, so a wait
+// for another lane or rank inside it counts as its own. What an action queues on other lanes (the exchange between
+// experts) is not shown by itself. Times come from the lanes' own clocks, counted from the begin of the step, when host
+// and device meet: the host has waited for the totals of the step before, so the compute lane is idle and a fence on it
+// is reached at once.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@
 namespace weft {
 
 struct TraceSpan {
-  std::string name;           // range_names (execute.h), or what the host does
-  std::optional<Lane> lane;   // none: the host
+  std::string name;          // range_names (execute.h), or what the host does
+  std::optional<Lane> lane;  // none: the host
   std::int64_t step = 0;
   std::optional<int> microbatch;
   std::int64_t bytes = 0;

@@ -1,6 +1,6 @@
 // Named ranges for Nsight, in the domain "weft": registered names, a category for each lane, and as payload what would
-// make names many (step, microbatch, bytes). A range costs a few nanoseconds when no tool listens. Where the NVTX headers
-// are absent the same calls do nothing (nvtx.cpp).
+// make names many (step, microbatch, bytes). A range costs a few nanoseconds when no tool listens. Where the NVTX
+// headers are absent the same calls do nothing (nvtx.cpp).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct NvtxPayload {
   std::int32_t step = 0;
 };
 
-// The domain, its names and its schema. One per process, because a domain's name is unique in it; whoever starts the ranks
-// owns it. Thread-safe. Ranges refer to it and are closed before it goes.
+// The domain, its names and its schema. One per process, because a domain's name is unique in it; whoever starts the
+// ranks owns it. Thread-safe. Ranges refer to it and are closed before it goes.
 class NvtxDomain {
  public:
   NvtxDomain();

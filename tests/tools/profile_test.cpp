@@ -53,14 +53,13 @@ TEST_F(Nvtx, RangesOfEveryRankAreTheProgram) {
 TEST_F(Nvtx, OneDomainWithCategoriesAndOneSchema) {
   const NvtxRecording recording = record("");
   EXPECT_EQ(recording.domains, std::vector<std::string>{"weft"});
-  EXPECT_EQ(recording.categories,
-            (std::map<int, std::string>{{1, "step"},
-                                        {2, "compute"},
-                                        {3, "gather"},
-                                        {4, "reduce"},
-                                        {5, "transfer_forward"},
-                                        {6, "transfer_backward"},
-                                        {7, "exchange"}}));
+  EXPECT_EQ(recording.categories, (std::map<int, std::string>{{1, "step"},
+                                                              {2, "compute"},
+                                                              {3, "gather"},
+                                                              {4, "reduce"},
+                                                              {5, "transfer_forward"},
+                                                              {6, "transfer_backward"},
+                                                              {7, "exchange"}}));
   // Types by their numbers in nvToolsExtPayload.h: 17 is INT64, 15 INT32.
   ASSERT_EQ(recording.schemas.size(), 1u);
   EXPECT_EQ(recording.schemas[0], "schema\tweft.range\t16\tbytes:17:0\tmicrobatch:15:8\tstep:15:12");
@@ -178,8 +177,8 @@ TEST_F(Profile, BenchAsksStreamsForTheTime) {
   for (const char* lane : {"gather", "reduce", "transfer_forward", "exchange"}) {
     EXPECT_GT(report["communication_by_lane"][lane], 0.0) << lane;
   }
-  EXPECT_FALSE(Json::parse(weft("bench step run.toml --warmup 0 --steps 1 --json").output)
-                   .contains("communication_by_lane"));
+  EXPECT_FALSE(
+      Json::parse(weft("bench step run.toml --warmup 0 --steps 1 --json").output).contains("communication_by_lane"));
   EXPECT_EQ(weft("bench step run.toml --clock sun").exit_code, 2);
 }
 

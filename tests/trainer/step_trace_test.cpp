@@ -19,8 +19,8 @@ Program two_actions() {
   Program program;
   static_cast<ProgramTables&>(program) = bare_tables(1, 1);
   program.units = {{.name = "head"}};
-  program.ranks = {{{.op = Op::unshard, .stage = 0, .unit = 0, .bytes = 64},
-                    {.op = Op::forward, .stage = 0, .microbatch = 5}}};
+  program.ranks = {
+      {{.op = Op::unshard, .stage = 0, .unit = 0, .bytes = 64}, {.op = Op::forward, .stage = 0, .microbatch = 5}}};
   return program;
 }
 
@@ -52,24 +52,24 @@ TEST(StepTrace, TakesTheTimeOfEachActionsLane) {
     EXPECT_EQ(whole.name, "step");
     EXPECT_EQ(whole.lane, std::nullopt);
     const double begin = whole.begin;
-    EXPECT_EQ(unshard,
-              (TraceSpan{"unshard head", Lane::gather, step, std::nullopt, 64, begin + 2.0, begin + 7.0}));
+    EXPECT_EQ(unshard, (TraceSpan{"unshard head", Lane::gather, step, std::nullopt, 64, begin + 2.0, begin + 7.0}));
     EXPECT_EQ(forward, (TraceSpan{"PP:0F", Lane::compute, step, 5, 0, begin + 1.0, begin + 1.5}));
   }
 }
 
 TEST(StepTrace, BecomesATraceOfChrome) {
-  const std::vector<TraceSpan> spans = {
-      {"step", std::nullopt, 3, std::nullopt, 0, 2.0, 3.0},
-      {"unshard \"head\"", Lane::gather, 3, std::nullopt, 64, 2.25, 2.75},
-      {"PP:0F", Lane::compute, 3, 5, 0, 2.5, 2.625}};
+  const std::vector<TraceSpan> spans = {{"step", std::nullopt, 3, std::nullopt, 0, 2.0, 3.0},
+                                        {"unshard \"head\"", Lane::gather, 3, std::nullopt, 64, 2.25, 2.75},
+                                        {"PP:0F", Lane::compute, 3, 5, 0, 2.5, 2.625}};
   const auto trace = nlohmann::json::parse(to_chrome_trace(7, spans));
   std::vector<nlohmann::json> events;
   std::map<int, std::string> threads;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] == "X") events.push_back(event);
     if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
-    if (event["name"] == "process_name") EXPECT_EQ(event["args"]["name"], "rank 7");
+    if (event["name"] == "process_name") {
+      EXPECT_EQ(event["args"]["name"], "rank 7");
+    }
     EXPECT_EQ(event["pid"], 7);
   }
   EXPECT_EQ(threads.size(), 1 + all_lanes.size());
@@ -84,7 +84,7 @@ TEST(StepTrace, BecomesATraceOfChrome) {
   EXPECT_EQ(events[2]["args"], (nlohmann::json{{"step", 3}, {"microbatch", 5}}));
 }
 
-class ProfiledDevice final : public ForwardingDevice {
+class ProfiledDevice final : public ClockedDevice {
  public:
   explicit ProfiledDevice(std::vector<std::string>& log) : log_(log) {}
   void start_profiler() override { log_.push_back("start"); }
