@@ -59,7 +59,7 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
 
       const StepTotals totals =
-          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank()});
+          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), peak_of(world.rank(), step + 1), 7 + world.rank()});
       EXPECT_EQ(totals.loss_sum, summed(0, step));
       EXPECT_EQ(totals.gradient_square_sum, 6.25 + step);
       EXPECT_EQ(totals.system_allocations, 7 + 8 + 9);
@@ -82,6 +82,7 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       ASSERT_EQ(totals.at_peak_of_rank.size(), static_cast<std::size_t>(ranks));
       for (int r = 0; r < ranks; ++r) {
         EXPECT_EQ(totals.at_peak_of_rank[static_cast<std::size_t>(r)], peak_of(r, step)) << "rank " << r;
+        EXPECT_EQ(totals.predicted_of_rank[static_cast<std::size_t>(r)], peak_of(r, step + 1)) << "rank " << r;
       }
     }
   });
@@ -94,7 +95,7 @@ TEST(StepSums, OfADenseModelHaveNoExperts) {
     StepSums sums(rank.stream, rank.ledger, blocks, 0, 1);
     sums.begin_step();
     sums.report().loss().as<double>()[0] = 2.5;
-    const StepTotals totals = sums.total(*group, {counted_by(0, 0), peak_of(0, 0), 1});
+    const StepTotals totals = sums.total(*group, {counted_by(0, 0), peak_of(0, 0), peak_of(0, 0), 1});
     EXPECT_EQ(totals.loss_sum, 2.5);
     for (const MoeTotals& moe : totals.moe) EXPECT_TRUE(moe.expert_tokens.empty());
     EXPECT_EQ(totals.at_peak_of_rank.front(), peak_of(0, 0));
@@ -109,7 +110,7 @@ TEST(StepSums, RefuseAGroupThatTheMeshDoesNotHave) {
     sums.begin_step();
     CommunicationCounters counters;
     counters[{"elsewhere", CollectiveOp::send}] = {1, 1};
-    EXPECT_THROW(sums.total(world, {counters, peak_of(0, 0), 1}), Error);
+    EXPECT_THROW(sums.total(world, {counters, peak_of(0, 0), peak_of(0, 0), 1}), Error);
   });
 }
 

@@ -1,4 +1,6 @@
 // A rank that is a process with a GPU and exchanges over NCCL.
+#include <cstdlib>
+
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
@@ -33,14 +35,15 @@ void run_process_rank(const Config& config, const RankMain& rank_main) {
   const ProcessPlace place = *find_process_place();
   const std::unique_ptr<Backend> backend = make_cuda_backend(device_of(place, config.run.ranks_per_device));
   const auto stream = backend->device().create_stream("world");
+  const NcclOptions options{.ranks_per_device = config.run.ranks_per_device};
+  for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
   CommunicationCounters counters;
   PhaseClock clock;
   NcclWatch watch(backend->device());
   const auto rendezvous = make_rendezvous(
       meeting_place(), {.rank = place.rank, .world = place.world, .run = run_identity(), .timeout = watch.timeout()});
   try {
-    const auto world = make_nccl_world(place, *rendezvous, *stream, {.ranks_per_device = config.run.ranks_per_device},
-                                       watch, counters, clock);
+    const auto world = make_nccl_world(place, *rendezvous, *stream, options, watch, counters, clock);
     rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); }});
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("rank {}: {}", place.rank, error.what()));

@@ -2,9 +2,7 @@
 
 #include <nccl.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 
 #include "parallel/comm/lone_communicator.h"
@@ -14,14 +12,6 @@
 
 namespace weft {
 namespace {
-
-// Before NCCL's first call, which reads them once.
-void set_in_environment(const std::vector<std::pair<std::string, std::string>>& settings) {
-  // Tests run ranks as threads.
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), 0);
-}
 
 std::string unique_id(const ProcessPlace& place, Rendezvous& rendezvous) {
   ncclUniqueId id{};
@@ -60,7 +50,6 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
                                               const NcclOptions& options, NcclWatch& watch,
                                               CommunicationCounters& counters, PhaseClock& clock) {
   if (place.world == 1) return std::make_unique<LoneCommunicator>("world", stream, counters, clock);
-  set_in_environment(nccl_settings(place, options));
   const std::string bytes = unique_id(place, rendezvous);
   ncclUniqueId id{};
   require(bytes.size() == sizeof id.internal, "the unique id of NCCL has its size");
