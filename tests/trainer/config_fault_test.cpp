@@ -175,6 +175,20 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
   for (const Case& test : cases) expect_single_fault(test);
 }
 
+// Where ranks live must be said: nothing puts two of them on one GPU unasked.
+TEST(ConfigFaults, RanksAndTheirDevices) {
+  const std::vector<Case> cases = {
+      {"\"threads\"", "\"processes\"",
+       "7:10: error: ranks that are processes exchange tensors of GPUs: on the CPU ranks are \"threads\""},
+      {"launch = \"threads\"", "launch = \"threads\"\nranks_per_device = 4",
+       "8:20: error: ranks_per_device 4 speaks of GPUs, and ranks compute on \"cpu\""},
+      {"device = \"cpu\"", "device = \"cuda\"",
+       "7:10: error: threads of one process share one GPU, and 8 ranks on it are more than ranks_per_device 1: use launch "
+       "\"processes\" and a GPU for each rank, or, for a trial, ranks_per_device 8"},
+  };
+  for (const Case& test : cases) expect_single_fault(test);
+}
+
 TEST(ConfigFaults, SyntaxErrorsComeInTheSameForm) {
   EXPECT_EQ(message("[run]\nsteps = = 3\n"),
             "run.toml:2:9: error: while parsing value: could not determine value type\n"

@@ -212,17 +212,18 @@ TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
   const Config config = three_steps(GetParam());
   const TrainResult result = trained(config);
   const auto lines = lines_of(console());
-  ASSERT_GE(lines.size(), 8u);
+  ASSERT_GE(lines.size(), 9u);
   EXPECT_EQ(lines[0], fmt::format("weft: run on {} ranks (threads, cpu)", config.parallelism.world()));
   EXPECT_TRUE(lines[1].starts_with(fmt::format("  mesh        pp {} x", config.parallelism.pipeline))) << lines[1];
   EXPECT_TRUE(lines[2].starts_with("  model       4 blocks (")) << lines[2];
   EXPECT_TRUE(lines[3].starts_with("  step        16 sequences of 8 tokens, ")) << lines[3];
   EXPECT_TRUE(lines[4].starts_with("  predicted   ")) << lines[4];
+  EXPECT_EQ(lines[5], "  attention   in blocks, by the CPU");
   for (std::size_t step = 1; step <= 3; ++step) {
     const StepMetrics& metrics = result.steps[step - 1];
-    EXPECT_TRUE(lines[4 + step].starts_with(
+    EXPECT_TRUE(lines[5 + step].starts_with(
         fmt::format("step {}/3  loss {:.4f}  grad_norm {:.4f}  lr ", step, metrics.loss, metrics.gradient_norm)))
-        << lines[4 + step];
+        << lines[5 + step];
     EXPECT_GT(metrics.loss, 1.0);
   }
   EXPECT_NE(console().find("static buckets that differ from their prediction: 0\n"), std::string::npos) << console();
