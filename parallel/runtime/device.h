@@ -57,7 +57,7 @@ class Device {
   // aligned, contents undefined. Throws Error (failure) when there is no room. Called by the ledger only.
   virtual void* allocate(std::int64_t bytes, Stream& stream) = 0;
   // The storage may serve others once the work queued on `stream` so far is done; uses on other streams have been waited
-  // for by it. `bytes` as allocated.
+  // for by it. `bytes` as allocated. Does not throw: a device that has failed says so elsewhere.
   virtual void release(void* data, std::int64_t bytes, Stream& stream) = 0;
   // How often the system was asked for memory.
   virtual std::int64_t system_allocations() const = 0;

@@ -8,8 +8,12 @@ Staging::Staging(Device& device, DType dtype, std::int64_t rows, std::int64_t co
 }
 
 Staging::~Staging() {
-  // A copy under way must not lose its memory.
-  if (last_copy_) last_copy_->synchronize();
+  // A copy under way must not lose its memory. Where the device has failed none is under way any more, and the failure has
+  // been or will be told by another call.
+  try {
+    finish();
+  } catch (const Error&) {
+  }
   device_.release_staging(view_.data(), capacity_);
 }
 

@@ -61,6 +61,10 @@ class CudaDevice final : public Device {
     // A step's sizes repeat: what the pool has it keeps.
     auto keep = std::numeric_limits<std::uint64_t>::max();
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    // The few kilobytes of scratch that kernels without a ledger take come from here.
+    cudaMemPool_t scratch = nullptr;
+    WEFT_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&scratch, index));
+    WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(scratch, cudaMemPoolAttrReleaseThreshold, &keep));
   }
   ~CudaDevice() override {
     for (auto& [bytes, blocks] : staging_) {
@@ -92,7 +96,8 @@ class CudaDevice final : public Device {
          total_bytes, attribute(cudaMemPoolAttrReservedMemCurrent));
   }
   void release(void* data, std::int64_t, Stream& stream) override {
-    WEFT_CUDA_CHECK(cudaFreeAsync(data, cuda::native(stream)));
+    // Tensors end while an error travels up, and a device that has failed refuses everything: the error is what counts.
+    cudaFreeAsync(data, cuda::native(stream));
   }
   // The pool asks when it grows; growth is noticed here, once a call.
   std::int64_t system_allocations() const override {
