@@ -78,7 +78,7 @@ class Attention final : public Segment {
                  std::unique_ptr<Saved>& saved) override {
     KernelContext& kernels = context.kernels;
     auto kept = std::make_unique<SavedAttention>();
-    const std::int64_t tokens = setup_.microbatch_tokens, hidden = setup_.model.hidden_size;
+    const std::int64_t tokens = setup_.microbatch_tokens;
     norm_.forward(context, weights[norm_weight], std::move(x), kept->norm);
 
     kept->qkv = activation(kernels, tokens, heads_.columns());
@@ -100,9 +100,7 @@ class Attention final : public Segment {
     const Tensor& keys_values = setup_.context > 1 ? kept->keys_values : kept->rotated;
     attention_forward(kernels, whole_heads(), runs_, kept->rotated, keys_values, kept->out, kept->log_sum_exp);
 
-    Tensor partial = activation(kernels, tokens, hidden);
-    multiply(kernels, kept->out, Transpose::no, weights[o_proj], Transpose::no, partial, false);
-    Tensor y = add_residual(context, scatter_tokens(context, std::move(partial)), kept->norm.x);
+    Tensor y = onto_residual(context, kept->out, weights[o_proj], kept->norm.x);
     saved = std::move(kept);
     return y;
   }

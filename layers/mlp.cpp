@@ -40,12 +40,8 @@ class Mlp final : public Segment {
                  std::unique_ptr<Saved>& saved) override {
     auto kept = std::make_unique<SavedMlp>();
     norm_.forward(context, weights[0], std::move(x), kept->norm);
-    Tensor partial;
-    {
-      const GatheredTokens normed(context, kept->norm.normed);
-      partial = mlp_.forward(context, weights.subspan(1), normed.view(), kept->inner);
-    }
-    Tensor y = add_residual(context, scatter_tokens(context, std::move(partial)), kept->norm.x);
+    const GatheredTokens normed(context, kept->norm.normed);
+    Tensor y = mlp_.forward(context, weights.subspan(1), normed.view(), kept->norm.x, kept->inner);
     saved = std::move(kept);
     return y;
   }

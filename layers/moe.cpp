@@ -172,12 +172,8 @@ class Moe final : public Segment {
   Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept) const {
     const Tensor& x = kept.norm.x;
     if (has_shared()) {
-      Tensor partial;
-      {
-        const GatheredTokens normed(context, kept.norm.normed);
-        partial = shared_.forward(context, weights.subspan(first_shared_), normed.view(), kept.shared);
-      }
-      return add_residual(context, scatter_tokens(context, std::move(partial)), x);
+      const GatheredTokens normed(context, kept.norm.normed);
+      return shared_.forward(context, weights.subspan(first_shared_), normed.view(), x, kept.shared);
     }
     Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
     cast(context.kernels.stream, x, y);

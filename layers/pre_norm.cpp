@@ -1,6 +1,8 @@
 #include "layers/pre_norm.h"
 
+#include "layers/kernels/multiply.h"
 #include "layers/kernels/rms_norm.h"
+#include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
@@ -36,10 +38,18 @@ void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const 
   rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
 }
 
-Tensor add_residual(LayerContext& context, Tensor branch, ConstTensorView x) {
-  const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise, context.kernels.stream);
-  add(context.kernels.stream, x, branch);
-  return branch;
+Tensor onto_residual(LayerContext& context, ConstTensorView a, ConstTensorView weight, ConstTensorView x) {
+  KernelContext& kernels = context.kernels;
+  Tensor y = kernels.ledger.allocate(Bucket::activations, x.dtype(), a.rows(), weight.columns());
+  if (context.tensor.size() == 1) {
+    multiply_onto(kernels, a, weight, Transpose::no, x, y);
+    return y;
+  }
+  multiply(kernels, a, Transpose::no, weight, Transpose::no, y, false);
+  Tensor slice = scatter_tokens(context, std::move(y));
+  const PhaseClock::Scope scope(kernels.clock, Phase::elementwise, kernels.stream);
+  add(kernels.stream, x, slice);
+  return slice;
 }
 
 }  // namespace weft

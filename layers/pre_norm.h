@@ -33,7 +33,8 @@ class PreNorm {
   Family family_;
 };
 
-// branch + x, the residual connection; x stays where it is kept.
-Tensor add_residual(LayerContext& context, Tensor branch, ConstTensorView x);
+// The end of a branch and the residual connection: a weight + x over the tensor group, of which each rank gets its slice of
+// tokens. a [microbatch tokens, inner], weight [inner, hidden], x [slice tokens, hidden]; x stays where it is kept.
+Tensor onto_residual(LayerContext& context, ConstTensorView a, ConstTensorView weight, ConstTensorView x);
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/swiglu.h"
+#include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"
 
 namespace weft {
@@ -26,15 +27,14 @@ std::int64_t SwigluMlp::activation_bytes() const {
   return setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute);
 }
 
-Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, Kept& kept) const {
+Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
+                          Kept& kept) const {
   KernelContext& kernels = context.kernels;
   kept.gate_up = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), 2 * local_width_);
   multiply(kernels, x, Transpose::no, stacked_rows(weights.first(2)), Transpose::yes, kept.gate_up, false);
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
-  Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), setup_.model.hidden_size);
-  multiply(kernels, kept.activated, Transpose::no, weights[2], Transpose::no, y, false);
-  return y;
+  return onto_residual(context, kept.activated, weights[2], residual);
 }
 
 Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {

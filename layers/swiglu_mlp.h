@@ -19,8 +19,8 @@ class SwigluMlp {
   std::vector<ParameterSpec> parameters() const;  // gate_proj, up_proj, down_proj
   std::int64_t activation_bytes() const;
 
-  // x: all tokens. Returns this rank's part of the sum over the tensor group.
-  Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, Kept& kept) const;
+  // x: all tokens. Returns the slice of the residual [slice tokens, hidden] with the branch added to it.
+  Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual, Kept& kept) const;
   // dy: all tokens. Returns this rank's part of dx.
   Tensor backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const;
   void backward_weight(LayerContext& context, Gradients gradients, ConstTensorView x, ConstTensorView dy,

@@ -5,13 +5,13 @@
 #include <memory>
 #include <span>
 
-#include "parallel/runtime/tensor.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 
 enum class Transpose : std::uint8_t { no, yes };
 
-// c = op(a) op(b), added to c when `accumulate`.
+// c = op(a) op(b), added to c when `accumulate`, or to `addend` [m, n] of c's dtype where there is one.
 struct Product {
   ConstTensorView a;
   Transpose transpose_a = Transpose::no;
@@ -19,6 +19,7 @@ struct Product {
   Transpose transpose_b = Transpose::no;
   TensorView c;
   bool accumulate = false;
+  ConstTensorView addend = {};
 };
 
 class MatrixProducts {
@@ -29,6 +30,9 @@ class MatrixProducts {
   // zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
+  // c = op(a) op(b) + addend, of c's shape and dtype, rounded once or twice. They do not overlap. Queued on `stream` like
+  // the product.
+  virtual void multiply_onto(Stream& stream, const Product& product);
   // Products that do not depend on each other (one an expert): a device may run them side by side.
   virtual void multiply_all(std::span<const Product> products) {
     for (const Product& p : products) multiply(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);

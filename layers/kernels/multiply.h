@@ -14,6 +14,13 @@ inline void multiply(KernelContext& context, ConstTensorView a, Transpose transp
   context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
+// See MatrixProducts::multiply_onto.
+inline void multiply_onto(KernelContext& context, ConstTensorView a, ConstTensorView b, Transpose transpose_b,
+                          ConstTensorView addend, TensorView c) {
+  const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
+  context.products.multiply_onto(context.stream, {a, Transpose::no, b, transpose_b, c, false, addend});
+}
+
 // See MatrixProducts::multiply_all.
 inline void multiply_all(KernelContext& context, std::span<const Product> products) {
   const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);

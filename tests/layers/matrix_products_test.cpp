@@ -40,6 +40,46 @@ TEST_F(MatrixProductsTest, TreatsEmptySumsAsZero) {
   }
 }
 
+// Against the product alone and the addition in double: the product and the sum may each be rounded to the result's dtype,
+// and the float32 sum of 48 terms may begin with the addend.
+TEST_F(MatrixProductsTest, AddsOntoAnotherMatrix) {
+  for (const Dtypes& dtypes : all_dtypes) {
+    const Tensor a = random("a", dtypes.factors, 100, 48), b = random("b", dtypes.factors, 48, 80);
+    const Tensor addend = random("x", dtypes.result, 100, 80);
+    Tensor product = poisoned(DType::float32, 100, 80), onto = poisoned(dtypes.result, 100, 80);
+    products->multiply(a, Transpose::no, b, Transpose::no, product, false);
+    const std::vector<double> x = doubles(addend);
+    products->multiply_onto(*stream, {a, Transpose::no, b, Transpose::no, onto, false, addend});
+    std::vector<double> expected = doubles(product), error;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      error.push_back(roundoff(dtypes.result) * std::abs(expected[i]) +
+                      sum_additions(49) * float_roundoff * (std::abs(expected[i]) + std::abs(x[i]) + 48.0));
+      expected[i] += x[i];
+    }
+    expect_close(onto, expected, error);
+    EXPECT_EQ(doubles(addend), x);
+  }
+}
+
+TEST_F(MatrixProductsTest, GivesTheSameBitsForManyAtOnce) {
+  for (const Dtypes& dtypes : all_dtypes) {
+    std::vector<Tensor> factors, alone, together;
+    std::vector<Product> all;
+    const Tensor b = random("b", dtypes.factors, 80, 48);
+    for (std::int64_t rows : {5, 0, 64, 17, 1, 100, 33}) {
+      factors.push_back(random("a", dtypes.factors, rows, 48));
+      alone.push_back(poisoned(dtypes.result, rows, 80));
+      together.push_back(poisoned(dtypes.result, rows, 80));
+      products->multiply(factors.back(), Transpose::no, b, Transpose::yes, alone.back(), false);
+    }
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      all.push_back({factors[i], Transpose::no, b, Transpose::yes, together[i].view(), false, {}});
+    }
+    products->multiply_all(all);
+    for (std::size_t i = 0; i < factors.size(); ++i) EXPECT_EQ(doubles(together[i]), doubles(alone[i])) << i;
+  }
+}
+
 TEST_F(MatrixProductsTest, DoesNothingForAnEmptyResult) {
   for (const Dtypes& dtypes : all_dtypes) {
     const Tensor a = random("a", dtypes.factors, 0, 5), b = random("b", dtypes.factors, 5, 4);

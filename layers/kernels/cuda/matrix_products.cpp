@@ -25,7 +25,13 @@ class CublasProducts final : public MatrixProducts {
 
   void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
                 bool accumulate) override {
-    run(stream_, 0, {a, transpose_a, b, transpose_b, c, accumulate});
+    run(stream_, 0, {a, transpose_a, b, transpose_b, c, accumulate, {}});
+  }
+
+  // The library adds it before it rounds.
+  void multiply_onto(Stream& stream, const Product& product) override {
+    require(&stream == &stream_, "products are queued on the stream they were made for");
+    run(stream_, 0, product);
   }
 
   void multiply_all(std::span<const Product> products) override {
@@ -44,6 +50,7 @@ class CublasProducts final : public MatrixProducts {
     const ProductShape shape = shape_of(product);
     if (shape.rows == 0 || shape.columns == 0) return;
     if (shape.inner == 0) {
+      if (!product.addend.empty()) return cast(stream, product.addend, product.c);
       if (!shape.accumulate) fill(stream, product.c, 0.0f);
       return;
     }

@@ -56,15 +56,19 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
 }
 
 ProductShape shape_of(const Product& product) {
-  const auto& [a, transpose_a, b, transpose_b, c, accumulate] = product;
+  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend] = product;
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
   const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
-                         reinterpret_cast<std::uintptr_t>(c.data()) | std::uintptr_t{16};
+                         reinterpret_cast<std::uintptr_t>(c.data()) | reinterpret_cast<std::uintptr_t>(addend.data()) |
+                         std::uintptr_t{16};
   const ProductShape shape{c.rows(),  c.columns(), ta ? a.rows() : a.columns(), ta, tb, a.dtype(), c.dtype(),
-                           accumulate, std::uint32_t{1} << std::countr_zero(addresses)};
+                           accumulate || !addend.empty(), std::uint32_t{1} << std::countr_zero(addresses)};
   require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
               (tb ? b.columns() : b.rows()) == shape.inner,
           "the operands of a product fit together");
+  require(addend.empty() || (!accumulate && addend.rows() == c.rows() && addend.columns() == c.columns() &&
+                             addend.dtype() == c.dtype()),
+          "what a product is added to is like its result");
   require(a.dtype() == b.dtype(), "both factors of a product have one dtype");
   return shape;
 }
@@ -124,9 +128,10 @@ const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductShape& shape) {
 void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
   const float one = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
   Layouts layouts(shape);
+  const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
   const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
-                          &layouts.a.value, &beta, product.c.data(), &layouts.c.value, product.c.data(),
+                          &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(),
                           &layouts.c.value, &algorithm, workspace, static_cast<std::size_t>(workspace_bytes), stream);
   };
   const cublasStatus_t status = multiply(algorithm(shape));
