@@ -1,0 +1,152 @@
+// Sums and maxima over the same elements of several arrays: n s (inputs + outputs) bytes for n elements of s bytes.
+#include <algorithm>
+
+#include "parallel/runtime/cuda/elementwise.h"
+#include "parallel/runtime/cuda/extent.cuh"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+
+namespace weft::cuda {
+namespace {
+
+constexpr std::size_t most_arrays = 64;
+
+// What is stored, and what it is combined in.
+template <typename T>
+struct Accumulator {
+  using type = T;
+};
+template <>
+struct Accumulator<__nv_bfloat16> {
+  using type = float;
+};
+// Wraps around.
+template <>
+struct Accumulator<std::int32_t> {
+  using type = std::uint32_t;
+};
+
+template <typename A, typename T>
+__device__ A widened(T value) {
+  return static_cast<A>(value);
+}
+template <>
+__device__ inline float widened<float, __nv_bfloat16>(__nv_bfloat16 value) {
+  return to_float(value);
+}
+template <typename T, typename A>
+__device__ T narrowed(A value) {
+  return static_cast<T>(value);
+}
+template <>
+__device__ inline __nv_bfloat16 narrowed<__nv_bfloat16, float>(float value) {
+  return from_float<__nv_bfloat16>(value);
+}
+
+// Passed by value, as the pointers are known to the host only.
+template <typename T>
+struct Arrays {
+  const T* inputs[most_arrays];
+  T* outputs[most_arrays];
+  int input_count, output_count;
+};
+
+template <typename T, typename A, typename Combine, int N>
+__device__ void reduce_at(const Arrays<T>& arrays, std::int64_t at) {
+  A partial[N];
+  Vector<T, N> loaded = load_vector<N>(arrays.inputs[0] + at);
+#pragma unroll
+  for (int i = 0; i < N; ++i) partial[i] = widened<A>(loaded[i]);
+#pragma unroll 4
+  for (int rank = 1; rank < arrays.input_count; ++rank) {
+    loaded = load_vector<N>(arrays.inputs[rank] + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) partial[i] = Combine()(partial[i], widened<A>(loaded[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) loaded[i] = narrowed<T>(partial[i]);
+  for (int rank = 0; rank < arrays.output_count; ++rank) store_vector(arrays.outputs[rank] + at, loaded);
+}
+
+// An element is written by the thread that has read it from every input: an output may be one of them.
+template <typename T, typename A, typename Combine>
+__global__ void __launch_bounds__(extent_threads, 4)
+    reduce_kernel(const __grid_constant__ Arrays<T> arrays, const Extent extent) {
+  constexpr int width = common_width<T>;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * extent_threads;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * extent_threads + threadIdx.x;
+  for (std::int64_t vector = thread; vector < extent.vectors; vector += threads) {
+    reduce_at<T, A, Combine, width>(arrays, extent.head + vector * width);
+  }
+  const std::int64_t in_vectors = extent.vectors * width;
+  for (std::int64_t i = thread; i < extent.count - in_vectors; i += threads) {
+    reduce_at<T, A, Combine, 1>(arrays, i < extent.head ? i : i + in_vectors);
+  }
+}
+
+template <typename Element, typename Combine>
+void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs, std::int64_t begin,
+                   std::int64_t count, std::span<std::byte* const> outputs) {
+  using T = typename DeviceElement<Element>::type;
+  // Maxima of integers are those of signed ones.
+  using A = std::conditional_t<std::is_same_v<T, std::int32_t> && std::is_same_v<Combine, LargerOf>, T,
+                               typename Accumulator<T>::type>;
+  constexpr int width = common_width<T>;
+  Arrays<T> arrays{};
+  Extent extent{};
+  const auto note = [&](const T* array, bool first) {
+    const Extent own = extent_of(count, width, array);
+    // All in vectors or none.
+    if (first || own.vectors == 0) extent = own;
+    if (own.head != extent.head) extent = {count, 0, 0};
+    return extent.vectors > 0;
+  };
+  bool vectors = true;
+  for (const std::byte* input : inputs) {
+    const T* array = reinterpret_cast<const T*>(input) + begin;
+    const bool first = arrays.input_count == 0;
+    arrays.inputs[arrays.input_count++] = array;
+    if (vectors) vectors = note(array, first);
+  }
+  for (std::byte* output : outputs) {
+    T* array = reinterpret_cast<T*>(output);
+    arrays.outputs[arrays.output_count++] = array;
+    if (vectors) vectors = note(array, false);
+  }
+  const std::int64_t steps = std::max(extent.vectors, count - extent.vectors * width);
+  const std::int64_t blocks =
+      std::min<std::int64_t>((steps + extent_threads - 1) / extent_threads, (std::int64_t{1} << 31) - 1);
+  launch(stream, static_cast<unsigned>(blocks), extent_threads, 0, reduce_kernel<T, A, Combine>, arrays, extent);
+}
+
+template <typename Combine>
+void reduce_any(cudaStream_t stream, DType dtype, std::span<const std::byte* const> inputs, std::int64_t begin,
+                std::int64_t count, std::span<std::byte* const> outputs) {
+  switch (dtype) {
+    case DType::float32:
+      return reduce_arrays<float, Combine>(stream, inputs, begin, count, outputs);
+    case DType::bfloat16:
+      return reduce_arrays<bfloat16, Combine>(stream, inputs, begin, count, outputs);
+    case DType::float64:
+      return reduce_arrays<double, Combine>(stream, inputs, begin, count, outputs);
+    case DType::int32:
+      return reduce_arrays<std::int32_t, Combine>(stream, inputs, begin, count, outputs);
+  }
+}
+
+}  // namespace
+
+void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
+  require(inputs.size() <= most_arrays && outputs.size() <= most_arrays, "a reduction takes 64 arrays at most");
+  if (count == 0 || inputs.empty()) return;
+  switch (reduce) {
+    case Reduce::sum:
+      return reduce_any<AddTo>(native(stream), dtype, inputs, begin, count, outputs);
+    case Reduce::max:
+      return reduce_any<LargerOf>(native(stream), dtype, inputs, begin, count, outputs);
+  }
+}
+
+}  // namespace weft::cuda
