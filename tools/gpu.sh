@@ -2,17 +2,20 @@
 # Everything that wants a GPU, in one call on a machine that has one: builds for that GPU, tests, checks memory and
 # races, measures.
 #   tools/gpu.sh OUT [PART...]      parts, all unless named: build test sanitize bench compare
-# Writes into the folder OUT: environment.txt, build.txt, tests.txt, memcheck.txt, racecheck.txt, bench_*.txt, and
-# summary.txt with a line "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails
-# does not keep the next from running; the exit code is 1 if anything failed. The tree is build-gpu/; a later call that
-# leaves out `build` uses it as it is.
+# Writes into the folder OUT: environment.txt, build.txt, tests.txt, memcheck.txt, racecheck.txt, bench_<config>.txt,
+# compare_<config>.txt (Weft and PyTorch in turn, tools/compare/step.sh), and summary.txt with a line
+# "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails does not keep the next from
+# running; the exit code is 1 if anything failed. The tree is build-gpu/; a later call that leaves out `build` uses it as
+# it is.
 # Beside the compiler, CMake and ninja it wants Weft's dependencies, installed or in .deps (tools/vendor-deps.sh), and
-# CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at hand.
+# CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at hand. `compare` wants a python3 with torch.
 #   WEFT_SANITIZE_TESTS   gtest filter of what compute-sanitizer runs: kernels, not the libraries' own
+#   WEFT_CONFIGS          what bench and compare run, configs/h200_*.toml; where the text they name is missing, noise is read
+#   WEFT_COMPARE_ROUNDS   of compare, 2
 #   WEFT_LIMIT_<PART>     seconds for each thing of a part, e.g. WEFT_LIMIT_BENCH=60
 set -uo pipefail
 if [[ $# -eq 0 || $1 == -* ]]; then
-  sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 out=$(realpath -m "$1")
@@ -23,7 +26,19 @@ mkdir -p "$out"
 : >"$out/summary.txt"
 tree=build-gpu
 sanitize_tests=${WEFT_SANITIZE_TESTS:-"-*Cudnn*:*Nccl*:*Training*:*Versions*"}
+read -r -a configs <<<"${WEFT_CONFIGS:-$(echo configs/h200_*.toml)}"
 failed=0
+
+# Speed does not depend on what the text says (routers are balanced by their loss, not by the text): a machine without
+# the dictionary trains on base64. Fills `text` with the argument that says so, or with none.
+choose_text() {
+  text=()
+  if [[ ! -s data/gcide.txt ]]; then
+    mkdir -p "$tree"
+    [[ -s $tree/noise.txt ]] || head -c 6291456 /dev/urandom | base64 -w 0 >"$tree/noise.txt"  # 8 MiB
+    text=("--data.train=[\"$tree/noise.txt\"]")
+  fi
+}
 
 # measured NAME LIMIT FILE COMMAND...: runs it under a limit, its output appended to OUT/FILE, its line in the summary.
 measured() {
@@ -123,19 +138,20 @@ for part in "$@"; do
       done
       ;;
     bench)
-      for config in configs/h200_*.toml; do
-        [[ -e $config ]] || continue
+      choose_text
+      for config in "${configs[@]}"; do
         name=bench_$(basename "$config" .toml)
         rm -f "$out/$name.txt"
-        measured "$name" "${!limit:-180}" "$name.txt" "$tree/weft" bench step --config "$config"
+        measured "$name" "${!limit:-180}" "$name.txt" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
       done
       ;;
     compare)
-      for script in tools/compare/*.sh; do
-        [[ -e $script ]] || continue
-        name=bench_$(basename "$script" .sh)
+      choose_text
+      for config in "${configs[@]}"; do
+        name=compare_$(basename "$config" .toml)
         rm -f "$out/$name.txt"
-        measured "$name" "${!limit:-300}" "$name.txt" bash "$script"
+        measured "$name" "${!limit:-480}" "$name.txt" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
+          "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
       done
       ;;
     *)
