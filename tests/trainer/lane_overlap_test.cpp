@@ -238,12 +238,21 @@ TEST_P(LaneOverlap, OfReductionsOnlyTheLastIsWaitedFor) {
   }
 }
 
+std::size_t computations_before(const NotedStep& step, std::size_t action) {
+  const auto actions = step.actions().first(action);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(actions, [](const Action& before) { return is_compute(before.op); }));
+}
+// The same before the last RESHARD that stands before `action`: what must be done for the room that is free by then.
+std::size_t computations_before_reshard(const NotedStep& step, std::size_t action) {
+  while (action > 0 && step.actions()[action - 1].op != Op::reshard) --action;
+  return computations_before(step, action);
+}
+
 // The first action behind `from` that reads the unit, as a number among the list's computations.
 std::size_t reader_of(const NotedStep& step, int unit, std::size_t from) {
   const auto actions = step.actions();
-  auto number = static_cast<std::size_t>(
-      std::count_if(actions.begin(), actions.begin() + static_cast<std::ptrdiff_t>(from),
-                    [](const Action& action) { return is_compute(action.op); }));
+  std::size_t number = computations_before(step, from);
   for (std::size_t i = from; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
     const auto& units = step.program.segments[static_cast<std::size_t>(*actions[i].segment)].units;
@@ -253,8 +262,9 @@ std::size_t reader_of(const NotedStep& step, int unit, std::size_t from) {
   fail("nobody reads unit {}", unit);
 }
 
-// Whatever pieces take: a gather needs nothing of the computation before the one that reads it, on any rank. That
-// computation needs no gather but those of the ones before, as it is queued before the wait for this one.
+// Whatever pieces take: a gather needs the computations whose end freed room for it, on any rank, and nothing of the one
+// before the one that reads it. That one needs no gather but those of the ones before, as it is queued before the wait
+// for this one.
 TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
   for (int lookahead : {0, 1}) {
     const NotedStep step = noted_step(layout_with(GetParam(), lookahead));
@@ -272,6 +282,7 @@ TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
           EXPECT_EQ(needed, reader) << "the test would not see the difference";
         } else {
           EXPECT_LT(needed, reader) << "gather of action " << action << " on rank " << r;
+          EXPECT_LE(needed, computations_before_reshard(step, action)) << "action " << action << " on rank " << r;
         }
       }
     }
