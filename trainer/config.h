@@ -26,6 +26,7 @@ struct RunConfig {
   DeviceKind device = DeviceKind::cpu;
   LaunchKind launch = LaunchKind::threads;
   int ranks_per_device = 1;  // on one GPU, for trials
+  int communication_timeout_seconds = 300;
 
   bool operator==(const RunConfig&) const = default;
 };

@@ -22,6 +22,9 @@ std::string not_empty(const std::string& text) {
   return text.empty() ? "the text is empty" : "";
 }
 
+// Up to a day.
+constexpr IntegerRange timeout_range{1, 86'400};
+
 Keys run_keys() {
   return {
       string_key(
@@ -44,6 +47,9 @@ Keys run_keys() {
       integer_key(
           "run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
           [](auto& c) -> auto& { return c.run.ranks_per_device; }),
+      integer_key(
+          "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
+          timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),
   };
 }
 

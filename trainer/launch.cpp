@@ -1,5 +1,7 @@
 #include "trainer/launch.h"
 
+#include <chrono>
+
 #include "parallel/comm/local.h"
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
@@ -13,10 +15,13 @@ BackendFactory backend_of(const Config& config) {
 
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main) {
   if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main);
-  run_local_ranks(config.parallelism.world(), [&](Communicator& world) {
-    const std::unique_ptr<Backend> backend = make_backend(world.rank());
-    rank_main({*backend, world});
-  });
+  run_local_ranks(
+      config.parallelism.world(),
+      [&](Communicator& world) {
+        const std::unique_ptr<Backend> backend = make_backend(world.rank());
+        rank_main({*backend, world});
+      },
+      {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
 }
 
 int first_rank_of_process(const Config& config) {

@@ -28,6 +28,7 @@ cudaError_t call(const char* function, Body body) {
       return remember(error);
     }
   }
+  if (state.config.driver < CUDART_VERSION) return remember(cudaErrorInsufficientDriver);
   if (state.config.devices == 0) return remember(cudaErrorNoDevice);
   if (state.failure != cudaSuccess) return remember(state.failure);
   const cudaError_t error = body(state, lock);

@@ -112,7 +112,7 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribu
 }
 
 extern "C" cudaError_t cudaDriverGetVersion(int* version) {
-  *version = Machine::instance().config().devices > 0 ? CUDART_VERSION : 0;
+  *version = Machine::instance().config().driver;
   return cudaSuccess;
 }
 

@@ -83,6 +83,7 @@ TEST_F(CommandLine, KeysListsEveryKeyWithItsDefault) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_NE(result.output.find("\nsteps = 100 "), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("# required: query heads\n"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\ncommunication_timeout_seconds = 300 "), std::string::npos) << result.output;
 }
 
 }  // namespace

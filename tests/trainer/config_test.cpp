@@ -39,6 +39,17 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   EXPECT_EQ(c.profiling, (ProfilingConfig{10, 12, false}));
 }
 
+TEST(ConfigReader, CommunicationTimesOutAfterFiveMinutesOrAsWritten) {
+  EXPECT_EQ(read(complete()).config.run.communication_timeout_seconds, 300);
+  EXPECT_EQ(read(complete(), {"run.communication_timeout_seconds=7"}).config.run.communication_timeout_seconds, 7);
+  for (const auto& [value, bound] : {std::pair("0", "at least 1"), std::pair("86401", "at most 86400")}) {
+    const auto key = fmt::format("run.communication_timeout_seconds={}", value);
+    EXPECT_EQ(message(complete(), {key}),
+              fmt::format("command line: --{}: error: run.communication_timeout_seconds: {} is out of range: {}", key,
+                          value, bound));
+  }
+}
+
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {
   const Config c = read(complete()).config;
   const ShardPolicy standard{ShardStrategy::full_shard, "visit", 2, "every 3"};

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <thread>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"
@@ -92,6 +93,19 @@ TEST_P(Failure, AnExceptionOnOneRankEndsAll) {
     };
     expect_parts(failure_of(config, observer), {fmt::format("rank {}: ", rank), "not an Error of Weft"});
   }
+}
+
+// The others wait as long as the configuration says, and name whom they waited for.
+TEST_P(Failure, ARankThatDoesNotComeEndsAllAfterTheTimeout) {
+  Config config = config_of(GetParam());
+  config.run.communication_timeout_seconds = 1;
+  const int last = config.parallelism.world() - 1;
+  if (last == 0) GTEST_SKIP() << "one rank waits for nobody";
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (run.rank() == last && metrics.step == 2) std::this_thread::sleep_for(std::chrono::seconds(2));
+  };
+  expect_parts(failure_of(config, observer), {"group ", " waited 1000 ms in ", "which did not come"});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,5 @@
 // A rank that is a process with a GPU and exchanges over NCCL.
+#include <chrono>
 #include <cstdlib>
 
 #include "parallel/comm/nccl/nccl_world.h"
@@ -39,7 +40,7 @@ void run_process_rank(const Config& config, const RankMain& rank_main) {
   for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
   CommunicationCounters counters;
   PhaseClock clock;
-  NcclWatch watch(backend->device());
+  NcclWatch watch(backend->device(), std::chrono::seconds(config.run.communication_timeout_seconds));
   const auto rendezvous = make_rendezvous(
       meeting_place(), {.rank = place.rank, .world = place.world, .run = run_identity(), .timeout = watch.timeout()});
   try {

@@ -162,6 +162,13 @@ TEST_F(Streams, FailuresAreMadeOnDemand) {
   int devices = -1;
   EXPECT_EQ(cudaGetDeviceCount(&devices), cudaErrorNoDevice);
   EXPECT_EQ(devices, 0);
+  for (const int driver : {0, CUDART_VERSION - 10}) {
+    machine.configure({.driver = driver});
+    int version = -1;
+    EXPECT_EQ(cudaDriverGetVersion(&version), cudaSuccess);
+    EXPECT_EQ(version, driver);
+    EXPECT_EQ(cudaGetDeviceCount(&devices), cudaErrorInsufficientDriver);
+  }
 }
 
 }  // namespace
