@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "parallel/runtime/error.h"
@@ -43,6 +44,9 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  // Read once, when a GPU is first used. Of the eight hardware queues that CUDA takes by default, a rank's lanes and the
+  // streams of its products would share some, and wait for each other where nothing asks them to.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return run(count, arguments);
   } catch (const weft::Error& error) {
