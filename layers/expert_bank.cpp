@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-// One or more products for every expert that has rows: `product(e, rows_of)` gives them, where rows_of(tensor) are the rows
-// of expert e.
+// One or more products for every expert that has rows: `product(e, rows_of)` gives them, where rows_of(tensor) are the
+// rows of expert e.
 template <typename Append>
 void for_each_expert(KernelContext& kernels, std::span<const std::int64_t> expert_rows, Append append) {
   std::vector<Product> products;
@@ -106,12 +106,14 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  for_each_expert(context.kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-    products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::yes, rows_of(ConstTensorView(kept.rows)),
-                        Transpose::no, stacked_rows(gradients.subspan(3 * e, 2)), true});
-    products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::yes, rows_of(ConstTensorView(kept.dout)),
-                        Transpose::no, gradients[3 * e + 2], true});
-  });
+  for_each_expert(
+      context.kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+        products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::yes,
+                            rows_of(ConstTensorView(kept.rows)), Transpose::no,
+                            stacked_rows(gradients.subspan(3 * e, 2)), true});
+        products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::yes,
+                            rows_of(ConstTensorView(kept.dout)), Transpose::no, gradients[3 * e + 2], true});
+      });
 }
 
 }  // namespace weft

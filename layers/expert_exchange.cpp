@@ -74,7 +74,8 @@ ExpertCounts::ExpertCounts(LayerContext& context, ConstTensorView counts)
     fail("{} experts do not divide over the {} ranks of an expert group", experts_, expert.size());
   }
   // The expert lane and the compute lane take turns: each gather needs the one before.
-  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, expert_tensor.size() * expert.size(), experts_);
+  Tensor all =
+      kernels.ledger.allocate(Bucket::moe_routing, DType::int32, expert_tensor.size() * expert.size(), experts_);
   const TensorView of_expert_group = all.view().rows_from(expert_tensor.rank() * expert.size(), expert.size());
   const TensorView own = of_expert_group.rows_from(expert.rank(), 1);
   cast(kernels.stream, counts.reshaped(1, experts_), own);
@@ -122,7 +123,8 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
       for (std::size_t e = 0; e < local; ++e) gathered[p * local + e] += from_peer[e];
     }
     const auto of_part = gathered.begin() + static_cast<std::ptrdiff_t>(p * local);
-    plan.gathered_rows.push_back(std::accumulate(of_part, of_part + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
+    plan.gathered_rows.push_back(
+        std::accumulate(of_part, of_part + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
   }
   plan.expert_rows = rows_by_expert(gathered, local);
   plan.gathered_runs = row_runs(std::move(gathered), local);

@@ -32,11 +32,12 @@ struct ExchangePlan {
 // The counts of every rank of both groups on their way to the host, so that it can go on queueing work meanwhile.
 class ExpertCounts {
  public:
-  // counts [experts, 1] int32: rows of this rank for each expert of the layer. Collective over both groups. Throws Error
-  // (failure) when the number of experts is not a multiple of the expert group's size.
+  // counts [experts, 1] int32: rows of this rank for each expert of the layer. Collective over both groups. Throws
+  // Error (failure) when the number of experts is not a multiple of the expert group's size.
   ExpertCounts(LayerContext& context, ConstTensorView counts);
 
-  // Blocks the host until the counts are here: by rank of the expert-tensor group, then of the expert group, then expert.
+  // Blocks the host until the counts are here: by rank of the expert-tensor group, then of the expert group, then
+  // expert.
   std::span<const std::int32_t> wait();
 
  private:

@@ -41,7 +41,8 @@ class Head final : public Segment {
     const bool many = setup_.tensor > 1;
     const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
     return {gather_traffic(setup_, When::forward),
-            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0, false},
+            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0,
+             false},
             scatter_traffic(setup_, When::backward_input),
             gather_traffic(setup_, When::backward_weight)};
   }
@@ -57,8 +58,8 @@ class Head final : public Segment {
     const GatheredTokens normed(context, kept->norm.normed);
     for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens()) {
       const std::int64_t count = std::min(chunk_tokens(), tokens - begin);
-      logits_to_gradient(context, normed.view().rows_from(begin, count), weights[1], input.targets.rows_from(begin, count),
-                         kept->dlogits.view().rows_from(begin, count));
+      logits_to_gradient(context, normed.view().rows_from(begin, count), weights[1],
+                         input.targets.rows_from(begin, count), kept->dlogits.view().rows_from(begin, count));
     }
     saved = std::move(kept);
     return {};
@@ -91,8 +92,8 @@ class Head final : public Segment {
   std::int64_t chunks() const { return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens(); }
 
   // The gradient of the loss of some tokens, which is added to the report; in place where it is float32 itself.
-  void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight, ConstTensorView targets,
-                          TensorView dlogits) const {
+  void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
+                          ConstTensorView targets, TensorView dlogits) const {
     KernelContext& kernels = context.kernels;
     Tensor storage;
     TensorView logits = dlogits;

@@ -136,8 +136,8 @@ class Moe final : public Segment {
     if (has_shared()) {
       kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
       context.tensor.all_gather(dy, kept.dy);
-      dshared = scatter_tokens(
-          context, shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
+      dshared = scatter_tokens(context,
+                               shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
     }
     Tensor dout = finish_dispatch(context, kept.exchange, std::move(under_way), bank_.bound_rows());
     Tensor drows =

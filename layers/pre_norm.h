@@ -33,8 +33,9 @@ class PreNorm {
   Family family_;
 };
 
-// The end of a branch and the residual connection: a weight + x over the tensor group, of which each rank gets its slice of
-// tokens. a [microbatch tokens, inner], weight [inner, hidden], x [slice tokens, hidden]; x stays where it is kept.
+// The end of a branch and the residual connection: a weight + x over the tensor group, of which each rank gets its
+// slice of tokens. a [microbatch tokens, inner], weight [inner, hidden], x [slice tokens, hidden]; x stays where it is
+// kept.
 Tensor onto_residual(LayerContext& context, ConstTensorView a, ConstTensorView weight, ConstTensorView x);
 
 }  // namespace weft

@@ -25,10 +25,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
-// Dense bfloat16 products of an H100 or H200, in operations a second, as NVIDIA states them: what shares of a GPU's peak are
-// counted against. (Twice that is the figure with sparsity.)
+// Dense bfloat16 products of an H100 or H200, in operations a second, as NVIDIA states them: what shares of a GPU's
+// peak are counted against. (Twice that is the figure with sparsity.)
 constexpr double stated_peak = 989e12;
 
 // Operations a second of square products, large enough for the device, on `threads` threads at once.
@@ -102,7 +104,9 @@ StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps, Pha
   return times;
 }
 
-double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+double sum_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
 
 void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode clock, bool json) {
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
@@ -122,13 +126,11 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   const double achieved = step_flops(config) / seconds;
   const double all = static_cast<double>(ranks) * sum_of(shares.seconds);
-  nlohmann::ordered_json report = {{"tokens_per_second", tokens / seconds},
-                                   {"tokens_per_second_best", tokens / best},
-                                   {"step_milliseconds", 1e3 * seconds},
-                                   {"gflops_per_step", step_flops(config) / 1e9},
-                                   {"gflops_per_second", achieved / 1e9},
-                                   {"product_gflops_per_second", rate / 1e9},
-                                   {"share_of_product_rate", achieved / rate}};
+  nlohmann::ordered_json report = {
+      {"tokens_per_second", tokens / seconds},   {"tokens_per_second_best", tokens / best},
+      {"step_milliseconds", 1e3 * seconds},      {"gflops_per_step", step_flops(config) / 1e9},
+      {"gflops_per_second", achieved / 1e9},     {"product_gflops_per_second", rate / 1e9},
+      {"share_of_product_rate", achieved / rate}};
   if (gpu) report["share_of_989_tflops"] = achieved / stated_peak;
   double named = 0.0;
   for (std::size_t p = 0; p < phase_count; ++p) {
@@ -144,8 +146,8 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
     return;
   }
   fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
-             gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision.compute), tokens / seconds, tokens / best,
-             1e3 * seconds, times.seconds.size());
+             gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision.compute), tokens / seconds,
+             tokens / best, 1e3 * seconds, times.seconds.size());
   fmt::print("{:.1f} GFLOP a step at {:.0f} GFLOP/s: {:.0f} % of the machine's product rate ({:.0f} GFLOP/s)\n",
              step_flops(config) / 1e9, achieved / 1e9, 100.0 * achieved / rate, rate / 1e9);
   if (gpu) fmt::print("{:.1f} % of 989 TFLOP/s, what an H100 or H200 has\n", 100.0 * achieved / stated_peak);
@@ -173,9 +175,10 @@ void add_bench_command(CLI::App& program) {
   command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
   command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
   command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--clock", *clock,
-                      "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
-                      "in a second pass (default: host on the CPU, stream on a GPU)")
+  command
+      ->add_option("--clock", *clock,
+                   "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
+                   "in a second pass (default: host on the CPU, stream on a GPU)")
       ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, warmup, steps, clock, json] {

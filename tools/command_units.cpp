@@ -19,10 +19,10 @@ struct UnitRow {
 };
 
 std::string policy_text(const PlannedUnit& unit) {
-  const std::string reduction = unit.policy.reduce_every == 0   ? "reduced once a step"
-                                : unit.policy.reduce_every == 1 ? "reduced each microbatch"
-                                                                : fmt::format("reduced every {} microbatches",
-                                                                              unit.policy.reduce_every);
+  const std::string reduction = unit.policy.reduce_every == 0 ? "reduced once a step"
+                                : unit.policy.reduce_every == 1
+                                    ? "reduced each microbatch"
+                                    : fmt::format("reduced every {} microbatches", unit.policy.reduce_every);
   if (unit.plan.replicated()) return reduction;
   return fmt::format("{}, residency {}, lookahead {}, {}", unit.layout.shards > 1 ? "sharded" : "whole",
                      name_of(unit.policy.residency), unit.policy.lookahead, reduction);
@@ -72,8 +72,8 @@ void print_json(const std::vector<UnitRow>& rows) {
 }
 
 void print_text(const std::vector<UnitRow>& rows) {
-  fmt::print("{:<18} {:<10} {:>5} {:>12} {:>12} {:<10} {:<10}\n", "unit", "family", "stage", "parameters", "MiB float32",
-             "group", "placement");
+  fmt::print("{:<18} {:<10} {:>5} {:>12} {:>12} {:<10} {:<10}\n", "unit", "family", "stage", "parameters",
+             "MiB float32", "group", "placement");
   for (const UnitRow& row : rows) {
     fmt::print("{:<18} {:<10} {:>5} {:>12} {:>12.3f} {:<10} {:<10}\n", row.name, row.family, row.stage, row.parameters,
                static_cast<double>(row.bytes) / (1024.0 * 1024.0), row.group, row.placement);

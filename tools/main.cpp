@@ -44,8 +44,8 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  // Read once, when a GPU is first used. Of the eight hardware queues that CUDA takes by default, a rank's lanes and the
-  // streams of its products would share some, and wait for each other where nothing asks them to.
+  // Read once, when a GPU is first used. Of the eight hardware queues that CUDA takes by default, a rank's lanes and
+  // the streams of its products would share some, and wait for each other where nothing asks them to.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return run(count, arguments);

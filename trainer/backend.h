@@ -23,8 +23,8 @@ class Backend {
   virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
 };
 
-// On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying why,
-// or where this build has no CUDA.
+// On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying
+// why, or where this build has no CUDA.
 std::unique_ptr<Backend> make_cuda_backend(int device);
 // Why no GPU can be used here, or nothing.
 std::optional<std::string> why_no_cuda();

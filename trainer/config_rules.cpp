@@ -87,10 +87,11 @@ Rules block_rules() {
       {{"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
        [](const Config& c) {
          const auto expert_width = c.model.moe.moe_intermediate_size;
-         return none_or(expert_width % c.parallelism.expert_tensor == 0,
-                        fmt::format("moe_intermediate_size {} does not split over parallelism.expert_tensor {}: "
-                                    "remainder {}",
-                                    expert_width, c.parallelism.expert_tensor, expert_width % c.parallelism.expert_tensor));
+         return none_or(
+             expert_width % c.parallelism.expert_tensor == 0,
+             fmt::format("moe_intermediate_size {} does not split over parallelism.expert_tensor {}: "
+                         "remainder {}",
+                         expert_width, c.parallelism.expert_tensor, expert_width % c.parallelism.expert_tensor));
        }},
       {{"parallelism.expert", "model.layers"},
        [](const Config& c) {
@@ -174,9 +175,9 @@ Rules device_rules() {
        }},
       {{"run.ranks_per_device", "run.device"},
        [](const Config& c) {
-         return none_or(c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
-                        fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"",
-                                    c.run.ranks_per_device));
+         return none_or(
+             c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
+             fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device));
        }},
       {{"run.ranks_per_device", "run.launch", "parallelism.pipeline", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
@@ -218,11 +219,11 @@ Rules run_rules() {
 }
 
 Rules profiling_rules() {
-  const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::* step) {
+  const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
     return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
-                        return none_or(c.profiling.*step <= c.run.steps,
-                                       fmt::format("{} {} is more than run.steps {}", name, c.profiling.*step,
-                                                   c.run.steps));
+                        return none_or(
+                            c.profiling.*step <= c.run.steps,
+                            fmt::format("{} {} is more than run.steps {}", name, c.profiling.*step, c.run.steps));
                       }};
   };
   return {
@@ -234,8 +235,7 @@ Rules profiling_rules() {
          if (first == 0 && last > 0) {
            return Messages{fmt::format("last_step {} without a first_step records nothing: write first_step", last)};
          }
-         return none_or(last == 0 || first <= last,
-                        fmt::format("last_step {} is before first_step {}", last, first));
+         return none_or(last == 0 || first <= last, fmt::format("last_step {} is before first_step {}", last, first));
        }},
   };
 }

@@ -15,27 +15,28 @@ BackendFactory backend_of(const Config& config) {
 
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main) {
   if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main);
-  run_local_ranks(
-      config.parallelism.world(),
-      [&](Communicator& world) {
-        const std::unique_ptr<Backend> backend = make_backend(world.rank());
-        rank_main({*backend, world});
-      },
-      {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
+  run_local_ranks(config.parallelism.world(),
+                  [&](Communicator& world) {
+                    const std::unique_ptr<Backend> backend = make_backend(world.rank());
+                    rank_main({*backend, world});
+                  },
+                  {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
 }
 
 int first_rank_of_process(const Config& config) {
   if (config.run.launch == LaunchKind::threads) return 0;
   const auto place = find_process_place();
   if (!place) {
-    fail_request("run.launch is \"processes\", but nothing says which rank this process is: start it with weft launch, "
-                 "torchrun, mpirun or srun");
+    fail_request(
+        "run.launch is \"processes\", but nothing says which rank this process is: start it with weft launch, "
+        "torchrun, mpirun or srun");
   }
   const Degrees& d = config.parallelism;
   if (place->world != d.world()) {
-    fail_request("{} processes were started, but the configuration has {} ranks = pipeline {} x data_replicate {} x "
-                 "data_shard {} x context {} x tensor {}",
-                 place->world, d.world(), d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor);
+    fail_request(
+        "{} processes were started, but the configuration has {} ranks = pipeline {} x data_replicate {} x "
+        "data_shard {} x context {} x tensor {}",
+        place->world, d.world(), d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor);
   }
   return place->rank;
 }

@@ -186,7 +186,8 @@ void RankRun::optimizer_step() {
 void RankRun::require_finite(double norm) {
   if (std::isfinite(norm)) return;
   if (const auto parameter = stage_->nonfinite_parameter()) {
-    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_, *parameter);
+    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
+         *parameter);
   }
   // It began elsewhere: that rank's words come first, and end this wait. If it began nowhere, a sum overflowed.
   world_.barrier();

@@ -89,10 +89,10 @@ class RankRun final : private ActionHandler {
   std::unique_ptr<StageRuntime> stage_;
   const OptimizerKernels& optimizer_kernels_;
   Optimizer optimizer_;
-  Staging text_;                // ids, then targets, of a step's microbatches
-  Tensor text_on_device_;       // the same
+  Staging text_;           // ids, then targets, of a step's microbatches
+  Tensor text_on_device_;  // the same
   StepSums sums_;
-  Tensor gradient_scale_;       // [1, 1] float32
+  Tensor gradient_scale_;  // [1, 1] float32
   std::vector<BucketBytes> measured_, predicted_of_all_;
 
   // The step in progress.

@@ -1,5 +1,6 @@
 // The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at
-// the end, and where [profiling] asks for it trace_rank<R>.json after the last step that is recorded. Files that are written whole appear whole (temporary file and rename).
+// the end, and where [profiling] asks for it trace_rank<R>.json after the last step that is recorded. Files that are
+// written whole appear whole (temporary file and rename).
 #pragma once
 
 #include <cstdio>

@@ -35,12 +35,12 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
     if (unit.plan.replicated()) {
       units_.push_back(nullptr);
       replicated_.push_back(std::make_unique<ReplicatedParameters>(parameters, groups.on(Lane::reduce, Group::tokens),
-                                                                    lanes, kernels.ledger));
+                                                                   lanes, kernels.ledger));
     } else {
       const bool partial = unit.layout.tensor_replicated_size() > 0;
-      const UnitGroups unit_groups{&groups.on(Lane::gather, unit.shard_group), &groups.on(Lane::reduce, unit.shard_group),
-                                   &groups.on(Lane::reduce, unit.replicate_group),
-                                   partial ? &groups.on(Lane::reduce, Group::tp) : nullptr};
+      const UnitGroups unit_groups{
+          &groups.on(Lane::gather, unit.shard_group), &groups.on(Lane::reduce, unit.shard_group),
+          &groups.on(Lane::reduce, unit.replicate_group), partial ? &groups.on(Lane::reduce, Group::tp) : nullptr};
       units_.push_back(std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups, lanes,
                                                    kernels.ledger));
       replicated_.push_back(nullptr);
@@ -162,8 +162,8 @@ void StageRuntime::send(Lane lane, int microbatch, int peer) {
 void StageRuntime::receive(Lane lane, int microbatch, int peer) {
   const PlannedBoundary& boundary = planned_.boundary;
   Communicator& group = groups_.on(lane, Group::pp);
-  Tensor tensor = kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows,
-                                              boundary.columns);
+  Tensor tensor =
+      kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
   group.receive(tensor, peer);
   tensor.release_on(kernels_.stream);
   flowing_[microbatch] = {std::move(tensor), group.stream().record()};

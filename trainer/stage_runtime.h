@@ -16,7 +16,8 @@
 namespace weft {
 
 // Tokens and targets of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in
-// device memory. All ranks of a tensor group read the same ones; context ranks read their positions of the same sequences.
+// device memory. All ranks of a tensor group read the same ones; context ranks read their positions of the same
+// sequences.
 struct StepBatch {
   ConstTensorView tokens, targets;
 };

@@ -34,8 +34,8 @@ struct PlannedBoundary {
 
 struct PlannedStage {
   int stage = 0;
-  RotaryOptions rotary;          // what the blocks' shared table of angles is made from
-  std::vector<Range> positions;  // of each sequence that this rank holds
+  RotaryOptions rotary;                // what the blocks' shared table of angles is made from
+  std::vector<Range> positions;        // of each sequence that this rank holds
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
   PlannedBoundary boundary;
   std::vector<std::unique_ptr<Segment>> segments;  // in forward order

@@ -12,7 +12,8 @@ constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrie
 // Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
 constexpr std::size_t group_count = all_groups.size();
 
-// Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already summed.
+// Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already
+// summed.
 struct Places {
   std::size_t blocks, experts, ranks;
 

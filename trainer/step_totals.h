@@ -1,6 +1,7 @@
-// What a step measured, on its way to everybody: losses, auxiliary losses and expert load, which kernels add up in device
-// memory, and communication counts and memory of each rank, which the host knows, travel as one vector of float64 (exact
-// for counts below 2^53) in one all-reduce. It is the only place of a step where the host waits for the device.
+// What a step measured, on its way to everybody: losses, auxiliary losses and expert load, which kernels add up in
+// device memory, and communication counts and memory of each rank, which the host knows, travel as one vector of
+// float64 (exact for counts below 2^53) in one all-reduce. It is the only place of a step where the host waits for the
+// device.
 #pragma once
 
 #include "layers/segment.h"

@@ -34,7 +34,8 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   const Mesh mesh(config.parallelism);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   if (config.run.device == DeviceKind::cuda) {
-    if (const auto reason = why_no_cuda()) fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
+    if (const auto reason = why_no_cuda())
+      fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
   }
   // Of all processes of a run, that of rank 0 writes and speaks.
   const bool speaks = first_rank_of_process(config) == 0;
@@ -50,7 +51,8 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
-    if (trace != nullptr && metrics.step == config.profiling.last()) write_trace(config.run.directory, run.rank(), trace->spans());
+    if (trace != nullptr && metrics.step == config.profiling.last())
+      write_trace(config.run.directory, run.rank(), trace->spans());
     if (run.rank() != 0) return;
     directory->append(metrics);
     console.step(metrics, config.run.steps);

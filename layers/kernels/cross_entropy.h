@@ -12,14 +12,14 @@ namespace weft {
 void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum);
 // sums [tokens, 2] float32: sum of exp(logit - maximum) and, if the target is in this shard, its logit - maximum (else
 // 0).
-void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
-                     ConstTensorView targets, std::int64_t begin, TensorView sums);
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
+                     std::int64_t begin, TensorView sums);
 // With maximum and sums complete over all shards: dlogits = factor * (softmax - one_hot), in float32 or bfloat16. A
-// float32 `dlogits` may be `logits` itself. loss [1, 1] float64 += the sum over tokens of log(sum) - target, in nats and
-// in double, in token order; an empty `loss` is left alone.
+// float32 `dlogits` may be `logits` itself. loss [1, 1] float64 += the sum over tokens of log(sum) - target, in nats
+// and in double, in token order; an empty `loss` is left alone.
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
-                              ConstTensorView sums, ConstTensorView targets, std::int64_t begin,
-                              float factor, TensorView dlogits, TensorView loss);
+                            ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
+                            TensorView dlogits, TensorView loss);
 
 struct CrossEntropyKernels {
   decltype(&vocabulary_max) maximum;

@@ -7,11 +7,11 @@
 namespace weft {
 
 // table [rows, hidden]; y [tokens, hidden] in the table's dtype.
-void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table,
-                       std::int64_t row_begin, TensorView y);
+void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                       TensorView y);
 // dtable [rows, hidden] float32, added to in token order.
-void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy,
-                        std::int64_t row_begin, TensorView dtable);
+void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
+                        TensorView dtable);
 
 struct EmbeddingKernels {
   decltype(&embedding_forward) forward;

@@ -1,5 +1,5 @@
-// What a device brings to the layers: one table of functions an operation, each as its header says. The public functions
-// of those headers check what holds on every device and call the table of their context (dispatch.cpp).
+// What a device brings to the layers: one table of functions an operation, each as its header says. The public
+// functions of those headers check what holds on every device and call the table of their context (dispatch.cpp).
 #pragma once
 
 #include "layers/kernels/attention.h"

@@ -1,5 +1,5 @@
-// Matrix products of row-major tensors through a tuned library. One object per rank: it keeps prepared products by shape,
-// is called by the rank's thread only and queues its work on the stream it was made for.
+// Matrix products of row-major tensors through a tuned library. One object per rank: it keeps prepared products by
+// shape, is called by the rank's thread only and queues its work on the stream it was made for.
 #pragma once
 
 #include <memory>
@@ -30,8 +30,8 @@ class MatrixProducts {
   // zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
-  // c = op(a) op(b) + addend, of c's shape and dtype, rounded once or twice. They do not overlap. Queued on `stream` like
-  // the product.
+  // c = op(a) op(b) + addend, of c's shape and dtype, rounded once or twice. They do not overlap. Queued on `stream`
+  // like the product.
   virtual void multiply_onto(Stream& stream, const Product& product);
   // Products that do not depend on each other (one an expert): a device may run them side by side.
   virtual void multiply_all(std::span<const Product> products) {

@@ -18,8 +18,8 @@ void route_forward(KernelContext& context, ConstTensorView logits, Scoring scori
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits);
 
-// Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the position
-// of choice (t, k) in expert-major order, token order inside an expert.
+// Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the
+// position of choice (t, k) in expert-major order, token order inside an expert.
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);

@@ -28,7 +28,8 @@ Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int
 class Communicator {
  public:
   // `stream`, `counters` and `clock` belong to the rank and outlive the communicator.
-  Communicator(std::string group, int rank, int size, Stream& stream, CommunicationCounters& counters, PhaseClock& clock)
+  Communicator(std::string group, int rank, int size, Stream& stream, CommunicationCounters& counters,
+               PhaseClock& clock)
       : group_(std::move(group)), rank_(rank), size_(size), stream_(stream), counters_(counters), clock_(clock) {}
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;

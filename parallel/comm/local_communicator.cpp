@@ -75,8 +75,7 @@ void LocalCommunicator::wait_for_peers(std::uint32_t meeting) {
   }
 }
 
-std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, const std::string& name,
-                                                          Stream& stream) {
+std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, const std::string& name, Stream& stream) {
   const Arrival arrival{.operation = split_operation, .color = color, .key = key, .name = name};
   const std::uint32_t meeting = meet(arrival);
   std::vector<int> members;

@@ -2,8 +2,8 @@
 //
 // A collective is a meeting (all have come and agree), then every rank queues work that reads its peers' buffers and
 // nothing can fail, then a second meeting after which buffers may change again. Threads meet on the host; their streams
-// wait for each other's fences, so where streams run behind the host (several ranks on one GPU) nobody waits for them. Only the first meeting can be given up: a rank that ends
-// while a peer reads its buffers would pull them away.
+// wait for each other's fences, so where streams run behind the host (several ranks on one GPU) nobody waits for them.
+// Only the first meeting can be given up: a rank that ends while a peer reads its buffers would pull them away.
 #pragma once
 
 #include <chrono>
@@ -49,8 +49,8 @@ class LocalCommunicator final : public Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Returns when all ranks have come to this call; throws when they disagree or will not come. Returns the meeting. Work
-  // queued from then on may read the peers' buffers.
+  // Returns when all ranks have come to this call; throws when they disagree or will not come. Returns the meeting.
+  // Work queued from then on may read the peers' buffers.
   std::uint32_t meet(Arrival arrival);
   // Returns when all ranks have queued their reads. Work queued from then on comes after all of them. Nothing ends this
   // wait, and nothing has to.

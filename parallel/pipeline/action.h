@@ -1,5 +1,5 @@
-// One line of a training step. Actions speak of whole stages (order, exchange) or, after lowering, of one segment or one
-// shard unit. They are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
+// One line of a training step. Actions speak of whole stages (order, exchange) or, after lowering, of one segment or
+// one shard unit. They are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
 #pragma once
 
 #include <cstdint>
@@ -11,43 +11,53 @@
 namespace weft {
 
 enum class Op : std::uint8_t {
-  forward,            // F
-  backward,           // B: input and weight gradient
-  backward_input,     // I
-  backward_weight,    // W: needs no gathered parameters (dW = dy^T x)
-  unshard,            // UNSHARD
-  reshard,            // RESHARD
-  reduce_gradient,    // REDUCE_GRAD
-  send_forward,       // SEND_F: activations to the next stage
-  receive_forward,    // RECV_F
-  send_backward,      // SEND_B: gradients to the previous stage
-  receive_backward,   // RECV_B
-  gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
-  optimizer_step,     // STEP: the rows this rank owns
+  forward,           // F
+  backward,          // B: input and weight gradient
+  backward_input,    // I
+  backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
+  unshard,           // UNSHARD
+  reshard,           // RESHARD
+  reduce_gradient,   // REDUCE_GRAD
+  send_forward,      // SEND_F: activations to the next stage
+  receive_forward,   // RECV_F
+  send_backward,     // SEND_B: gradients to the previous stage
+  receive_backward,  // RECV_B
+  gradient_norm,     // GRAD_NORM: global norm and clip factor, over the world
+  optimizer_step,    // STEP: the rows this rank owns
 };
 std::string_view name_of(Op op);  // "F", "UNSHARD", ...
 
 constexpr bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight;
 }
-constexpr bool is_send(Op op) { return op == Op::send_forward || op == Op::send_backward; }
-constexpr bool is_receive(Op op) { return op == Op::receive_forward || op == Op::receive_backward; }
+constexpr bool is_send(Op op) {
+  return op == Op::send_forward || op == Op::send_backward;
+}
+constexpr bool is_receive(Op op) {
+  return op == Op::receive_forward || op == Op::receive_backward;
+}
 // Forward, backward and input gradient read parameters; the weight gradient does not.
-constexpr bool reads_parameters(Op op) { return is_compute(op) && op != Op::backward_weight; }
-constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
-constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
+constexpr bool reads_parameters(Op op) {
+  return is_compute(op) && op != Op::backward_weight;
+}
+constexpr bool makes_weight_gradient(Op op) {
+  return op == Op::backward || op == Op::backward_weight;
+}
+constexpr bool makes_input_gradient(Op op) {
+  return op == Op::backward || op == Op::backward_input;
+}
 
 // Which queue of a rank an action runs on.
 Lane lane_of(Op op);
 
 struct Action {
   Op op = Op::forward;
-  std::optional<int> stage = {};     // absent for gradient_norm and optimizer_step
-  std::optional<int> microbatch = {};// compute and exchange
-  std::optional<int> segment = {};   // index into Program::segments; absent while the action speaks of a whole stage
-  std::optional<int> unit = {};      // index into Program::units; absent while the action speaks of a whole stage
-  std::optional<int> peer = {};      // pipeline rank, exchange only
-  std::int64_t bytes = 0;            // payload of exchange, gather or reduction
+  std::optional<int> stage = {};       // absent for gradient_norm and optimizer_step
+  std::optional<int> microbatch = {};  // compute and exchange
+  std::optional<int> segment = {};     // index into Program::segments; absent while the action speaks of a whole stage
+  std::optional<int> unit = {};        // index into Program::units; absent while the action speaks of a whole stage
+  std::optional<int> peer = {};        // pipeline rank, exchange only
+  std::int64_t bytes = 0;              // payload of exchange, gather or reduction
 
   bool operator==(const Action&) const = default;
 };

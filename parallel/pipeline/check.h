@@ -12,28 +12,28 @@
 namespace weft {
 
 enum class Violation : std::uint8_t {
-  unknown_stage,            // an action on a stage another rank runs, or that does not exist
+  unknown_stage,  // an action on a stage another rank runs, or that does not exist
   used_while_sharded,
   double_unshard,
   reshard_of_sharded,
   unsharded_at_end,
-  repeated_compute,         // the same segment, microbatch and kind twice
-  missing_compute,          // a microbatch without forward or backward at the end
+  repeated_compute,  // the same segment, microbatch and kind twice
+  missing_compute,   // a microbatch without forward or backward at the end
   backward_before_forward,
-  segment_order,            // segments of a stage out of order within a microbatch
-  weight_before_input,      // W before I
+  segment_order,        // segments of a stage out of order within a microbatch
+  weight_before_input,  // W before I
   unmatched_send,
   unmatched_receive,
-  crossed_messages,         // received in another order than sent
-  missing_receive,          // compute on data that never came
+  crossed_messages,  // received in another order than sent
+  missing_receive,   // compute on data that never came
   send_before_compute,
   wrong_peer,
   deadlock,
-  collective_order,         // ranks of a group disagree on the order of their collectives
-  reduced_too_early,        // REDUCE_GRAD while a weight gradient of the same interval is still to come
-  missing_reduction,        // STEP or end with gradients not reduced
-  repeated_reduction,       // REDUCE_GRAD with nothing new to reduce
-  step_too_early,           // work of the step after STEP, or STEP before GRAD_NORM
+  collective_order,    // ranks of a group disagree on the order of their collectives
+  reduced_too_early,   // REDUCE_GRAD while a weight gradient of the same interval is still to come
+  missing_reduction,   // STEP or end with gradients not reduced
+  repeated_reduction,  // REDUCE_GRAD with nothing new to reduce
+  step_too_early,      // work of the step after STEP, or STEP before GRAD_NORM
   over_budget,
 };
 std::string_view name_of(Violation violation);

@@ -8,21 +8,31 @@ namespace {
 
 void perform(const Action& action, ActionHandler& handler) {
   switch (action.op) {
-    case Op::forward: return handler.forward(*action.segment, *action.microbatch);
+    case Op::forward:
+      return handler.forward(*action.segment, *action.microbatch);
     case Op::backward:
       handler.backward_input(*action.segment, *action.microbatch);
       return handler.backward_weight(*action.segment, *action.microbatch);
-    case Op::backward_input: return handler.backward_input(*action.segment, *action.microbatch);
-    case Op::backward_weight: return handler.backward_weight(*action.segment, *action.microbatch);
-    case Op::unshard: return handler.unshard(*action.unit);
-    case Op::reshard: return handler.reshard(*action.unit);
-    case Op::reduce_gradient: return handler.reduce_gradient(*action.unit);
+    case Op::backward_input:
+      return handler.backward_input(*action.segment, *action.microbatch);
+    case Op::backward_weight:
+      return handler.backward_weight(*action.segment, *action.microbatch);
+    case Op::unshard:
+      return handler.unshard(*action.unit);
+    case Op::reshard:
+      return handler.reshard(*action.unit);
+    case Op::reduce_gradient:
+      return handler.reduce_gradient(*action.unit);
     case Op::send_forward:
-    case Op::send_backward: return handler.send(action.op, *action.stage, *action.microbatch, *action.peer);
+    case Op::send_backward:
+      return handler.send(action.op, *action.stage, *action.microbatch, *action.peer);
     case Op::receive_forward:
-    case Op::receive_backward: return handler.receive(action.op, *action.stage, *action.microbatch, *action.peer);
-    case Op::gradient_norm: return handler.gradient_norm();
-    case Op::optimizer_step: return handler.optimizer_step();
+    case Op::receive_backward:
+      return handler.receive(action.op, *action.stage, *action.microbatch, *action.peer);
+    case Op::gradient_norm:
+      return handler.gradient_norm();
+    case Op::optimizer_step:
+      return handler.optimizer_step();
   }
 }
 

@@ -1,5 +1,5 @@
-// Runs one rank's list. The handler knows how to do each thing; the list alone says what happens and when. An error inside
-// an action names it; observers see where it begins and ends.
+// Runs one rank's list. The handler knows how to do each thing; the list alone says what happens and when. An error
+// inside an action names it; observers see where it begins and ends.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// A training step as data: for each pipeline rank the list of its actions, and the tables they point into. Compiled from
-// a configuration before anything is allocated; checked, printed, executed and compared with what was measured.
+// A training step as data: for each pipeline rank the list of its actions, and the tables they point into. Compiled
+// from a configuration before anything is allocated; checked, printed, executed and compared with what was measured.
 // All ranks of one pipeline coordinate run the same list.
 #pragma once
 
@@ -22,8 +22,8 @@ std::string_view name_of(Residency residency);
 // Three independent choices for a unit.
 struct UnitPolicy {
   Residency residency = Residency::each_use;
-  int lookahead = 1;      // how many segment actions ahead of its use a gather is issued
-  int reduce_every = 0;   // reduce after every n-th microbatch and after the last; 0: after the last only
+  int lookahead = 1;        // how many segment actions ahead of its use a gather is issued
+  int reduce_every = 0;     // reduce after every n-th microbatch and after the last; 0: after the last only
   std::string reason = {};  // why, in words, for `weft units`
 
   bool operator==(const UnitPolicy&) const = default;
@@ -34,18 +34,19 @@ struct ProgramUnit {
   std::string name = {};  // "blocks.3.experts"
   Family family = Family::root;
   int stage = 0;
-  bool replicated = false;            // never gathered; its gradient is all-reduced
-  std::int64_t unsharded_bytes = 0;   // gathered parameters, compute dtype; 0 when a rank computes on its own shard
-  std::int64_t gradient_bytes = 0;    // unsharded gradient accumulator, float32
-  std::int64_t gather_bytes = 0;      // payload of UNSHARD
-  std::int64_t reduce_bytes = 0;      // payload of REDUCE_GRAD, reduction dtype
-  Group group = Group::dp_shard;      // over which it is gathered and reduced
+  bool replicated = false;           // never gathered; its gradient is all-reduced
+  std::int64_t unsharded_bytes = 0;  // gathered parameters, compute dtype; 0 when a rank computes on its own shard
+  std::int64_t gradient_bytes = 0;   // unsharded gradient accumulator, float32
+  std::int64_t gather_bytes = 0;     // payload of UNSHARD
+  std::int64_t reduce_bytes = 0;     // payload of REDUCE_GRAD, reduction dtype
+  Group group = Group::dp_shard;     // over which it is gathered and reduced
   UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
 };
 
-// A collective performed inside a segment, per microbatch. `bytes` is its payload, or a bound on it where tokens decide.
+// A collective performed inside a segment, per microbatch. `bytes` is its payload, or a bound on it where tokens
+// decide.
 struct SegmentCollective {
   Op during = Op::forward;  // forward, backward_input or backward_weight
   CollectiveOp op = CollectiveOp::all_reduce;
@@ -69,9 +70,9 @@ struct ProgramSegment {
 };
 
 struct ProgramStage {
-  int rank = 0;                      // pipeline rank that runs it
-  std::vector<int> segments = {};    // in forward order
-  std::int64_t output_bytes = 0;     // activations handed to the next stage per microbatch; its gradient has the same size
+  int rank = 0;                    // pipeline rank that runs it
+  std::vector<int> segments = {};  // in forward order
+  std::int64_t output_bytes = 0;  // activations handed to the next stage per microbatch; its gradient has the same size
 
   bool operator==(const ProgramStage&) const = default;
 };

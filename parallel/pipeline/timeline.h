@@ -1,5 +1,5 @@
-// A picture of an order in characters: who computes what when, if a forward takes one unit of time and a backward two (one
-// for each half). Exchange costs nothing. What is blank is the bubble.
+// A picture of an order in characters: who computes what when, if a forward takes one unit of time and a backward two
+// (one for each half). Exchange costs nothing. What is blank is the bubble.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ struct TimedAction {
 // `program` holds stage-level compute actions only (at_detail with compute_only). Throws Error (failure) on a deadlock.
 std::vector<std::vector<TimedAction>> unit_timeline(const Program& program);
 
-// One line a pipeline rank, a fixed number of characters a unit of time: the microbatch of each F (plain) and B (in brackets).
+// One line a pipeline rank, a fixed number of characters a unit of time: the microbatch of each F (plain) and B (in
+// brackets).
 std::string format_timeline(const Program& program);
 
 }  // namespace weft

@@ -1,9 +1,9 @@
-// What a rank computes on: memory, and streams that work is queued on. The CPU device executes everything at once, so its
-// streams have nothing to order; callers still say which stream they mean and what must have happened before, because
-// other devices run later than the host asks.
+// What a rank computes on: memory, and streams that work is queued on. The CPU device executes everything at once, so
+// its streams have nothing to order; callers still say which stream they mean and what must have happened before,
+// because other devices run later than the host asks.
 //
-// The rule of every stream: host code never reads or writes device memory. It queues work, or moves data through staging
-// memory and waits (staging.h).
+// The rule of every stream: host code never reads or writes device memory. It queues work, or moves data through
+// staging memory and waits (staging.h).
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ class Device {
   // Storage that work on `stream` may use from here on; other streams first wait for this point of it. At least 64-byte
   // aligned, contents undefined. Throws Error (failure) when there is no room. Called by the ledger only.
   virtual void* allocate(std::int64_t bytes, Stream& stream) = 0;
-  // The storage may serve others once the work queued on `stream` so far is done; uses on other streams have been waited
-  // for by it. `bytes` as allocated. Does not throw: a device that has failed says so elsewhere.
+  // The storage may serve others once the work queued on `stream` so far is done; uses on other streams have been
+  // waited for by it. `bytes` as allocated. Does not throw: a device that has failed says so elsewhere.
   virtual void release(void* data, std::int64_t bytes, Stream& stream) = 0;
   // How often the system was asked for memory.
   virtual std::int64_t system_allocations() const = 0;

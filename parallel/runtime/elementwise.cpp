@@ -60,7 +60,8 @@ void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count) {
 
 void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_column, TensorView destination,
                   std::int64_t destination_column, std::int64_t columns) {
-  require(source.rows() == destination.rows() && source.dtype() == destination.dtype(), "columns of equal rows are copied");
+  require(source.rows() == destination.rows() && source.dtype() == destination.dtype(),
+          "columns of equal rows are copied");
   require(source_column + columns <= source.columns() && destination_column + columns <= destination.columns(),
           "copied columns lie inside both tensors");
   if (source.rows() == 0 || columns == 0) return;

@@ -1,5 +1,5 @@
-// The queues of a rank. Gathers and reductions have their own, so that neither waits for the other; so has each direction
-// of the pipeline and the exchange of rows between experts, which runs beside the shared expert.
+// The queues of a rank. Gathers and reductions have their own, so that neither waits for the other; so has each
+// direction of the pipeline and the exchange of rows between experts, which runs beside the shared expert.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 namespace weft {
 
 enum class Lane : std::uint8_t { compute, gather, reduce, transfer_forward, transfer_backward, exchange };
-inline constexpr std::array all_lanes = {Lane::compute,           Lane::gather,   Lane::reduce, Lane::transfer_forward,
+inline constexpr std::array all_lanes = {Lane::compute,           Lane::gather,  Lane::reduce, Lane::transfer_forward,
                                          Lane::transfer_backward, Lane::exchange};
 constexpr std::string_view name_of(Lane lane) {
-  constexpr std::string_view names[] = {"compute",          "gather",            "reduce",
-                                        "transfer_forward", "transfer_backward", "exchange"};
+  constexpr std::string_view names[] = {"compute",           "gather",  "reduce", "transfer_forward",
+                                        "transfer_backward", "exchange"};
   return names[static_cast<std::size_t>(lane)];
 }
 

@@ -11,21 +11,33 @@ namespace weft {
 
 std::string_view name_of(Bucket bucket) {
   switch (bucket) {
-    case Bucket::sharded_parameters: return "sharded_parameters";
-    case Bucket::replicated_parameters: return "replicated_parameters";
-    case Bucket::unsharded_parameters: return "unsharded_parameters";
-    case Bucket::sharded_gradients: return "sharded_gradients";
-    case Bucket::unsharded_gradients: return "unsharded_gradients";
-    case Bucket::optimizer_state: return "optimizer_state";
-    case Bucket::activations: return "activations";
-    case Bucket::moe_routing: return "moe_routing";
-    case Bucket::communication: return "communication";
-    case Bucket::workspace: return "workspace";
+    case Bucket::sharded_parameters:
+      return "sharded_parameters";
+    case Bucket::replicated_parameters:
+      return "replicated_parameters";
+    case Bucket::unsharded_parameters:
+      return "unsharded_parameters";
+    case Bucket::sharded_gradients:
+      return "sharded_gradients";
+    case Bucket::unsharded_gradients:
+      return "unsharded_gradients";
+    case Bucket::optimizer_state:
+      return "optimizer_state";
+    case Bucket::activations:
+      return "activations";
+    case Bucket::moe_routing:
+      return "moe_routing";
+    case Bucket::communication:
+      return "communication";
+    case Bucket::workspace:
+      return "workspace";
   }
   return "unknown";
 }
 
-std::int64_t BucketBytes::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}); }
+std::int64_t BucketBytes::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
 
 std::string to_text(const BucketBytes& bytes) {
   std::vector<std::string> parts;
@@ -56,7 +68,8 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
   try {
     data = device_.allocate(capacity, stream);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}; asked for {}, beside {}", error.what(), name_of(bucket), to_text(live_)));
+    throw Error(error.kind(),
+                fmt::format("{}; asked for {}, beside {}", error.what(), name_of(bucket), to_text(live_)));
   }
 
   live_[bucket] += bytes;

@@ -1,7 +1,7 @@
 // The memory of one rank: every tensor comes from here, under a bucket, so that what is live and what the peak was can
-// be told at any time, and compared with what the program predicted. The bytes are those of the program's order; where a
-// stream runs later than the host asks, its device holds a block until the work queued before its release is done. One
-// ledger per rank; not thread-safe.
+// be told at any time, and compared with what the program predicted. The bytes are those of the program's order; where
+// a stream runs later than the host asks, its device holds a block until the work queued before its release is done.
+// One ledger per rank; not thread-safe.
 #pragma once
 
 #include <array>
@@ -74,8 +74,8 @@ class Tensor {
     return ConstTensorView(view_).as<T>();
   }
   void reset() { Tensor().swap(*this); }
-  // Orders the release after the work queued on `stream` until then, rather than on the stream the storage was allocated
-  // for. The stream outlives the tensor.
+  // Orders the release after the work queued on `stream` until then, rather than on the stream the storage was
+  // allocated for. The stream outlives the tensor.
   void release_on(Stream& stream) { stream_ = &stream; }
 
  private:

@@ -20,16 +20,22 @@ std::array<std::uint64_t, 2> draw(std::uint64_t key, std::uint64_t index) {
 }
 
 // The middle of one of 2^53 equal cells of (0, 1): never 0, so a logarithm is safe.
-double to_unit(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53; }
+double to_unit(std::uint64_t bits) {
+  return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
+}
 
 }  // namespace
 
 RandomStream::RandomStream(std::uint64_t seed, std::string_view name)
     : key_(XXH3_64bits_withSeed(name.data(), name.size(), seed)) {}
 
-std::uint64_t RandomStream::bits(std::uint64_t index) const { return draw(key_, index)[0]; }
+std::uint64_t RandomStream::bits(std::uint64_t index) const {
+  return draw(key_, index)[0];
+}
 
-double RandomStream::uniform(std::uint64_t index) const { return to_unit(draw(key_, index)[0]); }
+double RandomStream::uniform(std::uint64_t index) const {
+  return to_unit(draw(key_, index)[0]);
+}
 
 double RandomStream::normal(std::uint64_t index) const {
   const auto words = draw(key_, index);

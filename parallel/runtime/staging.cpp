@@ -8,8 +8,8 @@ Staging::Staging(Device& device, DType dtype, std::int64_t rows, std::int64_t co
 }
 
 Staging::~Staging() {
-  // A copy under way must not lose its memory. Where the device has failed none is under way any more, and the failure has
-  // been or will be told by another call.
+  // A copy under way must not lose its memory. Where the device has failed none is under way any more, and the failure
+  // has been or will be told by another call.
   try {
     finish();
   } catch (const Error&) {

@@ -1,5 +1,5 @@
-// Host memory through which data moves to and from a device. Filling it and queueing an upload, or queueing a download and
-// reading it, are separated by a wait: `finish()` blocks until the last queued copy is done.
+// Host memory through which data moves to and from a device. Filling it and queueing an upload, or queueing a download
+// and reading it, are separated by a wait: `finish()` blocks until the last queued copy is done.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The replicated parameters of a stage: routing helpers, kept whole in float32 on every rank, in no shard unit. Nothing
-// gathers them; their gradients are all-reduced over every rank of the stage, which all saw different tokens. Every rank
-// then makes the same update.
+// gathers them; their gradients are all-reduced over every rank of the stage, which all saw different tokens. Every
+// rank then makes the same update.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,8 @@ class ReplicatedParameters {
   ConstTensorView parameter(std::size_t index) const;
   // Accumulator of parameter i; zero before the first use after a reduction.
   TensorView gradient(std::size_t index);
-  // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the step.
+  // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the
+  // step.
   void reduce_gradient();
   void begin_step();
   // As ShardUnit::nonfinite_parameter.

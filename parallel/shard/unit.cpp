@@ -34,15 +34,19 @@ ShardUnit::ShardUnit(UnitLayout layout, const UnitPrecision& precision, bool red
   fill(compute_, shard_gradient_, 0.0f);
 }
 
-bool ShardUnit::computes_on_shard() const { return layout_.shards == 1 && precision_.compute == DType::float32; }
-bool ShardUnit::accumulates_in_shard() const { return layout_.shards == 1 && reduced_once_; }
+bool ShardUnit::computes_on_shard() const {
+  return layout_.shards == 1 && precision_.compute == DType::float32;
+}
+bool ShardUnit::accumulates_in_shard() const {
+  return layout_.shards == 1 && reduced_once_;
+}
 
 void ShardUnit::unshard() {
   require(!unsharded_, "unshard of a unit that is already unsharded");
   unsharded_ = true;
   if (computes_on_shard()) return;
-  unsharded_parameters_ = ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, precision_.compute,
-                                              layout_.unsharded_size(), 1);
+  unsharded_parameters_ =
+      ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, precision_.compute, layout_.unsharded_size(), 1);
   // The shard is converted straight into its own place: the gather needs no copy-in.
   const std::int64_t own = layout_.shards == 1 ? 0 : groups_.shard->rank();
   const TensorView part = unsharded_parameters_.view().rows_from(own * layout_.shard_size, layout_.shard_size);
@@ -74,8 +78,7 @@ ConstTensorView ShardUnit::parameter(std::size_t index) const {
 
 TensorView ShardUnit::gradient(std::size_t index) {
   if (!accumulates_in_shard() && !unsharded_gradient_.allocated()) {
-    unsharded_gradient_ =
-        ledger_.allocate(Bucket::unsharded_gradients, DType::float32, layout_.unsharded_size(), 1);
+    unsharded_gradient_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, layout_.unsharded_size(), 1);
     fill(compute_, unsharded_gradient_, 0.0f);
   }
   gradient_pending_ = true;
@@ -117,7 +120,8 @@ std::optional<std::string> ShardUnit::nonfinite_parameter() {
   return std::nullopt;
 }
 
-// Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same order.
+// Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
+// order.
 void ShardUnit::reduce_in(DType dtype, TensorView gradient) {
   if (layout_.shards == 1) {
     groups_.shard->all_reduce(gradient);
@@ -159,8 +163,8 @@ std::vector<OwnedRows> ShardUnit::owned_rows() {
     const auto rows_of = [&](Tensor& shard) {
       return shard.view().rows_from(block.offset, block.rows * spec.columns).reshaped(block.rows, spec.columns);
     };
-    owned.push_back({&spec, spec.row_begin + block.row_begin, block.rows, rows_of(shard_), rows_of(shard_gradient_),
-                     block.offset});
+    owned.push_back(
+        {&spec, spec.row_begin + block.row_begin, block.rows, rows_of(shard_), rows_of(shard_gradient_), block.offset});
   }
   return owned;
 }

@@ -5,12 +5,12 @@
 //   unit into the rows this rank owns.
 //
 // Gathers run on the gather lane and reductions on the reduce lane, each after what it needs of the compute lane and no
-// more: a gather waits for the reshards before it, which gave back its room, and compute waits for a gather only where it
-// reads the parameters (wait_until_unsharded).
+// more: a gather waits for the reshards before it, which gave back its room, and compute waits for a gather only where
+// it reads the parameters (wait_until_unsharded).
 //
-// A unit belongs to one rank and is driven by the program's actions only. Storage comes from the rank's ledger. Where the
-// shard group has one rank and the compute dtype is the stored one, a rank computes on its own shard and a gather copies
-// nothing; where gradients are reduced once a step it also accumulates straight into its shard.
+// A unit belongs to one rank and is driven by the program's actions only. Storage comes from the rank's ledger. Where
+// the shard group has one rank and the compute dtype is the stored one, a rank computes on its own shard and a gather
+// copies nothing; where gradients are reduced once a step it also accumulates straight into its shard.
 #pragma once
 
 #include <optional>
@@ -30,9 +30,9 @@ struct UnitPrecision {
   bool operator==(const UnitPrecision&) const = default;
 };
 
-// Over whom a unit is gathered (on the gather lane) and reduced (on the reduce lane). Sharded in `shard` (layout.shards is
-// its size, or 1 when the unit is kept whole and `shard` only reduces), then summed over `replicate`; `tensor` sums the
-// gradients of tensor-replicated parameters.
+// Over whom a unit is gathered (on the gather lane) and reduced (on the reduce lane). Sharded in `shard` (layout.shards
+// is its size, or 1 when the unit is kept whole and `shard` only reduces), then summed over `replicate`; `tensor` sums
+// the gradients of tensor-replicated parameters.
 struct UnitGroups {
   Communicator* gather = nullptr;  // over the ranks of `shard`
   Communicator* shard = nullptr;
@@ -56,14 +56,14 @@ struct OwnedRows {
   std::int64_t row_begin = 0, rows = 0;  // in global rows of the parameter
   TensorView values;                     // rows x parameter->columns, float32
   TensorView gradients;
-  std::int64_t offset = 0;               // element offset in the shard, for state kept beside it
+  std::int64_t offset = 0;  // element offset in the shard, for state kept beside it
 };
 
 class ShardUnit {
  public:
   // Everything handed in outlives the unit.
-  ShardUnit(UnitLayout layout, const UnitPrecision& precision, bool reduced_once, const UnitGroups& groups, Lanes& lanes,
-            MemoryLedger& ledger);
+  ShardUnit(UnitLayout layout, const UnitPrecision& precision, bool reduced_once, const UnitGroups& groups,
+            Lanes& lanes, MemoryLedger& ledger);
 
   const UnitLayout& layout() const { return layout_; }
   bool unsharded() const { return unsharded_; }
@@ -100,9 +100,9 @@ class ShardUnit {
   UnitGroups groups_;
   Stream &compute_, &gather_lane_, &reduce_lane_;
   MemoryLedger& ledger_;
-  Fence gathered_;    // when the parameters are there; null once compute has waited for it
-  Tensor nonfinite_;  // int32, one a parameter: elements that were not finite in this step
-  Tensor shard_, shard_gradient_;                 // float32, live for the whole run
+  Fence gathered_;                 // when the parameters are there; null once compute has waited for it
+  Tensor nonfinite_;               // int32, one a parameter: elements that were not finite in this step
+  Tensor shard_, shard_gradient_;  // float32, live for the whole run
   Tensor unsharded_parameters_, unsharded_gradient_;
   bool unsharded_ = false;
   bool gradient_pending_ = false;

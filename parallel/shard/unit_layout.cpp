@@ -9,9 +9,13 @@
 namespace weft {
 namespace {
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
-bool is_vector(const ParameterSpec& parameter) { return parameter.columns == 1; }
+bool is_vector(const ParameterSpec& parameter) {
+  return parameter.columns == 1;
+}
 
 }  // namespace
 

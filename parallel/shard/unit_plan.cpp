@@ -9,11 +9,14 @@ namespace weft {
 std::string unit_name(const std::string& scope, Family family, int stage) {
   switch (family) {
     case Family::dense:
-    case Family::experts: return fmt::format("{}.{}", scope, name_of(family));
+    case Family::experts:
+      return fmt::format("{}.{}", scope, name_of(family));
     case Family::embedding:
-    case Family::head: return std::string(name_of(family));
+    case Family::head:
+      return std::string(name_of(family));
     case Family::root:
-    case Family::routing: return fmt::format("stage.{}.{}", stage, name_of(family));
+    case Family::routing:
+      return fmt::format("stage.{}.{}", stage, name_of(family));
   }
   return {};
 }

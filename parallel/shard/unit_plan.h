@@ -1,6 +1,6 @@
 // Which parameters travel together. Units are formed bottom-up along execution boundaries: the expert bank of a block,
-// the dense rest of that block, embedding, final norm with head, and last the stage root for what is left. Routing helpers
-// belong to no unit: they are replicated.
+// the dense rest of that block, embedding, final norm with head, and last the stage root for what is left. Routing
+// helpers belong to no unit: they are replicated.
 #pragma once
 
 #include <span>
@@ -27,8 +27,8 @@ struct UnitPlan {
 // The unit that a parameter of this scope and family travels in.
 std::string unit_name(const std::string& scope, Family family, int stage);
 
-// Units of one stage, in order of first declaration, the routing helpers last. Throws Error (failure) naming a parameter
-// declared twice.
+// Units of one stage, in order of first declaration, the routing helpers last. Throws Error (failure) naming a
+// parameter declared twice.
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage);
 
 }  // namespace weft

@@ -70,7 +70,10 @@ TEST_F(BadMachine, WithoutAGpuATrainingEndsBeforeItBegins) {
     const ResolvedConfig resolved = read_config_text(write_config(config, config_schema(), no_comment), "run.toml");
     std::ostringstream out;
     Console console(out, false);
-    EXPECT_EQ(failure_of(ErrorKind::request, [&] { train(resolved, {"weft train run.toml", "weft"}, console); }),
+    EXPECT_EQ(failure_of(ErrorKind::request,
+                         [&] {
+                           train(resolved, {"weft train run.toml", "weft"}, console);
+                         }),
               "run.device is \"cuda\", which cannot be used here: " + reason);
     EXPECT_EQ(out.str(), "");
     EXPECT_FALSE(std::filesystem::exists(folder));
@@ -100,13 +103,15 @@ TEST_F(BadMachine, MoreProcessesThanGpusAreRefusedWithAWayOut) {
   Config config = on_gpu({.degrees = {.data_shard = 4}});
   config.run.launch = LaunchKind::processes;
   config.run.ranks_per_device = 1;
-  EXPECT_EQ(failure_of(ErrorKind::request, [&] { run_steps(config); }),
-            "4 ranks on this machine at ranks_per_device 1 need 4 GPUs, but it shows 2; for a trial set ranks_per_device "
-            "2");
+  EXPECT_EQ(
+      failure_of(ErrorKind::request, [&] { run_steps(config); }),
+      "4 ranks on this machine at ranks_per_device 1 need 4 GPUs, but it shows 2; for a trial set ranks_per_device "
+      "2");
   config.parallelism.data_shard = 2;
-  EXPECT_EQ(failure_of(ErrorKind::request, [&] { run_steps(config); }),
-            "4 processes were started, but the configuration has 2 ranks = pipeline 1 x data_replicate 1 x data_shard 2 x "
-            "context 1 x tensor 1");
+  EXPECT_EQ(
+      failure_of(ErrorKind::request, [&] { run_steps(config); }),
+      "4 processes were started, but the configuration has 2 ranks = pipeline 1 x data_replicate 1 x data_shard 2 x "
+      "context 1 x tensor 1");
   for (const auto& [name, value] : place) unsetenv(name);
 }
 
@@ -134,16 +139,16 @@ TEST_P(PoisonOnGpu, ANanInOneWeightEndsAllRanksNamingAParameter) {
       failure_of(ErrorKind::failure, [&] { run_steps(config, observer, [](int) { return make_cuda_backend(0); }); });
   EXPECT_TRUE(message.starts_with("rank ")) << message;
   EXPECT_NE(message.find(": in step 2 the gradient of "), std::string::npos) << message;
-  EXPECT_NE(message.find(" holds a NaN or an infinity on this rank, before its reduction"), std::string::npos) << message;
+  EXPECT_NE(message.find(" holds a NaN or an infinity on this rank, before its reduction"), std::string::npos)
+      << message;
   EXPECT_EQ(Machine::instance().reports(), std::vector<std::string>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, PoisonOnGpu,
                          ::testing::Values(TinyLayout{.name = "alone", .layers = "d"},
                                            TinyLayout{.name = "shard2", .layers = "d", .degrees = {.data_shard = 2}},
-                                           TinyLayout{.name = "pp2_experts",
-                                                      .layers = "d e",
-                                                      .degrees = {.pipeline = 2}}),
+                                           TinyLayout{
+                                               .name = "pp2_experts", .layers = "d e", .degrees = {.pipeline = 2}}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

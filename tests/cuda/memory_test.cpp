@@ -82,18 +82,17 @@ TEST_P(CudaMemory, ThePoolHoldsWhatTheLedgerCounts) {
   run_steps(config, observer, [](int) { return make_cuda_backend(0); });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, CudaMemory,
-    ::testing::Values(TinyLayout{.name = "alone", .layers = "d*2"},
-                      TinyLayout{.name = "shard2_each_use",
-                                 .layers = "d*2",
-                                 .degrees = {.data_shard = 2},
-                                 .residency = "each_use"},
-                      TinyLayout{.name = "experts_shard2_bfloat16",
-                                 .layers = "d e",
-                                 .degrees = {.data_shard = 2, .expert = 2},
-                                 .precision = {.compute = DType::bfloat16}}),
-    [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Layouts, CudaMemory,
+                         ::testing::Values(TinyLayout{.name = "alone", .layers = "d*2"},
+                                           TinyLayout{.name = "shard2_each_use",
+                                                      .layers = "d*2",
+                                                      .degrees = {.data_shard = 2},
+                                                      .residency = "each_use"},
+                                           TinyLayout{.name = "experts_shard2_bfloat16",
+                                                      .layers = "d e",
+                                                      .degrees = {.data_shard = 2, .expert = 2},
+                                                      .precision = {.compute = DType::bfloat16}}),
+                         [](const auto& instance) { return instance.param.name; });
 
 class CudaMemoryEnds : public ::testing::Test {
  protected:
@@ -106,7 +105,9 @@ class CudaMemoryEnds : public ::testing::Test {
     if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   }
 #ifdef WEFT_ON_EMULATOR
-  void TearDown() override { cuda_emulator::Machine::instance().configure({}); }
+  void TearDown() override {
+    cuda_emulator::Machine::instance().configure({});
+  }
 #endif
 
   static std::string failure_of(const Config& config) {
@@ -133,8 +134,9 @@ TEST_F(CudaMemoryEnds, InActivationsNamesWhatWasAskedForAndWhatIsLive) {
   config.training.sequence_length = emulated ? 8 : 4096;
   config.training.microbatch_size = config.training.global_batch_size = 8192;
   const std::string message = failure_of(config);
-  expect_parts(message, {"rank 0: in 0F0(embedding): ", "the GPU refused ", " bytes are free, ", "; asked for activations, beside ",
-                         "sharded_parameters ", "sharded_gradients ", "optimizer_state ", " bytes"});
+  expect_parts(message, {"rank 0: in 0F0(embedding): ", "the GPU refused ", " bytes are free, ",
+                         "; asked for activations, beside ", "sharded_parameters ", "sharded_gradients ",
+                         "optimizer_state ", " bytes"});
 }
 
 // Found before the first step, and the request is named by its bucket too.

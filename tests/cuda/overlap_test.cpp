@@ -48,9 +48,9 @@ Config large_config(int lookahead) {
 
 // Of one step of rank 0, on its lanes' clocks, in microseconds.
 struct Timed {
-  double compute_lane = 0.0;      // from the begin of the first forward to the end of the last backward
-  double whole = 0.0;             // to the end of the optimizer's work
-  double shortest_segment = 0.0;  // forward of a part of a block
+  double compute_lane = 0.0;               // from the begin of the first forward to the end of the last backward
+  double whole = 0.0;                      // to the end of the optimizer's work
+  double shortest_segment = 0.0;           // forward of a part of a block
   double gathers = 0.0, reductions = 0.0;  // how many
 };
 
@@ -98,10 +98,11 @@ Timed measured(int lookahead, double gather_delay, double reduce_delay) {
     const Timed one = timed(spans, step);
     if (one.compute_lane < best.compute_lane) best = one;
   }
-  fmt::print("lookahead {}, gathers +{:.0f} us, reductions +{:.0f} us: compute lane {:.0f} us, with optimizer {:.0f} us, "
-             "shortest segment {:.0f} us, {} gathers, {} reductions\n",
-             lookahead, gather_delay, reduce_delay, best.compute_lane, best.whole, best.shortest_segment, best.gathers,
-             best.reductions);
+  fmt::print(
+      "lookahead {}, gathers +{:.0f} us, reductions +{:.0f} us: compute lane {:.0f} us, with optimizer {:.0f} us, "
+      "shortest segment {:.0f} us, {} gathers, {} reductions\n",
+      lookahead, gather_delay, reduce_delay, best.compute_lane, best.whole, best.shortest_segment, best.gathers,
+      best.reductions);
   return best;
 }
 
@@ -140,8 +141,8 @@ TEST_F(CudaOverlap, ReductionsDelayOnlyTheEnd) {
   const double added = plain_.reductions * delay_;
   fmt::print("{:.0f} reductions x {:.0f} us = {:.0f} us: compute lane +{:.0f} us, to the optimizer's end +{:.0f} us\n",
              plain_.reductions, delay_, added, slow.compute_lane - plain_.compute_lane, slow.whole - plain_.whole);
-  // Of the computation nothing waits for a reduction; the norm waits for the last ones (those of the first block and the
-  // embedding, which follow one another closely).
+  // Of the computation nothing waits for a reduction; the norm waits for the last ones (those of the first block and
+  // the embedding, which follow one another closely).
   EXPECT_LT(slow.compute_lane - plain_.compute_lane, 0.2 * added);
   EXPECT_LT(slow.whole - plain_.whole, 2 * delay_ + 0.2 * added);
 }

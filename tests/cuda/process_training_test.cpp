@@ -1,5 +1,6 @@
-// The program as it is used: ranks that are processes and exchange over NCCL, here all on one GPU. They learn what ranks
-// that are threads learn, and what one rank on the CPU learns; and when one of them dies the others do not wait for ever.
+// The program as it is used: ranks that are processes and exchange over NCCL, here all on one GPU. They learn what
+// ranks that are threads learn, and what one rank on the CPU learns; and when one of them dies the others do not wait
+// for ever.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -101,9 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyLayout{.name = "shard2", .degrees = {.data_shard = 2}},
                       TinyLayout{.name = "ep2", .layers = "e*4", .degrees = {.data_shard = 2, .expert = 2}},
                       TinyLayout{.name = "pp2_tp2", .degrees = {.pipeline = 2, .tensor = 2}},
-                      TinyLayout{.name = "mixed_shard4_ep2",
-                                 .layers = "d e d e",
-                                 .degrees = {.data_shard = 4, .expert = 2}}),
+                      TinyLayout{
+                          .name = "mixed_shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}}),
     [](const auto& instance) { return instance.param.name; });
 
 // A rank dies during the run, without a word. The ranks are started one by one here: weft launch would end the others
@@ -131,10 +131,10 @@ class ProcessFailure : public ProcessTraining {
     const std::string program = WEFT_PROGRAM, meeting = "WEFT_RENDEZVOUS=file://" + (folder_ / "meeting").string();
     for (int rank = 0; rank < world; ++rank) {
       const std::string log = (folder_ / fmt::format("log{}", rank)).string();
-      const std::string command =
-          fmt::format("cd '{}' && RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} {} exec '{}' train run.toml "
-                      ">'{}' 2>&1 </dev/null",
-                      folder_.string(), rank, world, rank, world, meeting, program, log);
+      const std::string command = fmt::format(
+          "cd '{}' && RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} {} exec '{}' train run.toml "
+          ">'{}' 2>&1 </dev/null",
+          folder_.string(), rank, world, rank, world, meeting, program, log);
       const pid_t process = fork();
       if (process == 0) {
         execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);

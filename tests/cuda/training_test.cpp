@@ -7,9 +7,9 @@
 namespace weft {
 namespace {
 
-// The CPU adds the same float32 terms in other orders than a GPU: as between layouts on the CPU (parity_test.cpp), a sum
-// of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes, and a step changes a weight by at most
-// 1e-3 of itself.
+// The CPU adds the same float32 terms in other orders than a GPU: as between layouts on the CPU (parity_test.cpp), a
+// sum of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes, and a step changes a weight by at
+// most 1e-3 of itself.
 constexpr double tolerance = 1e-5;
 constexpr std::int64_t steps = 3;
 

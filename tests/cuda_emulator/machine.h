@@ -26,7 +26,7 @@ enum class Order { random, latest_first, earliest_first };
 // WEFT_EMULATOR_ORDER (random, latest_first, earliest_first).
 struct MachineConfig {
   int devices = 1;
-  int driver = CUDART_VERSION;  // the CUDA it supports; 0: none is installed
+  int driver = CUDART_VERSION;                      // the CUDA it supports; 0: none is installed
   std::size_t total_memory = std::size_t{8} << 30;  // bytes of each device
   std::uint64_t seed = 1;
   Order order = Order::random;

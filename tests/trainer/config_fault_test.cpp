@@ -183,7 +183,8 @@ TEST(ConfigFaults, RanksAndTheirDevices) {
       {"launch = \"threads\"", "launch = \"threads\"\nranks_per_device = 4",
        "8:20: error: ranks_per_device 4 speaks of GPUs, and ranks compute on \"cpu\""},
       {"device = \"cpu\"", "device = \"cuda\"",
-       "7:10: error: threads of one process share one GPU, and 8 ranks on it are more than ranks_per_device 1: use launch "
+       "7:10: error: threads of one process share one GPU, and 8 ranks on it are more than ranks_per_device 1: use "
+       "launch "
        "\"processes\" and a GPU for each rank, or, for a trial, ranks_per_device 8"},
   };
   for (const Case& test : cases) expect_single_fault(test);

@@ -120,8 +120,12 @@ NotedStep noted_step(const TinyLayout& layout) {
       // An action waits first and then computes: by its end all its waits are queued.
       if (begun > 0 && is_compute(actions[begun - 1].op)) notes.push_back({Note::compute, "compute", begun - 1});
     };
-    const SlowLink link{[&](Stream&) { notes.push_back({Note::gather, "gather", begun - 1}); },
-                        [&](Stream&) { notes.push_back({Note::reduce, "reduce", begun - 1}); }};
+    const SlowLink link{[&](Stream&) {
+                          notes.push_back({Note::gather, "gather", begun - 1});
+                        },
+                        [&](Stream&) {
+                          notes.push_back({Note::reduce, "reduce", begun - 1});
+                        }};
     SlowLinkCommunicator slow(world, link);
     RankRun run(config, mesh, data, domain, {backend, slow, [&](std::string_view) {
                                                note_compute();
@@ -177,7 +181,8 @@ std::vector<std::vector<Reached>> played(const NotedStep& step, const Durations&
       }
     }
   }
-  for (std::size_t r = 0; r < ranks; ++r) require(reached[r].size() == step.notes[r].size(), "no fence waits for itself");
+  for (std::size_t r = 0; r < ranks; ++r)
+    require(reached[r].size() == step.notes[r].size(), "no fence waits for itself");
   return reached;
 }
 
@@ -262,9 +267,9 @@ std::size_t reader_of(const NotedStep& step, int unit, std::size_t from) {
   fail("nobody reads unit {}", unit);
 }
 
-// Whatever pieces take: a gather needs the computations whose end freed room for it, on any rank, and nothing of the one
-// before the one that reads it. That one needs no gather but those of the ones before, as it is queued before the wait
-// for this one.
+// Whatever pieces take: a gather needs the computations whose end freed room for it, on any rank, and nothing of the
+// one before the one that reads it. That one needs no gather but those of the ones before, as it is queued before the
+// wait for this one.
 TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
   for (int lookahead : {0, 1}) {
     const NotedStep step = noted_step(layout_with(GetParam(), lookahead));
@@ -305,8 +310,8 @@ TEST_P(LaneOverlap, ComputeWaitsForAGatherOnlyWhereItReads) {
       const Note& recorded = step.notes[static_cast<std::size_t>(notes[i].rank)][notes[i].place];
       const Action& reading = step.actions()[*action];
       if (recorded.lane != "gather") {
-        // The norm needs the reductions, and is summed over the ranks; the totals behind the optimizer are, too. Nothing
-        // before needs either.
+        // The norm needs the reductions, and is summed over the ranks; the totals behind the optimizer are, too.
+        // Nothing before needs either.
         EXPECT_TRUE(reading.op == Op::gradient_norm || reading.op == Op::optimizer_step) << recorded.lane << *action;
         continue;
       }
@@ -334,8 +339,9 @@ TEST_P(LaneOverlap, TheHostWaitsForNothingBetweenTheActions) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LaneOverlap, ::testing::Values("d*4", "d*2"),
-                         [](const auto& instance) { return instance.param == std::string("d*4") ? "four_blocks" : "two_blocks"; });
+INSTANTIATE_TEST_SUITE_P(Models, LaneOverlap, ::testing::Values("d*4", "d*2"), [](const auto& instance) {
+  return instance.param == std::string("d*4") ? "four_blocks" : "two_blocks";
+});
 
 }  // namespace
 }  // namespace weft

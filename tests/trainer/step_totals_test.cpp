@@ -58,8 +58,8 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       }
       sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
 
-      const StepTotals totals =
-          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), peak_of(world.rank(), step + 1), 7 + world.rank()});
+      const StepTotals totals = sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step),
+                                                    peak_of(world.rank(), step + 1), 7 + world.rank()});
       EXPECT_EQ(totals.loss_sum, summed(0, step));
       EXPECT_EQ(totals.gradient_square_sum, 6.25 + step);
       EXPECT_EQ(totals.system_allocations, 7 + 8 + 9);

@@ -15,9 +15,10 @@ int device_of(const ProcessPlace& place, int ranks_per_device) {
   const int needed = (place.local_world + ranks_per_device - 1) / ranks_per_device;
   const int devices = cuda::device_count();
   if (needed > devices && devices > 0) {
-    fail_request("{} ranks on this machine at ranks_per_device {} need {} GPUs, but it shows {}; for a trial set "
-                 "ranks_per_device {}",
-                 place.local_world, ranks_per_device, needed, devices, (place.local_world + devices - 1) / devices);
+    fail_request(
+        "{} ranks on this machine at ranks_per_device {} need {} GPUs, but it shows {}; for a trial set "
+        "ranks_per_device {}",
+        place.local_world, ranks_per_device, needed, devices, (place.local_world + devices - 1) / devices);
   }
   return place.local_rank / ranks_per_device;
 }
@@ -25,8 +26,9 @@ int device_of(const ProcessPlace& place, int ranks_per_device) {
 std::string meeting_place() {
   if (auto address = environment_variable("WEFT_RENDEZVOUS")) return *address;
   if (auto address = default_rendezvous_address()) return *address;
-  fail_request("the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port or "
-               "file:///folder/name, or MASTER_ADDR and MASTER_PORT");
+  fail_request(
+      "the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port or "
+      "file:///folder/name, or MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The optimizer of one rank: AdamW over the rows the rank owns, whatever unit they come from. State lies beside the shard it
-// belongs to, in float32.
+// The optimizer of one rank: AdamW over the rows the rank owns, whatever unit they come from. State lies beside the
+// shard it belongs to, in float32.
 #pragma once
 
 #include <vector>
@@ -18,8 +18,8 @@ class Optimizer {
             PhaseClock& clock)
       : config_(config), kernels_(kernels), stream_(stream), ledger_(ledger), clock_(clock) {}
 
-  // Takes on the rows of one unit; `shard_size` elements of state, indexed like the shard. The rows outlive the optimizer.
-  // Vectors (norm weights) are not decayed. Before the first step only.
+  // Takes on the rows of one unit; `shard_size` elements of state, indexed like the shard. The rows outlive the
+  // optimizer. Vectors (norm weights) are not decayed. Before the first step only.
   void add(const std::vector<OwnedRows>& rows, std::int64_t shard_size);
   // `step` counts from 1. Gradients are multiplied by gradient_scale [1, 1] float32 first (the clip factor).
   void step(double learning_rate, std::int64_t step, ConstTensorView gradient_scale);

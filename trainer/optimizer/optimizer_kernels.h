@@ -1,5 +1,5 @@
-// What a device brings to the optimizer. Work is queued on the stream; scalars that depend on the gradients stay in device
-// memory, so that a step never waits for its own norm.
+// What a device brings to the optimizer. Work is queued on the stream; scalars that depend on the gradients stay in
+// device memory, so that a step never waits for its own norm.
 #pragma once
 
 #include <memory>

@@ -224,6 +224,7 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
 }
 
 const AttentionKernels attention_kernels = {
-    attention_forward, attention_backward, [](const HeadShape&, QueryRuns, DType) { return std::string("in blocks, by the CPU"); }};
+    attention_forward, attention_backward,
+    [](const HeadShape&, QueryRuns, DType) { return std::string("in blocks, by the CPU"); }};
 
 }  // namespace weft::cpu

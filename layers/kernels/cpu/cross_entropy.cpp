@@ -48,9 +48,8 @@ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t 
 }
 
 template <typename T>
-void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
-                     ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
-                   TensorView loss_sum) {
+void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums, ConstTensorView targets,
+                   std::int64_t begin, float factor, TensorView dlogits, TensorView loss_sum) {
   const std::int64_t columns = logits.columns();
   const float* row = logits.as<float>().data();
   T* gradient = dlogits.as<T>().data();
@@ -77,8 +76,8 @@ void vocabulary_max(KernelContext&, ConstTensorView logits, TensorView maximum) 
   }
 }
 
-void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView maximum,
-                     ConstTensorView targets, std::int64_t begin, TensorView sums) {
+void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
+                     std::int64_t begin, TensorView sums) {
   const std::int64_t tokens = logits.rows(), columns = logits.columns();
   const float* row = logits.as<float>().data();
   for (std::int64_t t = 0; t < tokens; ++t, row += columns) {

@@ -12,8 +12,7 @@ void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slo
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y);
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
-                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
-                             TensorView dweights);
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted, TensorView dweights);
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination);
 

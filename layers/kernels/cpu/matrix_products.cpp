@@ -130,8 +130,7 @@ class LibraryProducts final : public MatrixProducts {
       for (std::int64_t done = 0; done < product.m; done += head.m) {
         const std::int64_t left = std::min(most, product.m - done);
         head.m = left > token_block ? left / token_block * token_block : left;
-        execute(head, a + done * product.k * size_of(product.input), b,
-                c + done * product.n * size_of(product.output));
+        execute(head, a + done * product.k * size_of(product.input), b, c + done * product.n * size_of(product.output));
       }
     } else if (product.transpose_a && !product.transpose_b && product.output == DType::float32 &&
                product.k > token_block && product.k % token_block != 0) {

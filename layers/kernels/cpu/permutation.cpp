@@ -115,9 +115,8 @@ void unpermute_rows(KernelContext&, ConstTensorView permuted, ConstTensorView sl
   });
 }
 
-void unpermute_rows_backward(KernelContext&, ConstTensorView dy, ConstTensorView permuted,
-                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
-                             TensorView dweights) {
+void unpermute_rows_backward(KernelContext&, ConstTensorView dy, ConstTensorView permuted, ConstTensorView slots,
+                             ConstTensorView weights, TensorView dpermuted, TensorView dweights) {
   const std::int32_t* slot = slots.as<std::int32_t>().data();
   const float* weight = pointer_or_null(weights);
   float* dweight = dweights.empty() ? nullptr : dweights.as<float>().data();

@@ -119,8 +119,8 @@ void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView
   });
 }
 
-void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x,
-                              ConstTensorView inverse_rms, TensorView dweight) {
+void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView inverse_rms,
+                              TensorView dweight) {
   with_element_type(x.dtype(), [&](auto element) {
     using T = decltype(element);
     backward_weight(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),

@@ -89,9 +89,9 @@ void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorVie
   }
 }
 
-void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView drotated,
-                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
-                     TensorView dq_norm, TensorView dk_norm) {
+void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
+                     ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
+                     TensorView dk_norm) {
   if (drotated.dtype() == DType::bfloat16) {
     backward_tokens<bfloat16>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   } else {

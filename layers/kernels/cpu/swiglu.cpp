@@ -1,5 +1,5 @@
-#include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/element_type.h"
+#include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/vector_math.h"
 
 namespace weft::cpu {

@@ -71,7 +71,8 @@ class ChosenAttention {
     const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
     const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
     const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
-    // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their own.
+    // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their
+    // own.
     const bool adds = calls.size() > 1;
     if (refusal(calls) || !aligned(q.data()) || !aligned(kv.data()) || (adds && keys != 0)) {
       return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);

@@ -17,7 +17,8 @@ class CublasProducts final : public MatrixProducts {
  public:
   CublasProducts(Stream& stream, MemoryLedger& ledger)
       : stream_(stream),
-        workspace_(ledger.allocate(Bucket::workspace, DType::int32, ProductPlans::workspace_bytes / 4, 1 + side_streams)) {
+        workspace_(
+            ledger.allocate(Bucket::workspace, DType::int32, ProductPlans::workspace_bytes / 4, 1 + side_streams)) {
     for (auto& side : side_streams_) side = stream.device().create_stream("products");
     // The workspace belongs to the main stream from now on, and to the others after it.
     for (auto& side : side_streams_) side->wait_for(stream);

@@ -61,8 +61,15 @@ ProductShape shape_of(const Product& product) {
   const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
                          reinterpret_cast<std::uintptr_t>(c.data()) | reinterpret_cast<std::uintptr_t>(addend.data()) |
                          std::uintptr_t{16};
-  const ProductShape shape{c.rows(),  c.columns(), ta ? a.rows() : a.columns(), ta, tb, a.dtype(), c.dtype(),
-                           accumulate || !addend.empty(), std::uint32_t{1} << std::countr_zero(addresses)};
+  const ProductShape shape{c.rows(),
+                           c.columns(),
+                           ta ? a.rows() : a.columns(),
+                           ta,
+                           tb,
+                           a.dtype(),
+                           c.dtype(),
+                           accumulate || !addend.empty(),
+                           std::uint32_t{1} << std::countr_zero(addresses)};
   require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
               (tb ? b.columns() : b.rows()) == shape.inner,
           "the operands of a product fit together");
@@ -131,8 +138,8 @@ void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Pro
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
   const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
-                          &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(),
-                          &layouts.c.value, &algorithm, workspace, static_cast<std::size_t>(workspace_bytes), stream);
+                          &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value,
+                          &algorithm, workspace, static_cast<std::size_t>(workspace_bytes), stream);
   };
   const cublasStatus_t status = multiply(algorithm(shape));
   // An algorithm may refuse the exact size after all; it is then chosen for that size.

@@ -24,8 +24,8 @@ struct ProductShape {
   bool transpose_a = false, transpose_b = false;
   DType input = DType::float32, output = DType::float32;
   bool accumulate = false;
-  // Bytes of which the addresses of all three are multiples: a power of two, at most 16, beyond which no kernel asks more.
-  // The library would assume 256.
+  // Bytes of which the addresses of all three are multiples: a power of two, at most 16, beyond which no kernel asks
+  // more. The library would assume 256.
   std::uint32_t alignment = 16;
 
   auto operator<=>(const ProductShape&) const = default;

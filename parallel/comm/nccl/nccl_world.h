@@ -27,12 +27,13 @@ struct NcclOptions {
   std::vector<std::string> message_groups = {"pp"};
 };
 
-// NCCL's own settings for a rank, as environment variables. A process sets those that the user has not, before its first
-// call of NCCL, which reads them once.
+// NCCL's own settings for a rank, as environment variables. A process sets those that the user has not, before its
+// first call of NCCL, which reads them once.
 std::vector<std::pair<std::string, std::string>> nccl_settings(const ProcessPlace& place, const NcclOptions& options);
 
 // Collective over all processes: the world, whose calls are queued on `stream`, of a CUDA device that is current.
-// `watch`, `stream`, `counters` and `clock` outlive the world and all groups split from it. Throws Error when a rank does not come within the watch's timeout, or NCCL refuses.
+// `watch`, `stream`, `counters` and `clock` outlive the world and all groups split from it. Throws Error when a rank
+// does not come within the watch's timeout, or NCCL refuses.
 std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezvous& rendezvous, Stream& stream,
                                               const NcclOptions& options, NcclWatch& watch,
                                               CommunicationCounters& counters, PhaseClock& clock);

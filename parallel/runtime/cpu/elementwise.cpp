@@ -129,7 +129,7 @@ void fill(TensorView destination, float value) {
   }
 }
 
-const ElementwiseKernels elementwise_kernels = {cast_on,    add,           scale,        fill_on,
-                                                square_sum, count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {cast_on,         add,          scale,          fill_on, square_sum,
+                                                count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cpu

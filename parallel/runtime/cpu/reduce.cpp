@@ -110,8 +110,8 @@ void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int6
 
 }  // namespace
 
-void reduce_elements(Stream&, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
-                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
+void reduce_elements(Stream&, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs, std::int64_t begin,
+                     std::int64_t count, std::span<std::byte* const> outputs) {
   switch (reduce) {
     case Reduce::sum:
       return reduce_any<Sum>(dtype, inputs, begin, count, outputs);
