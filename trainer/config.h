@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,15 +38,35 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
-enum class ShardStrategy : std::uint8_t { full_shard, no_shard };
+// What is sharded over the shard group, as a choice for the three inputs of a policy (unit_policy.h): with full_shard
+// (ZeRO-3) parameters, gradients and optimizer state, with shard_grad_op (ZeRO-2) parameters are gathered once a step,
+// with `optimizer` (ZeRO-1) gradients too stay whole until the last microbatch, with no_shard nothing is.
+enum class ShardStrategy : std::uint8_t { full_shard, shard_grad_op, optimizer, no_shard };
+std::string_view name_of(ShardStrategy strategy);
 
-// `residency` as written: "stage" lets Weft choose by stage and schedule, the others are Residency by name.
+// A residency as written: nothing lets Weft choose by stage and schedule. `amount` is the ranks of an island or the
+// stages of a window.
+struct ResidencyChoice {
+  std::optional<Residency> residency;
+  int amount = 0;
+  bool operator==(const ResidencyChoice&) const = default;
+};
+// "stage", the name of a Residency, "window K", or the ranks of an island. Throws Error (request) listing the choices.
+ResidencyChoice parse_residency(const std::string& text);
+
+// Values as written.
 struct ShardPolicy {
   ShardStrategy strategy = ShardStrategy::full_shard;
   std::string residency = "stage";
   int lookahead = 1;
-  std::string reduction = "last_microbatch";
+  std::string reduction = "auto";
+  bool accumulate_sharded = false;
+  std::string wrap = "block";
+  std::vector<std::string> residency_by_stage = {};  // in place of `residency` where one was written for each stage
 
+  const std::string& residency_of(int stage) const {
+    return residency_by_stage.empty() ? residency : residency_by_stage.at(static_cast<std::size_t>(stage));
+  }
   // reduction as a period: 0 for the last microbatch only.
   int reduce_every() const;
   bool operator==(const ShardPolicy&) const = default;
@@ -64,6 +85,11 @@ struct TrainingConfig {
   std::int64_t global_batch_size = 8;
   std::int64_t microbatch_size = 1;
   double max_grad_norm = 1.0;  // 0: no clipping
+  std::set<Family> frozen = {};  // families that are not trained
+  // Of the dynamic scale of the loss, where something is computed in float16: its first value, a power of two, and the
+  // good steps after which it doubles.
+  double initial_loss_scale = 65536.0;
+  std::int64_t loss_scale_growth_steps = 2000;
 
   bool operator==(const TrainingConfig&) const = default;
 };
@@ -113,9 +139,11 @@ struct Config {
   std::string layers_text;  // model.layers as written
   Degrees parallelism;
   PipelineConfig pipeline;
-  ShardPolicy shard;                              // the default
-  std::map<Family, ShardPolicy> shard_by_family;  // every family of units, resolved
-  PrecisionConfig precision;
+  ShardPolicy shard;                                      // the default
+  std::map<Family, ShardPolicy> shard_by_family;          // every family of units, resolved
+  int reduce_inputs = 1;                                  // in flight beside the accumulator that is being filled
+  PrecisionConfig precision;                              // the default
+  std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
   TrainingConfig training;
   OptimizerConfig optimizer;
   SchedulerConfig lr_scheduler;
@@ -124,6 +152,10 @@ struct Config {
 
   std::int64_t microbatches() const {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());
+  }
+  const PrecisionConfig& precision_of(Family family) const {
+    const auto own = precision_by_family.find(family);
+    return own == precision_by_family.end() ? precision : own->second;
   }
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
   bool operator==(const Config&) const = default;

@@ -30,7 +30,10 @@ class Reader {
   Config read() {
     report_unknown();
     for (const ConfigKey& key : schema_) read_key(key);
-    for (const Family family : shard_families) config_.shard_by_family.try_emplace(family, config_.shard);
+    for (const Family family : shard_families) {
+      config_.shard_by_family.try_emplace(family, config_.shard);
+      config_.precision_by_family.try_emplace(family, config_.precision);
+    }
     sort_by_place(faults_);
     // A file that could not be read would make everything that it should have said look missing.
     if (sources_.complete) {

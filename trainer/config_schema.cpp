@@ -153,21 +153,6 @@ Keys pipeline_keys() {
   };
 }
 
-Keys precision_keys() {
-  const std::vector<Choice<DType>> both = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
-  return {
-      choice_key<DType>(
-          "precision.parameters", "stored shards", {{"float32", DType::float32}}, {"bfloat16", "float16", "float64"},
-          [](auto& c) -> auto& { return c.precision.parameters; }),
-      choice_key<DType>(
-          "precision.compute", "gathered and computed in", both, {"float16", "float8", "float64"},
-          [](auto& c) -> auto& { return c.precision.compute; }),
-      choice_key<DType>(
-          "precision.reduction", "gradients are reduced in", both, {"float16", "float64"},
-          [](auto& c) -> auto& { return c.precision.reduction; }),
-  };
-}
-
 Keys training_keys() {
   return {
       integer_key(
@@ -182,6 +167,13 @@ Keys training_keys() {
       number_key(
           "training.max_grad_norm", "gradients are scaled down to this norm; 0: never", non_negative,
           [](auto& c) -> auto& { return c.training.max_grad_norm; }),
+      frozen_key(),
+      number_key(
+          "training.initial_loss_scale", "first factor of the loss where something is computed in float16", positive,
+          [](auto& c) -> auto& { return c.training.initial_loss_scale; }),
+      integer_key(
+          "training.loss_scale_growth_steps", "good steps after which that factor doubles", size_range,
+          [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; }),
       fixed_key<std::string>("training.recompute", "a string", "activations computed again in backward", "none",
                              "activations are kept, write \"none\""),
   };
@@ -257,7 +249,8 @@ std::vector<ConfigKey> config_schema() {
   add(pipeline_keys());
   add(shard_keys(std::nullopt));
   for (const Family family : shard_families) add(shard_keys(family));
-  add(precision_keys());
+  add(precision_keys(std::nullopt));
+  for (const Family family : shard_families) add(precision_keys(family));
   add(training_keys());
   add(optimizer_keys());
   add(scheduler_keys());

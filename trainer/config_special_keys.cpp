@@ -1,5 +1,7 @@
 #include "trainer/config_special_keys.h"
 
+#include <algorithm>
+
 #include "parallel/runtime/error.h"
 #include "trainer/config_fields.h"
 
@@ -27,6 +29,61 @@ const ShardPolicy& policy_of(const Config& config, std::optional<Family> family)
   if (!family) return config.shard;
   const auto found = config.shard_by_family.find(*family);
   return found == config.shard_by_family.end() ? config.shard : found->second;
+}
+
+// A word, a number of ranks, or a list of them with one for each stage.
+ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
+  ConfigKey key = make_key(path, "a string, an integer or an array of them",
+                           "how long full parameters stay; a list has one entry a stage");
+  key.read = [family](Config& config, const ConfigValue& value) -> Faults {
+    const auto* list = std::get_if<std::vector<ConfigValue>>(&value.data);
+    const std::vector<ConfigValue> written = list ? *list : std::vector<ConfigValue>{value};
+    if (written.empty()) return {{value.place, "the list is empty; write one entry a stage"}};
+    Faults faults;
+    std::vector<std::string> texts;
+    for (const ConfigValue& element : written) {
+      if (const bool* flag = std::get_if<bool>(&element.data)) {
+        faults.push_back({element.place,
+                          fmt::format("{} is no residency: reshard_after_forward {} is called \"{}\" here",
+                                      toml_text(*flag), toml_text(*flag), *flag ? "each_use" : "keep_after_forward")});
+        continue;
+      }
+      const auto* word = std::get_if<std::string>(&element.data);
+      const auto* ranks = std::get_if<std::int64_t>(&element.data);
+      if (!word && !ranks) {
+        faults.push_back(wrong_type("a string or an integer", element));
+        continue;
+      }
+      texts.push_back(word ? *word : fmt::format("{}", *ranks));
+      const std::string complaint = complaint_of([&] { parse_residency(texts.back()); });
+      if (!complaint.empty()) faults.push_back({element.place, complaint});
+    }
+    if (!faults.empty()) return faults;
+    ShardPolicy& policy = policy_of(config, family);
+    policy.residency = texts.front();
+    policy.residency_by_stage = list ? texts : std::vector<std::string>{};
+    return {};
+  };
+  key.write = [family](const Config& config) {
+    const auto text = [](const std::string& residency) {
+      const bool number = residency.find_first_not_of("0123456789") == std::string::npos;
+      return number ? residency : toml_text(residency);
+    };
+    const ShardPolicy& policy = policy_of(config, family);
+    if (policy.residency_by_stage.empty()) return text(policy.residency);
+    std::vector<std::string> texts;
+    for (const std::string& residency : policy.residency_by_stage) texts.push_back(text(residency));
+    return fmt::format("[{}]", fmt::join(texts, ", "));
+  };
+  return key;
+}
+
+PrecisionConfig& precision_of(Config& config, std::optional<Family> family) {
+  if (!family) return config.precision;
+  return config.precision_by_family.try_emplace(*family, config.precision).first->second;
+}
+const PrecisionConfig& precision_of(const Config& config, std::optional<Family> family) {
+  return family ? config.precision_of(*family) : config.precision;
 }
 
 }  // namespace
@@ -77,18 +134,23 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
   std::vector<ConfigKey> keys = {
       choice_key<ShardStrategy>(
-          section + ".strategy", "whether parameters are sharded over data_shard",
-          {{"full_shard", ShardStrategy::full_shard}, {"no_shard", ShardStrategy::no_shard}},
-          {"shard_grad_op"}, [family](auto& c) -> auto& { return policy_of(c, family).strategy; }),
-      choice_key<std::string>(
-          section + ".residency", "when full parameters exist",
-          {{"stage", "stage"}, {"each_use", "each_use"}, {"visit", "visit"}, {"step", "step"}},
-          {}, [family](auto& c) -> auto& { return policy_of(c, family).residency; }),
+          section + ".strategy", "what is sharded: a choice for residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
+          {{"full_shard", ShardStrategy::full_shard},
+           {"shard_grad_op", ShardStrategy::shard_grad_op},
+           {"optimizer", ShardStrategy::optimizer},
+           {"no_shard", ShardStrategy::no_shard}},
+          {}, [family](auto& c) -> auto& { return policy_of(c, family).strategy; }),
+      residency_key(section + ".residency", family),
       integer_key(
-          section + ".lookahead", "how many actions ahead of its use a gather starts",
+          section + ".lookahead", "how many gathers ahead of its turn a gather starts",
           {0, 1024}, [family](auto& c) -> auto& { return policy_of(c, family).lookahead; }),
+      choice_key<bool>(
+          section + ".accumulation", "how gradients are kept between reductions",
+          {{"unsharded", false}, {"sharded", true}},
+          {}, [family](auto& c) -> auto& { return policy_of(c, family).accumulate_sharded; }),
       string_key(
-          section + ".reduction", "when gradients are reduced: each_microbatch, last_microbatch or \"every N\"",
+          section + ".reduction",
+          "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
           [family](auto& c) -> auto& { return policy_of(c, family).reduction; },
           [](const std::string& text) {
             ShardPolicy policy;
@@ -98,8 +160,69 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   };
   if (family) {
     for (ConfigKey& key : keys) key.inherits = "shard." + key.name;
+  } else {
+    keys.push_back(integer_key(
+        "shard.reduce_inputs", "full gradients being reduced beside the one being filled; families share them",
+        {0, 1024}, [](auto& c) -> auto& { return c.reduce_inputs; }));
   }
   return keys;
+}
+
+std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
+  const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
+  const std::vector<Choice<DType>> stored = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
+  const std::vector<Choice<DType>> used = stored;
+  std::vector<ConfigKey> keys = {
+      choice_key<DType>(
+          section + ".parameters", "stored shards", stored,
+          {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
+      choice_key<DType>(
+          section + ".compute", "gathered and computed in", used,
+          {"float16", "float8", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
+      choice_key<DType>(
+          section + ".reduction", "gradients are reduced in", used,
+          {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
+  };
+  if (family) {
+    for (ConfigKey& key : keys) key.inherits = "precision." + key.name;
+  }
+  return keys;
+}
+
+ConfigKey frozen_key() {
+  ConfigKey key = make_key("training.frozen", "an array of strings", "families that are not trained");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+    if (!elements) return {wrong_type(expected, value)};
+    Faults faults;
+    std::set<Family> frozen;
+    const Family families[] = {Family::dense, Family::experts, Family::embedding,
+                               Family::head,  Family::root,    Family::routing};
+    for (const ConfigValue& element : *elements) {
+      const auto* word = std::get_if<std::string>(&element.data);
+      if (!word) {
+        faults.push_back(wrong_type("a string", element));
+        continue;
+      }
+      const auto found = std::find_if(std::begin(families), std::end(families),
+                                      [&](Family family) { return name_of(family) == *word; });
+      if (found != std::end(families)) {
+        frozen.insert(*found);
+        continue;
+      }
+      std::vector<std::string> names;
+      for (const Family family : families) names.emplace_back(name_of(family));
+      faults.push_back(wrong_word(element, *word, names, {}));
+    }
+    if (faults.empty()) config.training.frozen = std::move(frozen);
+    return faults;
+  };
+  key.write = [](const Config& config) {
+    std::vector<std::string> names;
+    for (const Family family : config.training.frozen) names.emplace_back(name_of(family));
+    return toml_text(names);
+  };
+  return key;
 }
 
 ConfigKey betas_key() {

@@ -13,7 +13,9 @@ ConfigKey data_shard_key();  // explains why -1 does not work
 ConfigKey schedule_key();    // knows names of files
 // Keys of a family's policy, or of the default policy.
 std::vector<ConfigKey> shard_keys(std::optional<Family> family);
-ConfigKey betas_key();  // two fields
-ConfigKey train_key();  // a list
+std::vector<ConfigKey> precision_keys(std::optional<Family> family);
+ConfigKey frozen_key();  // a list
+ConfigKey betas_key();   // two fields
+ConfigKey train_key();   // a list
 
 }  // namespace weft::config_fields

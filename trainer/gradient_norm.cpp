@@ -30,6 +30,7 @@ void add_counted_squares(Stream& stream, const PlannedUnit& unit, std::span<cons
   if (!counts_unit(unit, mesh, rank)) return;
   const Coordinates at = mesh.coordinates(rank);
   for (const OwnedRows& owned : rows) {
+    if (owned.gradients.empty()) continue;  // frozen
     if (counts_parameter(unit, *owned.parameter, at)) square_sum(stream, owned.gradients, sum);
   }
 }

@@ -23,14 +23,20 @@ constexpr std::pair<Lane, Group> communicators[] = {
 
 }  // namespace
 
-RankGroups::RankGroups(Communicator& world, const Mesh& mesh, Lanes& lanes) {
+RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, Lanes& lanes) {
   require(world.size() == mesh.world(), "the world has one rank per mesh position");
-  for (const auto& [lane, group] : communicators) {
-    const std::vector<int> members = mesh.group_of(group, world.rank());
-    // The first member names the group; its position orders the ranks.
+  // The first member names the group; its position orders the ranks.
+  const auto split = [&](Group group, const std::vector<int>& members, Lane lane) {
     const auto self = std::find(members.begin(), members.end(), world.rank());
-    groups_[{lane, group}] = world.split(members.front(), static_cast<int>(self - members.begin()),
-                                         std::string(name_of(group)), lanes[lane]);
+    return world.split(members.front(), static_cast<int>(self - members.begin()), std::string(name_of(group)),
+                       lanes[lane]);
+  };
+  for (const auto& [lane, group] : communicators) {
+    groups_[{lane, group}] = split(group, mesh.group_of(group, world.rank()), lane);
+  }
+  for (const Island& island : islands) {
+    const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;
+    islands_[island] = split(name, mesh.island_of(island.shard_group, world.rank(), island.ranks), Lane::gather);
   }
 }
 

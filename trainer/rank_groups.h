@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
@@ -10,16 +11,26 @@
 
 namespace weft {
 
+// Ranks of a shard group among which parameters stay after a forward (parallel/shard/unit.h).
+struct Island {
+  Group shard_group = Group::dp_shard;
+  int ranks = 0;
+  auto operator<=>(const Island&) const = default;
+};
+
 class RankGroups {
  public:
   // Collective over the world: every rank builds its groups in the same order. `world` and `lanes` outlive the groups.
-  RankGroups(Communicator& world, const Mesh& mesh, Lanes& lanes);
+  RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, Lanes& lanes);
 
   // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
+  // On the gather lane.
+  Communicator& island(const Island& island) { return *islands_.at(island); }
 
  private:
   std::map<std::pair<Lane, Group>, std::unique_ptr<Communicator>> groups_;
+  std::map<Island, std::unique_ptr<Communicator>> islands_;
 };
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include "layers/context_parallel.h"
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -39,7 +40,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       ledger_(seat.backend.device(), lanes_[Lane::compute]),
       products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      groups_(seat.world, mesh, lanes_),
+      groups_(seat.world, mesh, islands_of(config), lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
       optimizer_(config.optimizer, optimizer_kernels_, lanes_[Lane::compute], ledger_, clock_),
       text_(seat.backend.device(), DType::int32, 2 * step_tokens(config)),
@@ -58,6 +59,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
+    if (units[u].frozen) continue;
     const bool replicated = units[u].plan.replicated();
     optimizer_.add(stage_->owned_rows(u),
                    replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
@@ -169,6 +171,7 @@ StepMetrics RankRun::step(std::int64_t step) {
 void RankRun::gradient_norm() {
   Stream& compute = kernels_.stream;
   compute.wait_for(lanes_[Lane::reduce]);
+  stage_->finish_reductions();
   const TensorView sum = sums_.gradient_square_sum();
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {

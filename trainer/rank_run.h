@@ -59,8 +59,9 @@ class RankRun final : private ActionHandler {
   void forward(int segment, int microbatch) override { stage_->forward(segment, microbatch); }
   void backward_input(int segment, int microbatch) override { stage_->backward_input(segment, microbatch); }
   void backward_weight(int segment, int microbatch) override { stage_->backward_weight(segment, microbatch); }
-  void unshard(int unit) override { stage_->unshard(unit); }
-  void reshard(int unit) override { stage_->reshard(unit); }
+  void unshard(Op op, int unit) override { stage_->unshard(op, unit); }
+  void reshard(Op op, int unit) override { stage_->reshard(op, unit); }
+  void scatter_gradient(int unit) override { stage_->scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stage_->reduce_gradient(unit); }
   void send(Op op, int, int microbatch, int peer) override { stage_->send(lane_of(op), microbatch, peer); }
   void receive(Op op, int, int microbatch, int peer) override { stage_->receive(lane_of(op), microbatch, peer); }

@@ -16,7 +16,11 @@ std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
 
 StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, Lanes& lanes,
                            RankGroups& groups, KernelContext& kernels)
-    : planned_(std::move(planned)), lanes_(lanes), groups_(groups), kernels_(kernels) {
+    : planned_(std::move(planned)),
+      lanes_(lanes),
+      groups_(groups),
+      kernels_(kernels),
+      reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]) {
   const auto of_stage = [&](const auto& entry) { return entry.stage == planned_.stage; };
   first_segment_ = static_cast<int>(std::find_if(tables.segments.begin(), tables.segments.end(), of_stage) -
                                     tables.segments.begin());
@@ -34,15 +38,17 @@ StageRuntime::StageRuntime(PlannedStage planned, const ProgramTables& tables, st
     for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {u, i};
     if (unit.plan.replicated()) {
       units_.push_back(nullptr);
-      replicated_.push_back(std::make_unique<ReplicatedParameters>(parameters, groups.on(Lane::reduce, Group::tokens),
-                                                                   lanes, kernels.ledger));
+      replicated_.push_back(std::make_unique<ReplicatedParameters>(
+          parameters, unit.frozen, groups.on(Lane::reduce, Group::tokens), lanes, kernels.ledger));
     } else {
       const bool partial = unit.layout.tensor_replicated_size() > 0;
-      const UnitGroups unit_groups{
-          &groups.on(Lane::gather, unit.shard_group), &groups.on(Lane::reduce, unit.shard_group),
-          &groups.on(Lane::reduce, unit.replicate_group), partial ? &groups.on(Lane::reduce, Group::tp) : nullptr};
-      units_.push_back(std::make_unique<ShardUnit>(unit.layout, unit.precision, unit.reduced_once(), unit_groups, lanes,
-                                                   kernels.ledger));
+      const int island = unit.policy.island_ranks;
+      const UnitGroups unit_groups{.gather = &groups.on(Lane::gather, unit.shard_group),
+                                   .island = island > 0 ? &groups.island({unit.shard_group, island}) : nullptr,
+                                   .shard = &groups.on(Lane::reduce, unit.shard_group),
+                                   .replicate = &groups.on(Lane::reduce, unit.replicate_group),
+                                   .tensor = partial ? &groups.on(Lane::reduce, Group::tp) : nullptr};
+      units_.push_back(std::make_unique<ShardUnit>(unit.setup(), unit_groups, lanes, reduce_inputs_, kernels.ledger));
       replicated_.push_back(nullptr);
     }
     for (const OwnedRows& rows : owned_rows(u)) initialize_rows(kernels.stream, rows, seed);
@@ -118,8 +124,9 @@ void StageRuntime::backward_input(int segment, int microbatch) {
   const std::size_t local = local_segment(segment);
   LayerContext layer = context();
   Tensor dy = take_flowing(microbatch);
-  Tensor dx = planned_.segments[local]->backward_input(layer, weights_of(local), std::move(dy),
-                                                       *saved_.at({local, microbatch}));
+  Segment& piece = *planned_.segments[local];
+  const auto weights = piece.reads_weights_backward() ? weights_of(local) : std::vector<ConstTensorView>();
+  Tensor dx = piece.backward_input(layer, weights, std::move(dy), *saved_.at({local, microbatch}));
   if (dx.allocated()) {
     flowing_[microbatch] = {std::move(dx), nullptr};
   } else {
@@ -136,11 +143,16 @@ void StageRuntime::backward_weight(int segment, int microbatch) {
   saved_.erase(saved);
 }
 
-void StageRuntime::unshard(int unit) {
-  units_[local_unit(unit)]->unshard();
+void StageRuntime::unshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::unshard_island ? shard.unshard_island() : shard.unshard();
 }
-void StageRuntime::reshard(int unit) {
-  units_[local_unit(unit)]->reshard();
+void StageRuntime::reshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::reshard_island ? shard.reshard_to_island() : shard.reshard();
+}
+void StageRuntime::scatter_gradient(int unit) {
+  units_[local_unit(unit)]->scatter_gradient();
 }
 void StageRuntime::reduce_gradient(int unit) {
   const std::size_t local = local_unit(unit);

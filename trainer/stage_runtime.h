@@ -30,6 +30,8 @@ class StageRuntime {
 
   // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
   void begin_step(const StepBatch& batch, double loss_factor, StepReport report);
+  // The caller's compute lane has waited for the reduce lane: inputs of reductions are given back.
+  void finish_reductions() { reduce_inputs_.finish(); }
   // Every microbatch has come back; peers have what was sent.
   void end_step();
 
@@ -37,8 +39,9 @@ class StageRuntime {
   void forward(int segment, int microbatch);
   void backward_input(int segment, int microbatch);
   void backward_weight(int segment, int microbatch);
-  void unshard(int unit);
-  void reshard(int unit);
+  void unshard(Op op, int unit);
+  void reshard(Op op, int unit);
+  void scatter_gradient(int unit);
   void reduce_gradient(int unit);
   void send(Lane lane, int microbatch, int peer);
   void receive(Lane lane, int microbatch, int peer);
@@ -84,6 +87,7 @@ class StageRuntime {
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;
+  ReduceInputs reduce_inputs_;
   Tensor rotary_table_;
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;

@@ -12,6 +12,7 @@
 #include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/stage_layout.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -44,54 +45,39 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   return segments;
 }
 
-UnitPolicy resolve_policy(const Config& config, Family family) {
-  UnitPolicy policy;
-  if (family == Family::routing) {
-    policy.residency = Residency::step;
-    policy.reduce_every = config.shard.reduce_every();
-    policy.reason =
-        "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
-    return policy;
+PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPlan plan) {
+  PlannedUnit unit;
+  unit.policy = resolve_policy(config, plan.family, stage);
+  unit.frozen = config.training.frozen.contains(plan.family);
+  unit.plan = std::move(plan);
+  if (unit.plan.replicated()) {
+    unit.shard_group = unit.replicate_group = Group::tokens;
+    return unit;
   }
-  const ShardPolicy& shard = config.shard_by_family.at(family);
-  policy.lookahead = shard.lookahead;
-  policy.reduce_every = shard.reduce_every();
-  if (shard.residency == "stage") {
-    const bool pipelined = config.parallelism.pipeline > 1;
-    policy.residency = pipelined ? Residency::visit : Residency::each_use;
-    policy.reason = pipelined
-                        ? "kept while the rank stays on the stage: dropping it would gather it again twice a microbatch"
-                        : "dropped after each use: without a pipeline a step uses it only twice a microbatch";
-  } else {
-    for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
-      if (shard.residency == name_of(residency)) policy.residency = residency;
-    }
-    policy.reason = fmt::format("residency \"{}\" as configured", shard.residency);
+  const Family family = unit.plan.family;
+  unit.precision = unit_precision(config, family);
+  unit.shard_group = shard_group(mesh.degrees(), family);
+  if (family == Family::experts) {
+    unit.replicate_group = Group::edp_replicate;
+    unit.island_group = Group::edp_island;
   }
-  if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";
-  return policy;
+  const bool whole = config.shard_by_family.at(family).strategy == ShardStrategy::no_shard;
+  unit.layout = lay_out_unit(unit.plan.parameters, whole ? 1 : shard_ranks(mesh.degrees(), family));
+  return unit;
 }
 
-PlannedUnit plan_unit(const Config& config, const Mesh& mesh, UnitPlan plan) {
-  PlannedUnit unit;
-  unit.policy = resolve_policy(config, plan.family);
-  unit.precision = {config.precision.compute, config.precision.reduction};
-  const Degrees& degrees = mesh.degrees();
-  std::int64_t shards = degrees.data_shard * degrees.context;
-  if (degrees.context > 1) unit.shard_group = Group::dp_shard_cp;
-  if (plan.family == Family::experts) {
-    unit.shard_group = Group::edp_shard;
-    unit.replicate_group = Group::edp_replicate;
-    shards = degrees.expert_data() / mesh.expert_replicas();
+// What a reduction of the unit does, besides counting and adding.
+void add_reduction(const PlannedUnit& unit, ProgramUnit& entry) {
+  const UnitSetup setup = unit.setup();
+  const std::int64_t partial = setup.layout.tensor_replicated_size() * size_of(DType::float32);
+  const std::int64_t part = entry.reduce_bytes / setup.layout.shards;
+  const auto sum = setup.whole() ? CollectiveOp::all_reduce : CollectiveOp::reduce_scatter;
+  for (const Op op : {Op::scatter_gradient, Op::reduce_gradient}) {
+    if (op == Op::scatter_gradient && !setup.accumulate_sharded) continue;
+    if (partial > 0) entry.collectives.push_back({op, CollectiveOp::all_reduce, Group::tp, partial});
+    entry.collectives.push_back({op, sum, unit.shard_group, entry.reduce_bytes});
   }
-  if (!plan.replicated()) {
-    const bool whole = config.shard_by_family.at(plan.family).strategy == ShardStrategy::no_shard;
-    unit.layout = lay_out_unit(plan.parameters, whole ? 1 : shards);
-  } else {
-    unit.shard_group = unit.replicate_group = Group::tokens;
-  }
-  unit.plan = std::move(plan);
-  return unit;
+  entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, unit.replicate_group, part});
 }
 
 ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
@@ -101,16 +87,30 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   entry.stage = stage;
   entry.group = unit.shard_group;
   entry.policy = unit.policy;
+  entry.frozen = unit.frozen;
   if (unit.plan.replicated()) {
     entry.replicated = true;
+    if (unit.frozen) return entry;
     entry.reduce_bytes = entry.gradient_bytes = ReplicatedParameters::bytes(unit.plan.parameters);
+    entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, Group::tokens, entry.reduce_bytes});
     return entry;
   }
-  const UnitBytes bytes = unit_bytes(unit.layout, unit.precision, unit.reduced_once());
+  const UnitBytes bytes = unit_bytes(unit.setup());
   entry.unsharded_bytes = bytes.unsharded_parameters;
+  entry.island_bytes = bytes.island_parameters;
   entry.gradient_bytes = bytes.unsharded_gradients;
-  if (unit.layout.shards > 1) entry.gather_bytes = bytes.unsharded_parameters;
+  entry.reduce_input_bytes = bytes.reduce_input;
+  entry.reduce_part_bytes = bytes.reduce_part;
+  if (unit.layout.shards > 1) {
+    entry.gather_bytes = bytes.unsharded_parameters;
+    entry.collectives.push_back({Op::unshard, CollectiveOp::all_gather, unit.shard_group, entry.gather_bytes});
+  }
+  if (unit.policy.island_ranks > 0) {
+    entry.collectives.push_back({Op::unshard_island, CollectiveOp::all_gather, unit.island_group, entry.gather_bytes});
+  }
+  if (unit.frozen) return entry;
   entry.reduce_bytes = unit.layout.unsharded_size() * size_of(unit.precision.reduction);
+  add_reduction(unit, entry);
   return entry;
 }
 
@@ -142,12 +142,14 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   planned.segments = make_segments(config, at, stage);
   std::vector<ScopedParameters> pieces;
   for (const auto& segment : planned.segments) pieces.push_back({segment->scope(), segment->parameters()});
-  for (UnitPlan& plan : form_units(pieces, stage)) planned.units.push_back(plan_unit(config, mesh, std::move(plan)));
+  for (UnitPlan& plan : form_units(pieces, stage))
+    planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
   return planned;
 }
 
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
   ProgramTables tables;
+  tables.reduce_inputs = config.reduce_inputs;
   for (int s = 0; s < config.parallelism.pipeline; ++s) {
     const PlannedStage planned = plan_stage(config, mesh, at, s);
     ProgramStage stage;
@@ -159,6 +161,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
       ProgramSegment entry;
       entry.name = segment->name();
       entry.stage = s;
+      entry.reads_weights_backward = segment->reads_weights_backward();
       entry.activation_bytes = segment->activation_bytes();
       for (std::size_t u = 0; u < planned.units.size(); ++u) {
         const bool used = std::any_of(segment->parameters().begin(), segment->parameters().end(), [&](const auto& p) {
@@ -201,18 +204,19 @@ PredictedMemory predict_memory(const PlannedStage& stage, const Program& program
     if (unit.plan.replicated()) {
       state = ReplicatedParameters::bytes(unit.plan.parameters);
       bytes[Bucket::replicated_parameters] += state;
-      bytes[Bucket::sharded_gradients] += state;
+      if (!unit.frozen) bytes[Bucket::sharded_gradients] += state;
     } else {
-      const UnitBytes unit_size = unit_bytes(unit.layout, unit.precision, unit.reduced_once());
-      state = unit_size.sharded_parameters;
-      bytes[Bucket::sharded_parameters] += state;
+      const UnitBytes unit_size = unit_bytes(unit.setup());
+      state = unit.layout.shard_size * size_of(DType::float32);
+      bytes[Bucket::sharded_parameters] += unit_size.sharded_parameters;
       bytes[Bucket::sharded_gradients] += unit_size.sharded_gradients;
     }
-    bytes[Bucket::optimizer_state] += 2 * state;  // AdamW: two moments in float32
+    if (!unit.frozen) bytes[Bucket::optimizer_state] += 2 * state;  // AdamW: two moments in float32
   }
   const TransientPeak peak = transient_peak(program, pipeline_rank);
   bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
   bytes[Bucket::unsharded_gradients] = peak.unsharded_gradients;
+  bytes[Bucket::communication] = peak.communication;
   bytes[Bucket::activations] = peak.activations;
   return predicted;
 }

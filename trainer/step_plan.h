@@ -21,8 +21,13 @@ struct PlannedUnit {
   UnitLayout layout;  // of the rank's box; unused for replicated parameters
   UnitPrecision precision;
   UnitPolicy policy;
-  Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate;
-  bool reduced_once() const { return policy.reduce_every == 0; }
+  bool frozen = false;
+  Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
+
+  // Of a unit that is not replicated.
+  UnitSetup setup() const {
+    return {layout, precision, policy.reduce_every == 0, policy.accumulate_sharded, frozen, policy.island_ranks};
+  }
 };
 
 // What stages hand to each other for one microbatch: activations forward, gradients of the same shape back.

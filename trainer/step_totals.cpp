@@ -10,7 +10,14 @@ namespace {
 
 constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrier) + 1;
 // Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
-constexpr std::size_t group_count = all_groups.size();
+constexpr auto groups = [] {
+  std::array<Group, all_groups.size() + 2> with_islands{};
+  std::copy(all_groups.begin(), all_groups.end(), with_islands.begin());
+  with_islands[all_groups.size()] = Group::dp_island;
+  with_islands[all_groups.size() + 1] = Group::edp_island;
+  return with_islands;
+}();
+constexpr std::size_t group_count = groups.size();
 
 // Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already
 // summed.
@@ -36,7 +43,7 @@ std::int64_t as_size(std::size_t n) {
 
 std::size_t group_index(const std::string& name) {
   for (std::size_t g = 0; g < group_count; ++g) {
-    if (name_of(all_groups[g]) == name) return g;
+    if (name_of(groups[g]) == name) return g;
   }
   fail("group {} is not one of the mesh", name);
 }
@@ -104,7 +111,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     for (std::size_t op = 0; op < operations; ++op) {
       const std::size_t place = at.communication(g, op);
       if (values[place] == 0.0) continue;
-      totals.communication[{std::string(name_of(all_groups[g])), static_cast<CollectiveOp>(op)}] = {
+      totals.communication[{std::string(name_of(groups[g])), static_cast<CollectiveOp>(op)}] = {
           std::llround(values[place]), std::llround(values[place + 1])};
     }
   }

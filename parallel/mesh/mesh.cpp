@@ -37,6 +37,9 @@ std::vector<int> group_key(Group group, const Coordinates& at, int expert_shards
       return {at.pp};
     case Group::world:
       return {};
+    case Group::dp_island:
+    case Group::edp_island:
+      fail("group {} has no size of its own", name_of(group));
   }
   return {};
 }
@@ -72,8 +75,9 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
 }
 
 std::string_view name_of(Group group) {
-  constexpr std::string_view names[] = {"pp",  "dp_replicate", "dp_shard",      "cp",          "tp",     "edp",  "ep",
-                                        "etp", "edp_shard",    "edp_replicate", "dp_shard_cp", "tokens", "world"};
+  constexpr std::string_view names[] = {"pp",          "dp_replicate", "dp_shard", "cp",        "tp",
+                                        "edp",         "ep",           "etp",      "edp_shard", "edp_replicate",
+                                        "dp_shard_cp", "tokens",       "world",    "dp_island", "edp_island"};
   return names[static_cast<std::size_t>(group)];
 }
 
@@ -135,6 +139,14 @@ std::vector<int> Mesh::group_of(Group group, int rank) const {
     if (group_key(group, coordinates(other), expert_shards) == key) ranks.push_back(other);
   }
   return ranks;
+}
+
+std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
+  const std::vector<int> group = group_of(shard_group, rank);
+  require(size >= 1 && std::ssize(group) % size == 0, "islands divide their group");
+  const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
+  const auto first = group.begin() + place / size * size;
+  return {first, first + size};
 }
 
 }  // namespace weft

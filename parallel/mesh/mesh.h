@@ -38,6 +38,7 @@ std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int
 // unit is sharded and replicated; with context parallelism `dp_shard_cp` takes the place of the first, since context
 // ranks see different tokens too; `edp_shard` and `edp_replicate` those of an expert unit (see Mesh::expert_replicas).
 // `tokens` is every rank of a stage, which all see different tokens (the group of routing helpers). `world` is all.
+// `dp_island` and `edp_island` are parts of a shard group, of a size that the unit says (Mesh::island_of).
 enum class Group : std::uint8_t {
   pp,
   dp_replicate,
@@ -51,10 +52,12 @@ enum class Group : std::uint8_t {
   edp_replicate,
   dp_shard_cp,
   tokens,
-  world
+  world,
+  dp_island,
+  edp_island
 };
 std::string_view name_of(Group group);
-// Each group once, in the order in which communicators are made.
+// Each group that degrees alone decide.
 inline constexpr std::array all_groups = {
     Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,          Group::tp,     Group::edp,  Group::ep,
     Group::etp, Group::edp_shard,    Group::edp_replicate, Group::dp_shard_cp, Group::tokens, Group::world};
@@ -86,6 +89,8 @@ class Mesh {
   std::vector<std::vector<int>> groups(Group group) const;
   // The ranks of the group that holds `rank`, ascending in the group's own order.
   std::vector<int> group_of(Group group, int rank) const;
+  // The `size` neighbours of a shard group among which `rank` is; `size` divides the group.
+  std::vector<int> island_of(Group shard_group, int rank, int size) const;
 
  private:
   Degrees degrees_;

@@ -14,8 +14,14 @@ std::string_view name_of(Op op) {
       return "W";
     case Op::unshard:
       return "UNSHARD";
+    case Op::unshard_island:
+      return "UNSHARD_ISLAND";
     case Op::reshard:
       return "RESHARD";
+    case Op::reshard_island:
+      return "RESHARD_ISLAND";
+    case Op::scatter_gradient:
+      return "SCATTER_GRAD";
     case Op::reduce_gradient:
       return "REDUCE_GRAD";
     case Op::send_forward:
@@ -36,8 +42,8 @@ std::string_view name_of(Op op) {
 
 Lane lane_of(Op op) {
   // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
-  if (op == Op::unshard || op == Op::reshard) return Lane::gather;
-  if (op == Op::reduce_gradient) return Lane::reduce;
+  if (is_gather(op) || is_reshard(op)) return Lane::gather;
+  if (is_reduction(op)) return Lane::reduce;
   if (op == Op::send_forward || op == Op::receive_forward) return Lane::transfer_forward;
   if (op == Op::send_backward || op == Op::receive_backward) return Lane::transfer_backward;
   return Lane::compute;

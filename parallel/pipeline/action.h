@@ -15,9 +15,12 @@ enum class Op : std::uint8_t {
   backward,          // B: input and weight gradient
   backward_input,    // I
   backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
-  unshard,           // UNSHARD
-  reshard,           // RESHARD
-  reduce_gradient,   // REDUCE_GRAD
+  unshard,           // UNSHARD: gather over the whole shard group
+  unshard_island,    // UNSHARD_ISLAND: gather over the island, from what RESHARD_ISLAND kept
+  reshard,           // RESHARD: back to the rows this rank owns
+  reshard_island,    // RESHARD_ISLAND: back to one part of the full parameters for each rank of the island
+  scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
+  reduce_gradient,   // REDUCE_GRAD: summed over all that hold the unit
   send_forward,      // SEND_F: activations to the next stage
   receive_forward,   // RECV_F
   send_backward,     // SEND_B: gradients to the previous stage
@@ -45,6 +48,16 @@ constexpr bool makes_weight_gradient(Op op) {
 }
 constexpr bool makes_input_gradient(Op op) {
   return op == Op::backward || op == Op::backward_input;
+}
+
+constexpr bool is_gather(Op op) {
+  return op == Op::unshard || op == Op::unshard_island;
+}
+constexpr bool is_reshard(Op op) {
+  return op == Op::reshard || op == Op::reshard_island;
+}
+constexpr bool is_reduction(Op op) {
+  return op == Op::scatter_gradient || op == Op::reduce_gradient;
 }
 
 // Which queue of a rank an action runs on.

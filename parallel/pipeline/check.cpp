@@ -33,9 +33,10 @@ void check_budget(const CheckContext& context, int row, std::int64_t budget, std
   if (peak.bytes <= budget) return;
   findings.push_back(
       {Violation::over_budget, row, peak.index,
-       fmt::format("{} bytes of gathered parameters + {} of gradients + {} of activations = {}, but the "
-                   "budget is {}",
-                   peak.unsharded_parameters, peak.unsharded_gradients, peak.activations, peak.bytes, budget)});
+       fmt::format("{} bytes of gathered parameters + {} of gradients + {} of reductions + {} of activations = {}, "
+                   "but the budget is {}",
+                   peak.unsharded_parameters, peak.unsharded_gradients, peak.communication, peak.activations,
+                   peak.bytes, budget)});
 }
 
 }  // namespace
@@ -48,6 +49,8 @@ std::string_view name_of(Violation violation) {
       return "used_while_sharded";
     case Violation::double_unshard:
       return "double_unshard";
+    case Violation::wrong_gather:
+      return "wrong_gather";
     case Violation::reshard_of_sharded:
       return "reshard_of_sharded";
     case Violation::unsharded_at_end:

@@ -15,6 +15,7 @@ enum class Violation : std::uint8_t {
   unknown_stage,  // an action on a stage another rank runs, or that does not exist
   used_while_sharded,
   double_unshard,
+  wrong_gather,  // over the island while it holds nothing, or past it while it does
   reshard_of_sharded,
   unsharded_at_end,
   repeated_compute,  // the same segment, microbatch and kind twice
@@ -46,7 +47,7 @@ struct Finding {
 };
 
 struct CheckOptions {
-  std::optional<std::int64_t> memory_budget = {};  // of gathered parameters, gradients and activations, in bytes
+  std::optional<std::int64_t> memory_budget = {};  // of what TransientPeak adds up, in bytes
   // Ranks (rows) that share their gathers and reductions; by default every row has replicas running the same list.
   std::vector<std::vector<int>> replica_rows = {};
 };
@@ -60,11 +61,12 @@ void check(const Program& program, const CheckOptions& options = {});
 // The grid of actions of all ranks near a cell, one row per rank, the cell marked `>>like this<<`.
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
-// Largest sum of gathered parameters, unsharded gradients and kept activations over a rank's list, and where it stands.
+// Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and kept activations over a
+// rank's list, and where it stands.
 struct TransientPeak {
   std::int64_t bytes = 0;
   std::size_t index = 0;
-  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, activations = 0;
+  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
   int microbatches_in_flight = 0;  // largest number of microbatches with kept activations, over the whole list
 };
 TransientPeak transient_peak(const Program& program, int rank);

@@ -12,7 +12,7 @@ namespace {
 std::vector<std::size_t> collectives_of(const std::vector<Action>& actions) {
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].op == Op::unshard || actions[i].op == Op::reduce_gradient) positions.push_back(i);
+    if (is_gather(actions[i].op) || is_reduction(actions[i].op)) positions.push_back(i);
   }
   return positions;
 }

@@ -18,9 +18,13 @@ void perform(const Action& action, ActionHandler& handler) {
     case Op::backward_weight:
       return handler.backward_weight(*action.segment, *action.microbatch);
     case Op::unshard:
-      return handler.unshard(*action.unit);
+    case Op::unshard_island:
+      return handler.unshard(action.op, *action.unit);
     case Op::reshard:
-      return handler.reshard(*action.unit);
+    case Op::reshard_island:
+      return handler.reshard(action.op, *action.unit);
+    case Op::scatter_gradient:
+      return handler.scatter_gradient(*action.unit);
     case Op::reduce_gradient:
       return handler.reduce_gradient(*action.unit);
     case Op::send_forward:
@@ -38,8 +42,9 @@ void perform(const Action& action, ActionHandler& handler) {
 
 // What a unit's actions are called, where tools list them beside one another.
 std::string_view word_of(Op op) {
-  if (op == Op::unshard) return "unshard";
-  return op == Op::reshard ? "reshard" : "reduce_grad";
+  if (is_gather(op)) return "unshard";
+  if (is_reshard(op)) return "reshard";
+  return op == Op::scatter_gradient ? "scatter_grad" : "reduce_grad";
 }
 
 }  // namespace

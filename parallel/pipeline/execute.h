@@ -18,8 +18,10 @@ class ActionHandler {
   virtual void forward(int segment, int microbatch) = 0;
   virtual void backward_input(int segment, int microbatch) = 0;
   virtual void backward_weight(int segment, int microbatch) = 0;
-  virtual void unshard(int unit) = 0;
-  virtual void reshard(int unit) = 0;
+  // `op` is UNSHARD or UNSHARD_ISLAND; of reshard RESHARD or RESHARD_ISLAND.
+  virtual void unshard(Op op, int unit) = 0;
+  virtual void reshard(Op op, int unit) = 0;
+  virtual void scatter_gradient(int unit) = 0;
   virtual void reduce_gradient(int unit) = 0;
   virtual void send(Op op, int stage, int microbatch, int peer) = 0;
   virtual void receive(Op op, int stage, int microbatch, int peer) = 0;

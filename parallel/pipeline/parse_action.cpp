@@ -11,10 +11,10 @@
 namespace weft {
 namespace {
 
-constexpr std::array all_ops = {Op::forward,         Op::backward,      Op::backward_input,   Op::backward_weight,
-                                Op::unshard,         Op::reshard,       Op::reduce_gradient,  Op::send_forward,
-                                Op::receive_forward, Op::send_backward, Op::receive_backward, Op::gradient_norm,
-                                Op::optimizer_step};
+constexpr std::array all_ops = {Op::forward,          Op::backward,         Op::backward_input, Op::backward_weight,
+                                Op::unshard,          Op::unshard_island,   Op::reshard,        Op::reshard_island,
+                                Op::scatter_gradient, Op::reduce_gradient,  Op::send_forward,   Op::receive_forward,
+                                Op::send_backward,    Op::receive_backward, Op::gradient_norm,  Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -30,7 +30,7 @@ bool takes_microbatch(Op op) {
   return is_compute(op) || is_send(op) || is_receive(op);
 }
 bool takes_unit(Op op) {
-  return op == Op::unshard || op == Op::reshard || op == Op::reduce_gradient;
+  return is_gather(op) || is_reshard(op) || is_reduction(op);
 }
 
 // cell := [stage] kind [microbatch] ['(' name ')']
@@ -150,13 +150,13 @@ class CellReader {
         wrong(fmt::format("stages {} and {} run on one rank, which needs no exchange", *action_.stage, other));
       }
     }
-    if (!takes_unit(action_.op) || action_.op == Op::reshard) return;
+    if (!takes_unit(action_.op) || is_reshard(action_.op)) return;
     for (std::size_t i = 0; i < tables_.units.size(); ++i) {
       const ProgramUnit& unit = tables_.units[i];
       const bool meant = action_.unit ? *action_.unit == static_cast<int>(i) : unit.stage == *action_.stage;
       if (!meant) continue;
-      if (action_.op == Op::reduce_gradient) action_.bytes += unit.reduce_bytes;
-      if (action_.op == Op::unshard && !unit.replicated) action_.bytes += unit.gather_bytes;
+      if (is_reduction(action_.op) && !unit.frozen) action_.bytes += unit.reduce_bytes;
+      if (is_gather(action_.op) && !unit.replicated) action_.bytes += unit.gather_bytes;
     }
   }
 

@@ -41,13 +41,17 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
     if (!adds_gradients(action)) continue;
     for (int index : program.segments[static_cast<std::size_t>(*action.segment)].units) {
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+      if (unit.frozen) continue;
       Progress& progress = units[static_cast<std::size_t>(index)];
       if (--progress.to_come[static_cast<std::size_t>(*action.microbatch)] > 0) continue;
       ++progress.completed;
-      if (!closes_interval(progress, unit.policy.reduce_every)) continue;
-      insertions.push_back(
-          {behind_with_sends(actions, i),
-           {.op = Op::reduce_gradient, .stage = unit.stage, .unit = index, .bytes = unit.reduce_bytes}});
+      const bool closes = closes_interval(progress, unit.policy.reduce_every);
+      if (!closes && !unit.policy.accumulate_sharded) continue;
+      insertions.push_back({behind_with_sends(actions, i),
+                            {.op = closes ? Op::reduce_gradient : Op::scatter_gradient,
+                             .stage = unit.stage,
+                             .unit = index,
+                             .bytes = unit.reduce_bytes}});
     }
   }
   return insert_actions(actions, insertions);

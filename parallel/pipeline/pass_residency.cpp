@@ -10,10 +10,12 @@ namespace {
 
 constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
-// A compute action that reads gathered parameters. Reads are numbered along the rank; lookahead counts in them.
+// A compute action that reads gathered parameters, numbered along the rank.
 struct Read {
-  std::size_t position = 0;   // in the rank's list
-  std::size_t visit = 0;      // how often the rank had changed its stage before
+  std::size_t position = 0;  // in the rank's list
+  std::size_t visit = 0;     // how often the rank had changed its stage before
+  bool forward = false;      // or an input gradient
+  int microbatch = 0;
   std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
 };
 
@@ -22,61 +24,100 @@ struct Use {
   int unit = 0;
   std::size_t read = 0;
   bool begins = false, ends = false;
+  bool from_island = false;   // what begins here is gathered over the island
+  bool to_island = false;     // what ends here leaves the island its parts
   std::size_t gather_at = 0;  // the read before which the gather is issued, where the interval begins
 };
 
 struct Reads {
   std::vector<Read> reads;
   std::vector<Use> uses;
+  std::vector<int> visits;  // the stage of each visit
 };
 
 Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads result;
-  std::optional<int> stage;
-  std::size_t visit = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!is_compute(action.op)) continue;
-    if (stage != action.stage) ++visit;
-    stage = action.stage;
+    if (result.visits.empty() || result.visits.back() != *action.stage) result.visits.push_back(*action.stage);
     if (!reads_parameters(action.op) || !action.segment) continue;
+    const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
+    const bool forward = action.op == Op::forward;
+    if (!forward && !segment.reads_weights_backward) continue;
     const std::size_t first_use = result.uses.size();
-    for (int unit : tables.segments[static_cast<std::size_t>(*action.segment)].units) {
+    for (int unit : segment.units) {
       if (tables.units[static_cast<std::size_t>(unit)].replicated) continue;
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
-    if (result.uses.size() > first_use) result.reads.push_back({i, visit, first_use});
+    if (result.uses.size() > first_use) {
+      result.reads.push_back({i, result.visits.size() - 1, forward, *action.microbatch, first_use});
+    }
   }
   return result;
 }
 
+// Whether `stage` is among the next `window` different stages from every visit of first + 1 .. last on.
+bool stays_in_window(const std::vector<int>& visits, int stage, int window, std::size_t first, std::size_t last) {
+  for (std::size_t from = first + 1; from <= last; ++from) {
+    std::vector<int> others;  // different stages before the rank comes back
+    for (std::size_t v = from; visits[v] != stage; ++v) {
+      if (std::find(others.begin(), others.end(), visits[v]) == others.end()) others.push_back(visits[v]);
+    }
+    if (static_cast<int>(others.size()) >= window) return false;
+  }
+  return true;
+}
+
 // Whether full parameters stay from one use of a unit to the next.
-bool kept(Residency residency, const std::vector<Read>& reads, std::size_t use, std::size_t next_use) {
-  switch (residency) {
+bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
+  if (next_use.read <= use.read + 1) return true;
+  const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
+  switch (policy.residency) {
     case Residency::each_use:
-      return next_use <= use + 1;
+    case Residency::island:
+      return false;
+    case Residency::keep_after_forward:
+      return read.forward;
+    case Residency::keep_after_backward:
+      return !read.forward;
     case Residency::visit:
-      return reads[use].visit == reads[next_use].visit;
+      return read.visit == next.visit;
+    case Residency::window:
+      return stays_in_window(rank.visits, rank.visits[read.visit], policy.window_stages, read.visit, next.visit);
     case Residency::step:
       return true;
   }
   return false;
 }
 
+// Whether two successive reads of a unit belong to one forward or one backward of its block.
+bool same_turn(const Read& one, const Read& other) {
+  return one.forward == other.forward && one.microbatch == other.microbatch;
+}
+
 void mark_intervals(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
+  std::vector<std::size_t> turn(tables.units.size(), 0);          // the read with which the last turn began
+  std::vector<std::size_t> gathered;                              // units in the order of their gathers
   for (std::size_t i = 0; i < rank.uses.size(); ++i) {
     Use& use = rank.uses[i];
-    const UnitPolicy& policy = tables.units[static_cast<std::size_t>(use.unit)].policy;
-    const std::size_t previous = std::exchange(last_use[static_cast<std::size_t>(use.unit)], i);
-    if (previous != never && kept(policy.residency, rank.reads, rank.uses[previous].read, use.read)) continue;
+    const auto unit = static_cast<std::size_t>(use.unit);
+    const UnitPolicy& policy = tables.units[unit].policy;
+    const std::size_t previous = std::exchange(last_use[unit], i);
+    const bool first = previous == never;
+    if (first || !same_turn(rank.reads[rank.uses[previous].read], rank.reads[use.read])) turn[unit] = use.read;
+    if (!first && kept(policy, rank, rank.uses[previous], use)) continue;
     use.begins = true;
-    const auto lookahead = static_cast<std::size_t>(policy.lookahead);
-    use.gather_at = use.read - std::min(use.read, lookahead);
-    if (previous != never) {
-      rank.uses[previous].ends = true;
-      use.gather_at = std::max(use.gather_at, rank.uses[previous].read + 1);
-    }
+    turn[unit] = use.read;
+    gathered.push_back(unit);
+    const auto ahead = static_cast<std::size_t>(policy.lookahead);
+    use.gather_at = ahead < gathered.size() ? turn[gathered[gathered.size() - 1 - ahead]] : 0;
+    if (first) continue;
+    Use& last = rank.uses[previous];
+    last.ends = true;
+    last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;
+    use.gather_at = std::max(use.gather_at, last.read + 1);
   }
   for (std::size_t last : last_use) {
     if (last != never) rank.uses[last].ends = true;
@@ -97,24 +138,32 @@ std::vector<Action> with_residency(const ProgramTables& tables, const std::vecto
   mark_intervals(tables, rank);
   order_gathers_by_need(rank.uses);
 
-  const auto unit_action = [&tables](Op op, int index) {
-    const ProgramUnit& unit = tables.units[static_cast<std::size_t>(index)];
-    return Action{.op = op, .stage = unit.stage, .unit = index, .bytes = op == Op::unshard ? unit.gather_bytes : 0};
+  const auto gather = [&tables](const Use& use) {
+    const ProgramUnit& unit = tables.units[static_cast<std::size_t>(use.unit)];
+    return Action{.op = use.from_island ? Op::unshard_island : Op::unshard,
+                  .stage = unit.stage,
+                  .unit = use.unit,
+                  .bytes = unit.gather_bytes};
+  };
+  const auto reshard = [&tables](const Use& use) {
+    return Action{.op = use.to_island ? Op::reshard_island : Op::reshard,
+                  .stage = tables.units[static_cast<std::size_t>(use.unit)].stage,
+                  .unit = use.unit};
   };
   std::vector<Insertion> insertions;
   std::size_t next_gather = 0;  // of uses; both cursors only advance
-  const auto& [reads, uses] = rank;
+  const auto& [reads, uses, visits] = rank;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const std::size_t before = before_with_receives(actions, reads[i].position);
     for (; next_gather < uses.size(); ++next_gather) {
       const Use& use = uses[next_gather];
       if (!use.begins) continue;
       if (use.gather_at > i) break;
-      insertions.push_back({before, unit_action(Op::unshard, use.unit)});
+      insertions.push_back({before, gather(use)});
     }
     const std::size_t behind = behind_with_sends(actions, reads[i].position);
     for (std::size_t j = reads[i].first_use; j < uses.size() && uses[j].read == i; ++j) {
-      if (uses[j].ends) insertions.push_back({behind, unit_action(Op::reshard, uses[j].unit)});
+      if (uses[j].ends) insertions.push_back({behind, reshard(uses[j])});
     }
   }
   return insert_actions(actions, insertions);

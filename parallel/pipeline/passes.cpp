@@ -13,7 +13,15 @@ void require_stage_count(const ProgramTables& tables, const Schedule& schedule, 
 }
 
 void require_policies(const ProgramTables& tables) {
+  if (tables.reduce_inputs < 0) fail_request("reduce_inputs {} must not be negative", tables.reduce_inputs);
   for (const ProgramUnit& unit : tables.units) {
+    const UnitPolicy& policy = unit.policy;
+    if (policy.residency == Residency::window && policy.window_stages < 1) {
+      fail_request("unit {}: a window of {} stages keeps nothing; it has at least 1", unit.name, policy.window_stages);
+    }
+    if (policy.residency == Residency::island && policy.island_ranks < 2) {
+      fail_request("unit {}: an island of {} ranks has nobody to gather from", unit.name, policy.island_ranks);
+    }
     if (unit.policy.lookahead < 0 || unit.policy.reduce_every < 0) {
       fail_request("unit {}: lookahead {} and reduce_every {} must not be negative", unit.name, unit.policy.lookahead,
                    unit.policy.reduce_every);

@@ -18,12 +18,13 @@ Program add_exchange(Program program);
 Program lower_to_segments(Program program);
 
 // Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
-// of need; a gather is issued `lookahead` segment actions before its use, never before the unit's previous RESHARD. It
-// stands in front of the receives of the action it is issued before, a RESHARD behind the sends of the last use:
-// neither another rank nor this one waits for it longer than for the data.
+// of need: the gather `lookahead` ahead of one whose unit begins to be used is issued in front of that use, but never
+// before the unit's own previous RESHARD. It stands in front of the receives of the action it is issued before, a
+// RESHARD behind the sends of the last use: neither another rank nor this one waits for it longer than for the data.
 Program add_residency(Program program);
 
-// Adds REDUCE_GRAD of every unit after the weight gradients that its policy names, replicated units included.
+// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit after the weight gradients that
+// its policy names, replicated units included, frozen ones not.
 Program add_reduction(Program program);
 
 // Adds GRAD_NORM and STEP at the end of every rank.

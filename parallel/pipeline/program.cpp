@@ -8,10 +8,18 @@ std::string_view name_of(Residency residency) {
   switch (residency) {
     case Residency::each_use:
       return "each_use";
+    case Residency::keep_after_forward:
+      return "keep_after_forward";
+    case Residency::keep_after_backward:
+      return "keep_after_backward";
     case Residency::visit:
       return "visit";
+    case Residency::window:
+      return "window";
     case Residency::step:
       return "step";
+    case Residency::island:
+      return "island";
   }
   return "?";
 }

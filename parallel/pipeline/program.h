@@ -14,19 +14,43 @@
 
 namespace weft {
 
-// When full parameters of a unit exist. `each_use`: from just before a use to just after it. `visit`: while consecutive
-// actions of the rank stay on the unit's stage. `step`: from the first use to the last one of the step.
-enum class Residency : std::uint8_t { each_use, visit, step };
+// How long the full parameters of a unit stay after a use. Uses that follow each other at once never drop them.
+enum class Residency : std::uint8_t {
+  each_use,             // not at all
+  keep_after_forward,   // a forward keeps them, to the next use; a backward drops them
+  keep_after_backward,  // a backward keeps them, a forward drops them
+  visit,                // while consecutive actions of the rank stay on the unit's stage
+  window,               // while the unit's stage is one of the next so many different stages of the rank
+  step,                 // to the last use of the step
+  island,               // not at all, but a forward leaves each rank of a small group a part: the next gather is theirs
+};
 std::string_view name_of(Residency residency);
 
-// Three independent choices for a unit.
+// Three independent choices for a unit: how long parameters stay, how early they are gathered, when gradients are
+// reduced.
 struct UnitPolicy {
   Residency residency = Residency::each_use;
-  int lookahead = 1;        // how many segment actions ahead of its use a gather is issued
-  int reduce_every = 0;     // reduce after every n-th microbatch and after the last; 0: after the last only
+  int window_stages = 0;  // of Residency::window
+  int island_ranks = 0;   // of Residency::island
+  // How many gathers ahead of its turn a gather is issued: 1 is while the unit gathered before it begins to be used.
+  int lookahead = 1;
+  int reduce_every = 0;  // reduce after every n-th microbatch and after the last; 0: after the last only
+  // Between reductions every microbatch's gradient is scattered and added up in shards. Only the sum over replicas then
+  // waits for the reduction.
+  bool accumulate_sharded = false;
   std::string reason = {};  // why, in words, for `weft units`
 
   bool operator==(const UnitPolicy&) const = default;
+};
+
+// A collective that an action of a unit performs. `bytes` is its payload as counters.h counts it.
+struct UnitCollective {
+  Op during = Op::unshard;  // a gather or a reduction
+  CollectiveOp op = CollectiveOp::all_gather;
+  Group group = Group::dp_shard;
+  std::int64_t bytes = 0;
+
+  bool operator==(const UnitCollective&) const = default;
 };
 
 // A shard unit, or the replicated parameters of a stage, as the program needs to know it.
@@ -34,12 +58,17 @@ struct ProgramUnit {
   std::string name = {};  // "blocks.3.experts"
   Family family = Family::root;
   int stage = 0;
-  bool replicated = false;           // never gathered; its gradient is all-reduced
-  std::int64_t unsharded_bytes = 0;  // gathered parameters, compute dtype; 0 when a rank computes on its own shard
-  std::int64_t gradient_bytes = 0;   // unsharded gradient accumulator, float32
-  std::int64_t gather_bytes = 0;     // payload of UNSHARD
-  std::int64_t reduce_bytes = 0;     // payload of REDUCE_GRAD, reduction dtype
-  Group group = Group::dp_shard;     // over which it is gathered and reduced
+  bool replicated = false;              // never gathered; its gradient is all-reduced
+  bool frozen = false;                  // gathered, but never given a gradient
+  std::int64_t unsharded_bytes = 0;     // gathered parameters, compute dtype; 0 when a rank computes on its own shard
+  std::int64_t island_bytes = 0;        // what RESHARD_ISLAND keeps of them
+  std::int64_t gradient_bytes = 0;      // unsharded gradient accumulator, float32
+  std::int64_t reduce_input_bytes = 0;  // the accumulator in the reduction dtype, where that is another
+  std::int64_t reduce_part_bytes = 0;   // this rank's part of a reduction, before it is added to the shard
+  std::int64_t gather_bytes = 0;        // payload of UNSHARD
+  std::int64_t reduce_bytes = 0;        // payload of SCATTER_GRAD and REDUCE_GRAD, reduction dtype
+  Group group = Group::dp_shard;        // over which it is gathered and reduced
+  std::vector<UnitCollective> collectives = {};
   UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
@@ -62,8 +91,9 @@ struct SegmentCollective {
 struct ProgramSegment {
   std::string name = {};  // "blocks.3.experts"
   int stage = 0;
-  std::vector<int> units = {};        // what forward and input gradient read, and weight gradient adds to
-  std::int64_t activation_bytes = 0;  // kept per microbatch from forward to backward (a bound with routed tokens)
+  std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
+  bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)
+  std::int64_t activation_bytes = 0;   // kept per microbatch from forward to backward (a bound with routed tokens)
   std::vector<SegmentCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;
@@ -82,6 +112,8 @@ struct ProgramTables {
   std::vector<ProgramStage> stages;
   std::vector<ProgramSegment> segments;
   std::vector<ProgramUnit> units;
+  // Inputs of reductions that may be in flight beside the accumulator that is being filled.
+  int reduce_inputs = 1;
 
   bool operator==(const ProgramTables&) const = default;
 };

@@ -67,7 +67,7 @@ class Merger {
   // The reductions of a run are one, where its last one stands.
   void reduce(Action action, const Run& run) {
     StageState& stage = stages_[action.stage.value()];
-    if (stage.reduction && stage.reduced_in == run.before) {
+    if (stage.reduction && stage.reduced_in == run.before && merged_[*stage.reduction]->op == action.op) {
       action.bytes += merged_[*stage.reduction]->bytes;
       merged_[*stage.reduction].reset();
     }
@@ -112,9 +112,9 @@ std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
       merger.compute(action, runs[i]);
     } else if (!action.unit) {
       merger.put(action);
-    } else if (action.op == Op::unshard) {
+    } else if (is_gather(action.op)) {
       merger.unshard(action, runs[i]);
-    } else if (action.op == Op::reshard) {
+    } else if (is_reshard(action.op)) {
       merger.reshard(action, runs[i]);
     } else {
       merger.reduce(action, runs[i]);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/pieces.h"
@@ -6,57 +7,104 @@
 namespace weft {
 namespace {
 
-// What is alive on a rank. Sets, not counters: a faulty list that gathers twice or drops what is not there must not
-// throw the sum off.
+// What is alive on a rank, action by action. Sets, not counters: a faulty list that gathers twice or drops what is not
+// there must not throw the sum off. Inside an action things come before others go; `peak` sees each such instant.
 class Alive {
  public:
   Alive(const Program& program, const PieceTable& pieces)
       : program_(program),
         pieces_(pieces),
         gathered_(program.units.size(), false),
+        in_island_(program.units.size(), false),
         gradients_(program.units.size(), false),
         activations_(pieces.size() * static_cast<std::size_t>(program.microbatches), false),
         kept_pieces_(static_cast<std::size_t>(program.microbatches), 0) {}
 
-  // What an action takes stands before it runs.
-  void take(const Action& action) {
-    if (action.op == Op::unshard) {
-      for_units_of(action, [&](std::size_t unit) { set(gathered_, unit, true, parameters, unsharded_bytes(unit)); });
-    }
-    if (!is_compute(action.op)) return;
+  void run(const Action& action, std::size_t index) {
+    index_ = index;
+    if (is_compute(action.op)) return compute(action);
+    if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op); });
+    if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
+    if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
+    if (action.op == Op::gradient_norm) finish_reductions();
+    look();
+  }
+
+  TransientPeak peak;
+
+ private:
+  const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+
+  void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (action.op == Op::forward) keep(piece, *action.microbatch, true);
       if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
       for (int index : program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)].units) {
         const auto unit = static_cast<std::size_t>(index);
-        set(gradients_, unit, true, gradients, program_.units[unit].gradient_bytes);
+        set(gradients_, unit, true, now_.unsharded_gradients, entry(unit).gradient_bytes);
       }
     }
-  }
-
-  // What it gives back goes when it has run.
-  void give_back(const Action& action) {
-    if (action.op == Op::reshard) {
-      for_units_of(action, [&](std::size_t unit) { set(gathered_, unit, false, parameters, unsharded_bytes(unit)); });
-    }
-    if (action.op == Op::reduce_gradient) {
-      for_units_of(action, [&](std::size_t unit) {
-        set(gradients_, unit, false, gradients, program_.units[unit].gradient_bytes);
-      });
-    }
+    look();
     // With a split backward the weight gradient is the last to read the activations.
     if (!makes_weight_gradient(action.op)) return;
-    const auto [begin, end] = pieces_.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) keep(piece, *action.microbatch, false);
   }
 
-  std::int64_t parameters = 0, gradients = 0, activations = 0;
-  int microbatches_in_flight = 0;
+  void gather(std::size_t unit, Op op) {
+    if (entry(unit).replicated) return;
+    set(gathered_, unit, true, now_.unsharded_parameters, entry(unit).unsharded_bytes);
+    look();
+    if (op == Op::unshard_island) {
+      set(in_island_, unit, false, now_.unsharded_parameters, entry(unit).island_bytes);
+    }
+  }
 
- private:
-  std::int64_t unsharded_bytes(std::size_t unit) const {
-    return program_.units[unit].replicated ? 0 : program_.units[unit].unsharded_bytes;
+  void reshard(std::size_t unit, Op op) {
+    if (entry(unit).replicated) return;
+    if (op == Op::reshard_island) {
+      set(in_island_, unit, true, now_.unsharded_parameters, entry(unit).island_bytes);
+      look();
+    }
+    set(gathered_, unit, false, now_.unsharded_parameters, entry(unit).unsharded_bytes);
+  }
+
+  // The input stays until so many later reductions have begun that the pool is full, or until the norm has waited for
+  // all: the accumulator itself, or its copy in the dtype of the reduction.
+  void reduce(std::size_t unit) {
+    const bool copies = entry(unit).reduce_input_bytes > 0;
+    now_.communication += entry(unit).reduce_input_bytes;
+    look();
+    const bool accumulated = gradients_[unit] && entry(unit).gradient_bytes > 0;
+    std::int64_t input = 0;
+    if (accumulated && (copies || entry(unit).replicated)) now_.unsharded_gradients -= entry(unit).gradient_bytes;
+    if (accumulated && !copies && !entry(unit).replicated) input = entry(unit).gradient_bytes;
+    gradients_[unit] = false;
+    now_.communication += entry(unit).reduce_part_bytes;
+    look();
+    now_.communication -= entry(unit).reduce_part_bytes;
+    if (input == 0 && !copies) return;
+    in_flight_.push_back({input, entry(unit).reduce_input_bytes});
+    while (static_cast<int>(in_flight_.size()) > program_.reduce_inputs) finish_oldest_reduction();
+  }
+
+  void finish_oldest_reduction() {
+    now_.unsharded_gradients -= in_flight_.front().gradients;
+    now_.communication -= in_flight_.front().communication;
+    in_flight_.pop_front();
+  }
+  void finish_reductions() {
+    while (!in_flight_.empty()) finish_oldest_reduction();
+  }
+
+  void look() {
+    now_.bytes = now_.unsharded_parameters + now_.unsharded_gradients + now_.communication + now_.activations;
+    const int in_flight = std::max(peak.microbatches_in_flight, microbatches_in_flight_);
+    if (now_.bytes > peak.bytes) {
+      peak = now_;
+      peak.index = index_;
+    }
+    peak.microbatches_in_flight = in_flight;
   }
 
   // Without a unit the action speaks of all units of its stage.
@@ -64,7 +112,7 @@ class Alive {
   void for_units_of(const Action& action, Function function) const {
     if (action.unit) return function(static_cast<std::size_t>(*action.unit));
     for (std::size_t unit = 0; unit < program_.units.size(); ++unit) {
-      if (program_.units[unit].stage == *action.stage) function(unit);
+      if (entry(unit).stage == *action.stage) function(unit);
     }
   }
 
@@ -79,18 +127,26 @@ class Alive {
     const std::size_t place = piece * static_cast<std::size_t>(program_.microbatches) + column;
     if (activations_[place] == value) return;
     const auto segment = pieces_[piece].segment;
-    set(activations_, place, value, activations,
+    set(activations_, place, value, now_.activations,
         segment ? program_.segments[static_cast<std::size_t>(*segment)].activation_bytes : 0);
     const bool was_in_flight = kept_pieces_[column] > 0;
     kept_pieces_[column] += value ? 1 : -1;
-    microbatches_in_flight += static_cast<int>(kept_pieces_[column] > 0) - static_cast<int>(was_in_flight);
+    microbatches_in_flight_ += static_cast<int>(kept_pieces_[column] > 0) - static_cast<int>(was_in_flight);
   }
+
+  struct InFlight {
+    std::int64_t gradients = 0, communication = 0;
+  };
 
   const Program& program_;
   const PieceTable& pieces_;
-  std::vector<bool> gathered_, gradients_;  // by unit
-  std::vector<bool> activations_;           // by piece, then microbatch
-  std::vector<int> kept_pieces_;            // by microbatch
+  TransientPeak now_;
+  std::size_t index_ = 0;
+  std::vector<bool> gathered_, in_island_, gradients_;  // by unit
+  std::deque<InFlight> in_flight_;                      // oldest first
+  std::vector<bool> activations_;                       // by piece, then microbatch
+  std::vector<int> kept_pieces_;                        // by microbatch
+  int microbatches_in_flight_ = 0;
 };
 
 }  // namespace
@@ -99,23 +155,10 @@ TransientPeak transient_peak(const Program& program, int rank) {
   const PieceTable pieces(program);
   const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
   Alive alive(program, pieces);
-  TransientPeak peak;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const Action& action = actions[i];
-    if (malformed(program, pieces, action)) continue;
-    alive.take(action);
-    peak.microbatches_in_flight = std::max(peak.microbatches_in_flight, alive.microbatches_in_flight);
-    const std::int64_t bytes = alive.parameters + alive.gradients + alive.activations;
-    if (bytes > peak.bytes) {
-      peak.bytes = bytes;
-      peak.index = i;
-      peak.unsharded_parameters = alive.parameters;
-      peak.unsharded_gradients = alive.gradients;
-      peak.activations = alive.activations;
-    }
-    alive.give_back(action);
+    if (!malformed(program, pieces, actions[i])) alive.run(actions[i], i);
   }
-  return peak;
+  return alive.peak;
 }
 
 }  // namespace weft

@@ -11,9 +11,10 @@ std::int64_t ReplicatedParameters::bytes(const std::vector<ParameterSpec>& param
   return size * size_of(DType::float32);
 }
 
-ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters, Communicator& tokens, Lanes& lanes,
-                                           MemoryLedger& ledger)
+ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens,
+                                           Lanes& lanes, MemoryLedger& ledger)
     : parameters_(std::move(parameters)),
+      frozen_(frozen),
       tokens_(tokens),
       compute_(lanes[Lane::compute]),
       reduce_lane_(lanes[Lane::reduce]),
@@ -24,8 +25,9 @@ ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters
     size_ += parameter.size();
   }
   values_ = ledger.allocate(Bucket::replicated_parameters, DType::float32, size_, 1);
-  gradient_ = ledger.allocate(Bucket::sharded_gradients, DType::float32, size_, 1);
   fill(compute_, values_, 0.0f);
+  if (frozen_) return;
+  gradient_ = ledger.allocate(Bucket::sharded_gradients, DType::float32, size_, 1);
   fill(compute_, gradient_, 0.0f);
 }
 
@@ -35,6 +37,7 @@ ConstTensorView ReplicatedParameters::parameter(std::size_t index) const {
 }
 
 TensorView ReplicatedParameters::gradient(std::size_t index) {
+  if (frozen_) return {};
   if (!pending_.allocated()) {
     pending_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, size_, 1);
     fill(compute_, pending_, 0.0f);
@@ -65,7 +68,7 @@ std::optional<std::string> ReplicatedParameters::nonfinite_parameter() {
 
 void ReplicatedParameters::begin_step() {
   fill(compute_, nonfinite_, 0.0f);
-  fill(compute_, gradient_, 0.0f);
+  if (!frozen_) fill(compute_, gradient_, 0.0f);
 }
 
 std::vector<OwnedRows> ReplicatedParameters::owned_rows() {
@@ -73,6 +76,7 @@ std::vector<OwnedRows> ReplicatedParameters::owned_rows() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterSpec& spec = parameters_[i];
     const auto whole = [&](Tensor& of_all) {
+      if (!of_all.allocated()) return TensorView();
       return of_all.view().rows_from(offsets_[i], spec.size()).reshaped(spec.rows, spec.columns);
     };
     owned.push_back({&spec, spec.row_begin, spec.rows, whole(values_), whole(gradient_), offsets_[i]});

@@ -14,11 +14,12 @@ namespace weft {
 class ReplicatedParameters {
  public:
   // `tokens` works on the reduce lane. Everything handed in outlives the object.
-  ReplicatedParameters(std::vector<ParameterSpec> parameters, Communicator& tokens, Lanes& lanes, MemoryLedger& ledger);
+  ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens, Lanes& lanes,
+                       MemoryLedger& ledger);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ConstTensorView parameter(std::size_t index) const;
-  // Accumulator of parameter i; zero before the first use after a reduction.
+  // Accumulator of parameter i; zero before the first use after a reduction. Empty when frozen.
   TensorView gradient(std::size_t index);
   // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the
   // step.
@@ -31,12 +32,13 @@ class ReplicatedParameters {
 
  private:
   std::vector<ParameterSpec> parameters_;
+  bool frozen_;
   std::vector<std::int64_t> offsets_;
   std::int64_t size_ = 0;
   Communicator& tokens_;
   Stream &compute_, &reduce_lane_;
   MemoryLedger& ledger_;
-  Tensor values_, gradient_;  // float32, live for the whole run
+  Tensor values_, gradient_;  // float32, live for the whole run; no gradient when frozen
   Tensor pending_;            // float32, from the first weight gradient to the reduction
   Tensor nonfinite_;          // int32, one a parameter
 };

@@ -5,53 +5,77 @@
 
 namespace weft {
 
-UnitBytes unit_bytes(const UnitLayout& layout, const UnitPrecision& precision, bool reduced_once) {
-  const bool whole = layout.shards == 1;
+UnitBytes unit_bytes(const UnitSetup& setup) {
+  const std::int64_t shard = setup.layout.shard_size, all = setup.layout.unsharded_size();
+  const DType reduction = setup.precision.reduction;
   UnitBytes bytes;
-  bytes.sharded_parameters = bytes.sharded_gradients = layout.shard_size * size_of(DType::float32);
-  if (!whole || precision.compute != DType::float32) {
-    bytes.unsharded_parameters = layout.unsharded_size() * size_of(precision.compute);
-  }
-  if (!whole || !reduced_once) bytes.unsharded_gradients = layout.unsharded_size() * size_of(DType::float32);
+  bytes.sharded_parameters = shard * size_of(setup.precision.stored);
+  if (!setup.computes_on_shard()) bytes.unsharded_parameters = all * size_of(setup.precision.compute);
+  if (setup.island_ranks > 0) bytes.island_parameters = bytes.unsharded_parameters / setup.island_ranks;
+  if (setup.frozen) return bytes;
+  bytes.sharded_gradients = shard * size_of(DType::float32);
+  if (!setup.accumulates_in_shard()) bytes.unsharded_gradients = all * size_of(DType::float32);
+  if (reduction != DType::float32) bytes.reduce_input = all * size_of(reduction);
+  if (!setup.whole() && !setup.reduces_into_shard()) bytes.reduce_part = shard * size_of(reduction);
   return bytes;
 }
 
-ShardUnit::ShardUnit(UnitLayout layout, const UnitPrecision& precision, bool reduced_once, const UnitGroups& groups,
-                     Lanes& lanes, MemoryLedger& ledger)
-    : layout_(std::move(layout)),
-      precision_(precision),
-      reduced_once_(reduced_once),
+ShardUnit::ShardUnit(UnitSetup setup, const UnitGroups& groups, Lanes& lanes, ReduceInputs& reduce_inputs,
+                     MemoryLedger& ledger)
+    : setup_(std::move(setup)),
       groups_(groups),
       compute_(lanes[Lane::compute]),
       gather_lane_(lanes[Lane::gather]),
       reduce_lane_(lanes[Lane::reduce]),
+      reduce_inputs_(reduce_inputs),
       ledger_(ledger),
-      nonfinite_(ledger.allocate(Bucket::workspace, DType::int32, std::ssize(layout_.parameters), 1)),
-      shard_(ledger.allocate(Bucket::sharded_parameters, DType::float32, layout_.shard_size, 1)),
-      shard_gradient_(ledger.allocate(Bucket::sharded_gradients, DType::float32, layout_.shard_size, 1)) {
-  require(layout_.shards == 1 || layout_.shards == groups.shard->size(), "a sharded unit has one shard per rank");
+      nonfinite_(ledger.allocate(Bucket::workspace, DType::int32, std::ssize(setup_.layout.parameters), 1)),
+      shard_(ledger.allocate(Bucket::sharded_parameters, setup_.precision.stored, setup_.layout.shard_size, 1)) {
+  require(setup_.whole() || setup_.layout.shards == groups.shard->size(), "a sharded unit has one shard per rank");
+  require(setup_.island_ranks == 0 || (groups.island != nullptr && groups.island->size() == setup_.island_ranks),
+          "a unit with an island has its group");
   fill(compute_, shard_, 0.0f);
+  if (setup_.frozen) return;
+  shard_gradient_ = ledger.allocate(Bucket::sharded_gradients, DType::float32, setup_.layout.shard_size, 1);
   fill(compute_, shard_gradient_, 0.0f);
 }
 
-bool ShardUnit::computes_on_shard() const {
-  return layout_.shards == 1 && precision_.compute == DType::float32;
+void ShardUnit::allocate_unsharded() {
+  unsharded_parameters_ = ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, setup_.precision.compute,
+                                              setup_.layout.unsharded_size(), 1);
 }
-bool ShardUnit::accumulates_in_shard() const {
-  return layout_.shards == 1 && reduced_once_;
+
+void ShardUnit::give_back_unsharded() {
+  gather_lane_.wait_for(compute_);
+  unsharded_parameters_.reset();
+}
+
+TensorView ShardUnit::own_part(const Communicator& group) {
+  const std::int64_t size = unsharded_parameters_.rows() / group.size();
+  return unsharded_parameters_.view().rows_from(group.rank() * size, size);
 }
 
 void ShardUnit::unshard() {
-  require(!unsharded_, "unshard of a unit that is already unsharded");
+  require(!unsharded_ && !in_island_, "unshard of a unit that is sharded");
   unsharded_ = true;
-  if (computes_on_shard()) return;
-  unsharded_parameters_ =
-      ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, precision_.compute, layout_.unsharded_size(), 1);
+  if (setup_.computes_on_shard()) return;
+  allocate_unsharded();
   // The shard is converted straight into its own place: the gather needs no copy-in.
-  const std::int64_t own = layout_.shards == 1 ? 0 : groups_.shard->rank();
-  const TensorView part = unsharded_parameters_.view().rows_from(own * layout_.shard_size, layout_.shard_size);
+  const TensorView part = setup_.whole() ? unsharded_parameters_.view() : own_part(*groups_.gather);
   cast(gather_lane_, shard_, part);
-  if (layout_.shards > 1) groups_.gather->all_gather(part, unsharded_parameters_);
+  if (!setup_.whole()) groups_.gather->all_gather(part, unsharded_parameters_);
+  gathered_ = gather_lane_.record();
+}
+
+void ShardUnit::unshard_island() {
+  require(in_island_, "a gather over the island follows a reshard to it");
+  in_island_ = false;
+  unsharded_ = true;
+  allocate_unsharded();
+  const TensorView part = own_part(*groups_.island);
+  cast(gather_lane_, island_parameters_, part);
+  island_parameters_.reset();
+  groups_.island->all_gather(part, unsharded_parameters_);
   gathered_ = gather_lane_.record();
 }
 
@@ -63,104 +87,139 @@ void ShardUnit::wait_until_unsharded() {
 void ShardUnit::reshard() {
   require(unsharded_, "reshard of a unit that is not unsharded");
   unsharded_ = false;
-  if (!unsharded_parameters_.allocated()) return;
-  // The room goes to gathers that come after this point of the list, once compute is done with it.
-  gather_lane_.wait_for(compute_);
-  unsharded_parameters_.reset();
+  gathered_ = nullptr;  // of a gather that nobody used
+  if (unsharded_parameters_.allocated()) give_back_unsharded();
+}
+
+void ShardUnit::reshard_to_island() {
+  require(unsharded_ && setup_.island_ranks > 0, "reshard to the island of an unsharded unit that has one");
+  unsharded_ = false;
+  in_island_ = true;
+  gathered_ = nullptr;
+  const TensorView part = own_part(*groups_.island);
+  island_parameters_ =
+      ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, part.dtype(), part.rows(), part.columns());
+  cast(gather_lane_, part, island_parameters_);
+  give_back_unsharded();
 }
 
 ConstTensorView ShardUnit::parameter(std::size_t index) const {
   require(unsharded_, "a parameter is read while its unit is unsharded");
-  const ParameterSpec& spec = layout_.parameters[index];
-  const ConstTensorView all = computes_on_shard() ? shard_.view() : unsharded_parameters_.view();
-  return all.rows_from(layout_.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
+  const ParameterSpec& spec = setup_.layout.parameters[index];
+  const ConstTensorView all = setup_.computes_on_shard() ? shard_.view() : unsharded_parameters_.view();
+  return all.rows_from(setup_.layout.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
 }
 
 TensorView ShardUnit::gradient(std::size_t index) {
-  if (!accumulates_in_shard() && !unsharded_gradient_.allocated()) {
-    unsharded_gradient_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, layout_.unsharded_size(), 1);
+  if (setup_.frozen) return {};
+  if (!setup_.accumulates_in_shard() && !unsharded_gradient_.allocated()) {
+    reduce_inputs_.make_room();
+    unsharded_gradient_ =
+        ledger_.allocate(Bucket::unsharded_gradients, DType::float32, setup_.layout.unsharded_size(), 1);
     fill(compute_, unsharded_gradient_, 0.0f);
   }
   gradient_pending_ = true;
-  const ParameterSpec& spec = layout_.parameters[index];
-  const TensorView all = accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  return all.rows_from(layout_.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
+  const ParameterSpec& spec = setup_.layout.parameters[index];
+  const TensorView all = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
+  return all.rows_from(setup_.layout.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
+}
+
+void ShardUnit::scatter_gradient() {
+  require(setup_.accumulate_sharded && gradient_pending_, "a scatter follows a weight gradient that adds up in shards");
+  gradient_pending_ = false;
+  sum_pending_ = true;
+  reduce_pending(false);
 }
 
 void ShardUnit::reduce_gradient() {
-  require(gradient_pending_, "a reduction follows a weight gradient");
-  gradient_pending_ = false;
-  const TensorView gradient = accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
+  require(gradient_pending_ || sum_pending_, "a reduction follows a weight gradient");
+  if (std::exchange(gradient_pending_, false)) reduce_pending(!setup_.accumulate_sharded);
+  if (setup_.accumulate_sharded) sum_replicas();
+  sum_pending_ = false;
+}
+
+void ShardUnit::reduce_pending(bool replicas) {
+  const UnitLayout& layout = setup_.layout;
+  const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
   reduce_lane_.wait_for(compute_);
-  for (std::size_t i = 0; i < layout_.parameters.size(); ++i) {
-    count_nonfinite(reduce_lane_, gradient.rows_from(layout_.offsets[i], layout_.parameters[i].size()),
+  for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+    count_nonfinite(reduce_lane_, gradient.rows_from(layout.offsets[i], layout.parameters[i].size()),
                     nonfinite_.view().rows_from(static_cast<std::int64_t>(i), 1));
   }
   // Other tensor ranks saw other tokens or heads: their parts of norm weights are summed first, while every rank still
   // has them at the same place (shards of different tensor ranks may cut differently when a vocabulary is uneven).
   if (groups_.tensor != nullptr && groups_.tensor->size() > 1) {
-    groups_.tensor->all_reduce(gradient.rows_from(0, layout_.tensor_replicated_size()));
+    groups_.tensor->all_reduce(gradient.rows_from(0, layout.tensor_replicated_size()));
   }
-  if (precision_.reduction == DType::float32) {
-    reduce_in(DType::float32, gradient);
-  } else {
-    Tensor narrow = ledger_.allocate_on(reduce_lane_, Bucket::communication, precision_.reduction, gradient.rows(), 1);
-    cast(reduce_lane_, gradient, narrow);
-    reduce_in(precision_.reduction, narrow);
+  if (setup_.precision.reduction == DType::float32) {
+    add_sum(gradient, replicas);
+    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_));
+    return;
   }
+  Tensor narrow =
+      ledger_.allocate_on(reduce_lane_, Bucket::communication, setup_.precision.reduction, gradient.rows(), 1);
+  cast(reduce_lane_, gradient, narrow);
   unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
+  add_sum(narrow, replicas);
+  reduce_inputs_.put(std::move(narrow));
+}
+
+// Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
+// order.
+void ShardUnit::add_sum(TensorView gradient, bool replicas) {
+  const bool first = setup_.reduced_once && !setup_.accumulate_sharded;  // nothing to add to
+  if (setup_.whole()) {
+    groups_.shard->all_reduce(gradient);
+    groups_.replicate->all_reduce(gradient);
+    if (gradient.data() == shard_gradient_.view().data()) return;
+    first ? cast(reduce_lane_, gradient, shard_gradient_) : add(reduce_lane_, gradient, shard_gradient_);
+    return;
+  }
+  if (setup_.reduces_into_shard()) {
+    groups_.shard->reduce_scatter(gradient, shard_gradient_);
+    groups_.replicate->all_reduce(shard_gradient_);
+    return;
+  }
+  Tensor part = ledger_.allocate_on(reduce_lane_, Bucket::communication, gradient.dtype(), setup_.layout.shard_size, 1);
+  groups_.shard->reduce_scatter(gradient, part);
+  if (replicas) groups_.replicate->all_reduce(part);
+  first ? cast(reduce_lane_, part, shard_gradient_) : add(reduce_lane_, part, shard_gradient_);
+}
+
+void ShardUnit::sum_replicas() {
+  if (groups_.replicate->size() == 1) return;
+  if (setup_.precision.reduction == DType::float32) return groups_.replicate->all_reduce(shard_gradient_);
+  Tensor part =
+      ledger_.allocate_on(reduce_lane_, Bucket::communication, setup_.precision.reduction, setup_.layout.shard_size, 1);
+  cast(reduce_lane_, shard_gradient_, part);
+  groups_.replicate->all_reduce(part);
+  cast(reduce_lane_, part, shard_gradient_);
 }
 
 std::optional<std::string> ShardUnit::nonfinite_parameter() {
   const std::vector<std::int32_t> counts = read<std::int32_t>(reduce_lane_, nonfinite_);
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] > 0) return layout_.parameters[i].name;
+    if (counts[i] > 0) return setup_.layout.parameters[i].name;
   }
   return std::nullopt;
 }
 
-// Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
-// order.
-void ShardUnit::reduce_in(DType dtype, TensorView gradient) {
-  if (layout_.shards == 1) {
-    groups_.shard->all_reduce(gradient);
-    groups_.replicate->all_reduce(gradient);
-    if (gradient.data() == shard_gradient_.view().data()) return;
-    if (accumulates_in_shard()) {
-      cast(reduce_lane_, gradient, shard_gradient_);
-    } else {
-      add(reduce_lane_, gradient, shard_gradient_);
-    }
-    return;
-  }
-  if (reduced_once_ && dtype == DType::float32) {
-    groups_.shard->reduce_scatter(gradient, shard_gradient_);
-    groups_.replicate->all_reduce(shard_gradient_);
-    return;
-  }
-  Tensor part = ledger_.allocate_on(reduce_lane_, Bucket::communication, dtype, layout_.shard_size, 1);
-  groups_.shard->reduce_scatter(gradient, part);
-  groups_.replicate->all_reduce(part);
-  if (reduced_once_) {
-    cast(reduce_lane_, part, shard_gradient_);
-  } else {
-    add(reduce_lane_, part, shard_gradient_);
-  }
-}
-
 void ShardUnit::begin_step() {
   fill(compute_, nonfinite_, 0.0f);
-  // A shard that is reduced once is overwritten by that reduction.
-  if (layout_.shards == 1 || !reduced_once_) fill(compute_, shard_gradient_, 0.0f);
+  if (setup_.frozen) return;
+  // A shard that one sum overwrites need not be cleared.
+  const bool overwritten = !setup_.whole() && setup_.reduced_once && !setup_.accumulate_sharded;
+  if (!overwritten) fill(compute_, shard_gradient_, 0.0f);
 }
 
 std::vector<OwnedRows> ShardUnit::owned_rows() {
   std::vector<OwnedRows> owned;
-  const std::int64_t index = layout_.shards == 1 ? 0 : groups_.shard->rank();
-  for (const RowBlock& block : layout_.rows_of_shard(index)) {
-    const ParameterSpec& spec = layout_.parameters[block.parameter];
+  const std::int64_t index = setup_.whole() ? 0 : groups_.shard->rank();
+  for (const RowBlock& block : setup_.layout.rows_of_shard(index)) {
+    const ParameterSpec& spec = setup_.layout.parameters[block.parameter];
     const auto rows_of = [&](Tensor& shard) {
+      if (!shard.allocated()) return TensorView();
       return shard.view().rows_from(block.offset, block.rows * spec.columns).reshaped(block.rows, spec.columns);
     };
     owned.push_back(

@@ -376,16 +376,50 @@ TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
   EXPECT_EQ(peak.microbatches_in_flight, 2);
 }
 
-// Reduced after every microbatch a gradient lives for one action; otherwise all of them live to the end. Activations
-// aside, that and the residency are the whole difference.
+// Reduced after every microbatch, a gradient is filled while those of as many units as the pool holds are on their way;
+// otherwise all of them live to the end. A copy in another dtype takes the gradient's place on the way.
 TEST(TransientPeak, GradientsLiveUntilTheirReduction) {
-  const auto gradients = [](const UnitPolicy& policy) {
+  const auto gradients = [](const UnitPolicy& policy, int reduce_inputs) {
     ProgramTables tables = stage_tables(1, 4, policy);
+    tables.reduce_inputs = reduce_inputs;
     for (ProgramUnit& unit : tables.units) unit.gradient_bytes = 100;
     return transient_peak(compiled(tables, "1f1b", 3), 0).unsharded_gradients;
   };
-  EXPECT_EQ(gradients({.reduce_every = 1}), 100);
-  EXPECT_EQ(gradients({.reduce_every = 0}), 400);
+  for (int reduce_inputs : {0, 1, 2, 3}) {
+    EXPECT_EQ(gradients({.reduce_every = 1}, reduce_inputs), 100 * (1 + reduce_inputs));
+    EXPECT_EQ(gradients({.reduce_every = 0}, reduce_inputs), 400);
+  }
+}
+
+// One unit filled (100), its copy (50), and before that the copy of the unit before it; or the copy and the part of
+// this rank. What comes first in an action is there while the rest still is.
+TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
+  ProgramTables tables = stage_tables(1, 4, {.lookahead = 0, .reduce_every = 1});
+  for (ProgramUnit& unit : tables.units) {
+    unit.unsharded_bytes = 0;
+    unit.gradient_bytes = 100;
+    unit.reduce_input_bytes = 50;
+    unit.reduce_part_bytes = 10;
+  }
+  for (int reduce_inputs : {0, 1, 2}) {
+    tables.reduce_inputs = reduce_inputs;
+    const TransientPeak peak = transient_peak(compiled(tables, "1f1b", 3), 0);
+    EXPECT_EQ(peak.bytes, 100 + 50 * (1 + reduce_inputs)) << reduce_inputs;
+    EXPECT_EQ(peak.unsharded_gradients, 100);
+    EXPECT_EQ(peak.communication, 50 * (1 + reduce_inputs));
+  }
+}
+
+// A forward leaves a part of each unit with the island until its backward gathers it; both exist while one becomes the
+// other.
+TEST(TransientPeak, AnIslandKeepsParts) {
+  ProgramTables tables = stage_tables(1, 4, {.residency = Residency::island, .island_ranks = 2, .lookahead = 0});
+  for (ProgramUnit& unit : tables.units) {
+    unit.unsharded_bytes = 100;
+    unit.island_bytes = 50;
+  }
+  // When the last forward ends, three parts lie in the island beside the full last unit, which stays for its backward.
+  EXPECT_EQ(transient_peak(compiled(tables, "1f1b", 1), 0).bytes, 3 * 50 + 100);
 }
 
 // With a split backward the activations live until W.

@@ -35,8 +35,9 @@ class Writer final : public ActionHandler {
   void forward(int, int) override { log_.push_back("F"); }
   void backward_input(int, int) override { log_.push_back("I"); }
   void backward_weight(int, int) override { log_.push_back("W"); }
-  void unshard(int) override { log_.push_back("unshard"); }
-  void reshard(int) override { log_.push_back("reshard"); }
+  void unshard(Op, int) override { log_.push_back("unshard"); }
+  void reshard(Op, int) override { log_.push_back("reshard"); }
+  void scatter_gradient(int) override { log_.push_back("scatter"); }
   void reduce_gradient(int) override { log_.push_back("reduce"); }
   void send(Op, int, int, int) override {
     if (fails_) fail("the line is cut");

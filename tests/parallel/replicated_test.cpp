@@ -42,7 +42,7 @@ void on_every_group(const Body& body) {
           fill(rank.stream, blocks.back(), std::numeric_limits<float>::quiet_NaN());
         }
       }
-      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
+      ReplicatedParameters routing(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger);
       body(rank, routing);
     });
   }
@@ -106,7 +106,7 @@ TEST(ReplicatedParameters, GradientsAreTheSameBitsOnEveryRank) {
     std::vector<std::vector<float>> gradients;
     run_local_ranks(size, [&](Communicator& world) {
       TokensRank rank(world);
-      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
+      ReplicatedParameters routing(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger);
       accumulate(routing, routing.parameters(), world.rank(), 0);
       routing.reduce_gradient();
       std::vector<float> own;
@@ -159,7 +159,7 @@ TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereIt
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     run_local_ranks(3, [&](Communicator& world) {
       TokensRank rank(world);
-      ReplicatedParameters routing(router_parameters(), *rank.tokens, rank.lanes, rank.ledger);
+      ReplicatedParameters routing(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger);
       routing.begin_step();
       accumulate(routing, routing.parameters(), world.rank(), 0);
       if (world.rank() == 1) routing.gradient(1).as<float>().front() = bad;

@@ -67,7 +67,9 @@ struct UnitRank : CpuRank {
         replicate(world.split(shard_rank * grid.tensor + tensor_rank, replica, "replicate", lanes[Lane::reduce])),
         tensor(world.split(replica * grid.shard + shard_rank, tensor_rank, "tensor", lanes[Lane::reduce])) {}
 
-  UnitGroups groups() const { return {gather.get(), shard.get(), replicate.get(), tensor.get()}; }
+  UnitGroups groups() const {
+    return {.gather = gather.get(), .shard = shard.get(), .replicate = replicate.get(), .tensor = tensor.get()};
+  }
 
   // Blocks that a unit will take were written to before: what it reads without writing first is NaN.
   void poison_free_blocks(const UnitLayout& layout) {
@@ -85,6 +87,7 @@ struct UnitRank : CpuRank {
   Communicator& world;
   int tensor_rank, shard_rank, replica;
   std::unique_ptr<Communicator> gather, shard, replicate, tensor;
+  ReduceInputs reduce_inputs{0, stream, lanes[Lane::reduce]};
 };
 
 // Any owner of rows: a shard unit or replicated parameters.

@@ -17,8 +17,8 @@
 namespace weft {
 namespace {
 
-constexpr UnitPrecision float32_precision{DType::float32, DType::float32};
-constexpr UnitPrecision bfloat16_precision{DType::bfloat16, DType::bfloat16};
+constexpr UnitPrecision float32_precision;
+constexpr UnitPrecision bfloat16_precision{.compute = DType::bfloat16, .reduction = DType::bfloat16};
 
 // How a unit is kept in one test run.
 struct Variant {
@@ -29,6 +29,9 @@ struct Variant {
 
   UnitLayout layout(const std::vector<ParameterSpec>& parameters) const {
     return lay_out_unit(parameters, whole ? 1 : grid.shard);
+  }
+  UnitSetup setup(const UnitLayout& layout) const {
+    return {.layout = layout, .precision = precision, .reduced_once = reduced_once};
   }
   std::string description() const {
     return fmt::format("{}, {}, {}, computed in {}, reduced in {}", grid.description(), whole ? "whole" : "sharded",
@@ -57,7 +60,7 @@ void for_every_variant(const std::vector<RankGrid>& grids, const Body& body) {
             UnitRank rank(world, grid);
             const UnitLayout layout = variant.layout(awkward_parameters());
             rank.poison_free_blocks(layout);
-            ShardUnit unit(layout, precision, reduced_once, rank.groups(), rank.lanes, rank.ledger);
+            ShardUnit unit(variant.setup(layout), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
             body(variant, rank, unit);
           });
         }
@@ -106,8 +109,8 @@ TEST(ShardUnit, OwnsEveryGlobalRowOncePerReplica) {
       std::multiset<std::tuple<int, std::string, std::int64_t>> owned_by_replica;
       run_local_ranks(grid.world(), [&](Communicator& world) {
         UnitRank rank(world, grid);
-        ShardUnit unit(Variant{grid, whole, true}.layout(awkward_parameters()), float32_precision, true, rank.groups(),
-                       rank.lanes, rank.ledger);
+        const UnitLayout layout = Variant{grid, whole, true}.layout(awkward_parameters());
+        ShardUnit unit({.layout = layout}, rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
         const std::lock_guard lock(mutex);
         for (const OwnedRows& owned : unit.owned_rows()) {
           for (const TensorView& rows : {owned.values, owned.gradients}) {
@@ -216,10 +219,10 @@ TEST(ShardUnit, ShardingDoesNotChangeTheBits) {
         SCOPED_TRACE(full_shard.description());
         run_local_ranks(grid.world(), [&](Communicator& world) {
           UnitRank rank(world, grid);
-          ShardUnit sharded(full_shard.layout(awkward_parameters()), precision, reduced_once, rank.groups(), rank.lanes,
-                            rank.ledger);
-          ShardUnit whole(lay_out_unit(awkward_parameters(), 1), precision, reduced_once, rank.groups(), rank.lanes,
-                          rank.ledger);
+          ShardUnit sharded(full_shard.setup(full_shard.layout(awkward_parameters())), rank.groups(), rank.lanes,
+                            rank.reduce_inputs, rank.ledger);
+          ShardUnit whole(full_shard.setup(lay_out_unit(awkward_parameters(), 1)), rank.groups(), rank.lanes,
+                          rank.reduce_inputs, rank.ledger);
           for (ShardUnit* unit : {&sharded, &whole}) {
             unit->begin_step();
             for (int microbatch = 0; microbatch < 4; ++microbatch) {
@@ -256,7 +259,8 @@ TEST(ShardUnit, SumsTensorReplicatedGradientsOverTheTensorGroupAndNoOthers) {
               lay_out_unit(std::vector{box("norm", 0, 5, 1, true), box("bias", 0, 3, 1),
                                        box("vocabulary", 9 * rank.tensor_rank, rank.tensor_rank == 0 ? 9 : 7, 4)},
                            whole ? 1 : grid.shard);
-          ShardUnit unit(layout, float32_precision, reduced_once, rank.groups(), rank.lanes, rank.ledger);
+          ShardUnit unit({.layout = layout, .reduced_once = reduced_once}, rank.groups(), rank.lanes,
+                         rank.reduce_inputs, rank.ledger);
           unit.begin_step();
           accumulate(unit, unit.layout().parameters, world.rank(), 0);
           unit.reduce_gradient();
@@ -307,7 +311,7 @@ TEST(ShardUnit, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
             UnitRank rank(world, variant.grid);
             const UnitLayout layout = variant.layout(awkward_parameters());
             rank.poison_free_blocks(layout);
-            ShardUnit unit(layout, precision, reduced_once, rank.groups(), rank.lanes, rank.ledger);
+            ShardUnit unit(variant.setup(layout), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
             unit.begin_step();
             accumulate(unit, layout.parameters, world.rank(), 0);
             EXPECT_EQ(unit.nonfinite_parameter(), std::nullopt);
@@ -344,7 +348,7 @@ TEST(ShardUnit, RefusesIllegalTransitions) {
               std::string::npos);
     unit.unshard();
     EXPECT_TRUE(unit.unsharded());
-    EXPECT_NE(error_of([&] { unit.unshard(); }).find("already unsharded"), std::string::npos);
+    EXPECT_NE(error_of([&] { unit.unshard(); }).find("unshard of a unit that is sharded"), std::string::npos);
     unit.reshard();
     EXPECT_NE(error_of([&] { unit.parameter(0); }).find("while its unit is unsharded"), std::string::npos);
     EXPECT_NE(error_of([&] { unit.reshard(); }).find("reshard of a unit that is not unsharded"), std::string::npos);
@@ -361,7 +365,7 @@ TEST(ShardUnit, RefusesALayoutOfAnotherGroup) {
     UnitRank rank(world, {2, 1});
     const UnitLayout layout = lay_out_unit(awkward_parameters(), 3);
     EXPECT_NE(error_of([&] {
-                ShardUnit(layout, float32_precision, true, rank.groups(), rank.lanes, rank.ledger);
+                ShardUnit({.layout = layout}, rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
               }).find("one shard per rank"),
               std::string::npos);
   });
@@ -373,13 +377,19 @@ UnitBytes expected_bytes(const Variant& variant) {
   const std::int64_t shard = variant.whole ? 84 : 24, all = variant.whole ? 84 : 4 * 24;
   const bool computes_on_shard = variant.whole && variant.precision.compute == DType::float32;
   const bool accumulates_in_shard = variant.whole && variant.reduced_once;
-  return {4 * shard, 4 * shard, computes_on_shard ? 0 : all * size_of(variant.precision.compute),
-          accumulates_in_shard ? 0 : 4 * all};
+  const std::int64_t width = size_of(variant.precision.reduction);
+  const bool straight = variant.whole || (variant.reduced_once && width == 4);
+  return {.sharded_parameters = 4 * shard,
+          .sharded_gradients = 4 * shard,
+          .unsharded_parameters = computes_on_shard ? 0 : all * size_of(variant.precision.compute),
+          .unsharded_gradients = accumulates_in_shard ? 0 : 4 * all,
+          .reduce_input = width == 4 ? 0 : all * width,
+          .reduce_part = straight ? 0 : shard * width};
 }
 
 TEST(ShardUnit, TakesExactlyTheBytesThatAreKnownFromTheLayout) {
   for_every_variant({{4, 1}, {4, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {
-    const UnitBytes bytes = unit_bytes(unit.layout(), variant.precision, variant.reduced_once);
+    const UnitBytes bytes = unit_bytes(variant.setup(unit.layout()));
     EXPECT_EQ(bytes, expected_bytes(variant));
     const auto live = [&] { return rank.ledger.live(); };
     BucketBytes expected;
@@ -431,7 +441,7 @@ TEST(ShardUnit, CountsEachGatherAndReductionOnceWithItsBytes) {
       unit.begin_step();
       unit.reduce_gradient();
     }
-    const UnitBytes bytes = unit_bytes(unit.layout(), variant.precision, variant.reduced_once);
+    const UnitBytes bytes = unit_bytes(variant.setup(unit.layout()));
     const std::int64_t width = size_of(variant.precision.reduction);
     const std::int64_t reduce = unit.layout().unsharded_size() * width;
     if (bytes.unsharded_gradients != 0) {
@@ -470,8 +480,8 @@ TEST(ShardUnit, AsksTheSystemForNothingAfterItsFirstStep) {
         SCOPED_TRACE(variant.description());
         run_local_ranks(grid.world(), [&](Communicator& world) {
           UnitRank rank(world, grid);
-          ShardUnit unit(variant.layout(awkward_parameters()), precision, false, rank.groups(), rank.lanes,
-                         rank.ledger);
+          ShardUnit unit(variant.setup(variant.layout(awkward_parameters())), rank.groups(), rank.lanes,
+                         rank.reduce_inputs, rank.ledger);
           run_step(rank, unit);
           const std::int64_t after_first = rank.device->system_allocations();
           for (int step = 0; step < 3; ++step) run_step(rank, unit);

@@ -58,14 +58,16 @@ std::vector<TinyLayout> layouts() {
 }
 
 // The largest that full parameters and full gradients become along one rank's list, each at its own instant: a unit's
-// parameters live from its UNSHARD to its RESHARD, its gradients from the first weight gradient to the next
-// REDUCE_GRAD.
+// parameters live from its UNSHARD to its RESHARD (their parts from RESHARD_ISLAND to UNSHARD_ISLAND), its gradients
+// from the first weight gradient to the next reduction, and then until the pool of inputs is full or the norm is taken.
+// Reductions in another dtype read a copy, and those of routing helpers are over at once.
 struct ProgramPeaks {
   std::int64_t parameters = 0, gradients = 0;
 };
 
 ProgramPeaks peaks_of(const Program& program, int pipeline_rank) {
-  std::set<int> gathered, accumulating;
+  std::set<int> gathered, parted, accumulating;
+  std::vector<int> in_flight;
   ProgramPeaks peaks;
   const auto sum = [&](const std::set<int>& units, auto bytes) {
     std::int64_t total = 0;
@@ -73,15 +75,30 @@ ProgramPeaks peaks_of(const Program& program, int pipeline_rank) {
     return total;
   };
   for (const Action& action : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
-    if (action.op == Op::unshard) gathered.insert(*action.unit);
-    if (action.op == Op::reshard) gathered.erase(*action.unit);
-    if (action.op == Op::reduce_gradient) accumulating.erase(*action.unit);
+    if (is_gather(action.op)) gathered.insert(*action.unit);
+    if (action.op == Op::reshard_island) parted.insert(*action.unit);
+    // Both exist while one is made from the other.
+    peaks.parameters = std::max(peaks.parameters,
+                                sum(gathered, &ProgramUnit::unsharded_bytes) + sum(parted, &ProgramUnit::island_bytes));
+    if (action.op == Op::unshard_island) parted.erase(*action.unit);
+    if (is_reshard(action.op)) gathered.erase(*action.unit);
+    if (is_reduction(action.op) && accumulating.erase(*action.unit) > 0) {
+      const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+      const bool read_later = !unit.replicated && (unit.gradient_bytes > 0 || unit.reduce_input_bytes > 0);
+      if (read_later) in_flight.push_back(*action.unit);
+      if (std::ssize(in_flight) > program.reduce_inputs) in_flight.erase(in_flight.begin());
+    }
+    if (action.op == Op::gradient_norm) in_flight.clear();
     if (makes_weight_gradient(action.op)) {
       const auto& units = program.segments[static_cast<std::size_t>(*action.segment)].units;
       accumulating.insert(units.begin(), units.end());
     }
-    peaks.parameters = std::max(peaks.parameters, sum(gathered, &ProgramUnit::unsharded_bytes));
-    peaks.gradients = std::max(peaks.gradients, sum(accumulating, &ProgramUnit::gradient_bytes));
+    std::int64_t gradients = sum(accumulating, &ProgramUnit::gradient_bytes);
+    for (int unit : in_flight) {
+      const ProgramUnit& entry = program.units[static_cast<std::size_t>(unit)];
+      if (entry.reduce_input_bytes == 0) gradients += entry.gradient_bytes;
+    }
+    peaks.gradients = std::max(peaks.gradients, gradients);
   }
   return peaks;
 }

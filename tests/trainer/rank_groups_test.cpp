@@ -32,7 +32,7 @@ TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
   const Mesh mesh(all_axes);
   run_local_ranks(mesh.world(), [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, rank.lanes);
+    RankGroups groups(world, mesh, {}, rank.lanes);
     std::set<const Communicator*> distinct;
     for (const auto& [lane, group] : used_pairs()) {
       SCOPED_TRACE(fmt::format("{} on {}", name_of(group), name_of(lane)));
@@ -60,7 +60,7 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   const Mesh mesh(Degrees{.pipeline = 2});
   run_local_ranks(2, [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, rank.lanes);
+    RankGroups groups(world, mesh, {}, rank.lanes);
     Communicator &forward = groups.on(Lane::transfer_forward, Group::pp),
                  &backward = groups.on(Lane::transfer_backward, Group::pp);
     std::int32_t one = 1, two = 2;
@@ -84,7 +84,7 @@ TEST(RankGroups, RefuseAWorldOfAnotherSize) {
   const Mesh mesh(Degrees{.tensor = 2});
   run_local_ranks(1, [&](Communicator& world) {
     CpuRank rank;
-    EXPECT_THROW(RankGroups(world, mesh, rank.lanes), Error);
+    EXPECT_THROW(RankGroups(world, mesh, {}, rank.lanes), Error);
   });
 }
 

@@ -9,6 +9,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/backend.h"
 #include "trainer/learning_rate.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -26,7 +27,7 @@ class Rank final : ActionHandler {
         ledger_(backend_->device(), stream_),
         products_(backend_->make_products(stream_, ledger_)),
         kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
-        groups_(world, mesh, lanes_),
+        groups_(world, mesh, islands_of(config), lanes_),
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
         stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, lanes_, groups_, kernels_),
@@ -65,13 +66,15 @@ class Rank final : ActionHandler {
   void forward(int segment, int microbatch) override { stage_.forward(segment, microbatch); }
   void backward_input(int segment, int microbatch) override { stage_.backward_input(segment, microbatch); }
   void backward_weight(int segment, int microbatch) override { stage_.backward_weight(segment, microbatch); }
-  void unshard(int unit) override { stage_.unshard(unit); }
-  void reshard(int unit) override { stage_.reshard(unit); }
+  void unshard(Op op, int unit) override { stage_.unshard(op, unit); }
+  void reshard(Op op, int unit) override { stage_.reshard(op, unit); }
+  void scatter_gradient(int unit) override { stage_.scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stage_.reduce_gradient(unit); }
   void send(Op op, int, int microbatch, int peer) override { stage_.send(lane_of(op), microbatch, peer); }
   void receive(Op op, int, int microbatch, int peer) override { stage_.receive(lane_of(op), microbatch, peer); }
   void gradient_norm() override {
     stream_.wait_for(lanes_[Lane::reduce]);
+    stage_.finish_reductions();
     copy_.after_reduction(stream_, stage_);
     fill(stream_, sum_, 0.0f);
     const auto units = stage_.planned_units();

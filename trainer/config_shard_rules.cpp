@@ -1,0 +1,146 @@
+// What may not be said together about how units are sharded. Each rule holds for every family on its own.
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config_rules.h"
+#include "trainer/config_schema.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+using Messages = std::vector<std::string>;
+
+bool has_experts(const Config& config) {
+  const auto& blocks = config.model.blocks;
+  return std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
+}
+
+// A rule about one family's policy, which speaks only where the model has the family.
+template <typename Check>
+ConfigRule policy_rule(Family family, std::vector<std::string> names, Check check) {
+  const std::string section = fmt::format("shard.{}", name_of(family));
+  std::vector<std::string> keys;
+  for (const std::string& name : names)
+    keys.push_back(name.find('.') == std::string::npos ? section + "." + name : name);
+  return {std::move(keys), [=](const Config& config) -> Messages {
+            if (family == Family::experts && !has_experts(config)) return {};
+            return check(config, config.shard_by_family.at(family));
+          }};
+}
+
+// Every residency that is asked for, with its stage where each stage has its own.
+template <typename Check>
+Messages for_each_residency(const ShardPolicy& policy, Check check) {
+  Messages messages;
+  const bool by_stage = !policy.residency_by_stage.empty();
+  const std::size_t stages = by_stage ? policy.residency_by_stage.size() : 1;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const std::string& text = policy.residency_of(static_cast<int>(stage));
+    std::string message = check(parse_residency(text), text);
+    if (message.empty()) continue;
+    messages.push_back(by_stage ? fmt::format("stage {}: {}", stage, message) : message);
+  }
+  return messages;
+}
+
+std::vector<ConfigRule> rules_of(Family family) {
+  const std::string_view name = name_of(family);
+  return {
+      policy_rule(family, {"strategy", "residency"},
+                  [=](const Config&, const ShardPolicy& policy) {
+                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string& text) {
+                      const bool once = policy.strategy == ShardStrategy::shard_grad_op ||
+                                        policy.strategy == ShardStrategy::optimizer;
+                      if (once && choice.residency && *choice.residency != Residency::step) {
+                        return fmt::format(
+                            "{}: strategy \"{}\" gathers parameters once a step, but residency \"{}\" may drop them "
+                            "before its end: write residency \"step\" or \"stage\", or strategy \"full_shard\"",
+                            name, name_of(policy.strategy), text);
+                      }
+                      if (policy.strategy == ShardStrategy::no_shard && choice.residency == Residency::island) {
+                        return fmt::format(
+                            "{}: strategy \"no_shard\" keeps parameters whole, and residency {} would "
+                            "keep a part of them",
+                            name, text);
+                      }
+                      return std::string();
+                    });
+                  }),
+      policy_rule(family, {"strategy", "reduction", "accumulation"},
+                  [=](const Config&, const ShardPolicy& policy) {
+                    const bool whole_state =
+                        policy.strategy == ShardStrategy::optimizer || policy.strategy == ShardStrategy::no_shard;
+                    Messages messages;
+                    if (policy.strategy == ShardStrategy::optimizer && policy.reduce_every() != 0) {
+                      messages.push_back(fmt::format(
+                          "{}: strategy \"optimizer\" keeps gradients whole until the last microbatch, but reduction "
+                          "is \"{}\": write reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
+                          name, policy.reduction));
+                    }
+                    if (whole_state && policy.accumulate_sharded) {
+                      messages.push_back(
+                          fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"",
+                                      name, name_of(policy.strategy)));
+                    }
+                    if (!whole_state && policy.accumulate_sharded && policy.reduce_every() != 0) {
+                      messages.push_back(fmt::format(
+                          "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is "
+                          "\"{}\": write reduction \"last_microbatch\"",
+                          name, policy.reduction));
+                    }
+                    return messages;
+                  }),
+      policy_rule(family,
+                  {"residency", "parallelism.data_shard", "parallelism.context", "parallelism.expert",
+                   "parallelism.expert_tensor", "parallelism.tensor", "parallelism.data_replicate"},
+                  [=](const Config& config, const ShardPolicy& policy) {
+                    if (!degree_errors(config.parallelism).empty()) return Messages{};
+                    const std::int64_t ranks = shard_ranks(config.parallelism, family);
+                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string&) {
+                      const std::int64_t island = choice.amount;
+                      if (choice.residency != Residency::island || policy.strategy == ShardStrategy::no_shard) {
+                        return std::string();
+                      }
+                      if (island > 1 && island < ranks && ranks % island == 0) return std::string();
+                      const char* why = island == 1       ? "one rank alone would keep everything"
+                                        : island == ranks ? "that is the whole group"
+                                        : island > ranks  ? "that is more than the group has"
+                                                          : "they do not divide the group";
+                      return fmt::format(
+                          "{}: residency {} keeps parts with {} of the {} ranks that shard the family, "
+                          "but {}: write a divisor between 1 and {}",
+                          name, island, island, ranks, why, ranks);
+                    });
+                  }),
+      policy_rule(family, {"residency", "parallelism.pipeline"},
+                  [=](const Config& config, const ShardPolicy& policy) {
+                    const std::size_t stages = policy.residency_by_stage.size();
+                    const auto pipeline = static_cast<std::size_t>(config.parallelism.pipeline);
+                    if (stages == 0 || stages == pipeline) return Messages{};
+                    return Messages{
+                        fmt::format("{}: residency has {} entries for {} pipeline stages", name, stages, pipeline)};
+                  }),
+  };
+}
+
+}  // namespace
+
+std::vector<ConfigRule> shard_rules() {
+  std::vector<ConfigRule> rules;
+  for (const Family family : shard_families) {
+    for (ConfigRule& rule : rules_of(family)) rules.push_back(std::move(rule));
+  }
+  rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) -> Messages {
+                     int exponent = 0;
+                     if (std::frexp(config.training.initial_loss_scale, &exponent) == 0.5) return {};
+                     return {
+                         fmt::format("initial_loss_scale {} is not a power of two, which alone scales without "
+                                     "rounding",
+                                     config.training.initial_loss_scale)};
+                   }});
+  return rules;
+}
+
+}  // namespace weft

@@ -1,0 +1,104 @@
+#include "trainer/unit_policy.h"
+
+#include "parallel/mesh/mesh.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// By stage and schedule. A rank that runs one stage is never far from the next use of its units; without a pipeline
+// nothing is used between the forward and the backward of a microbatch but the rest of the model.
+void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
+  const int stages = config.parallelism.pipeline;
+  const std::int64_t microbatches = config.microbatches();
+  if (stages == 1) {
+    policy.residency = Residency::each_use;
+    policy.reason = "dropped after each use: without a pipeline a step uses it only twice a microbatch";
+    return;
+  }
+  policy.residency = Residency::visit;
+  policy.reason = fmt::format(
+      "kept while the rank stays on stage {} of {}: under {} it runs no other stage, and dropping the unit after each "
+      "use would gather it 2 x {} times a step",
+      stage, stages, config.pipeline.schedule, microbatches);
+}
+
+void apply_residency(const ResidencyChoice& choice, UnitPolicy& policy) {
+  policy.residency = *choice.residency;
+  switch (policy.residency) {
+    case Residency::window:
+      policy.window_stages = choice.amount;
+      policy.reason = fmt::format("kept while its stage is one of the rank's next {}, as configured", choice.amount);
+      return;
+    case Residency::island:
+      policy.island_ranks = choice.amount;
+      policy.reason = fmt::format("after a forward {} neighbours keep it among them, as configured", choice.amount);
+      return;
+    default:
+      policy.reason = fmt::format("residency \"{}\" as configured", name_of(policy.residency));
+  }
+}
+
+UnitPolicy replicated_policy(const Config& config) {
+  UnitPolicy policy;
+  policy.residency = Residency::step;
+  policy.reduce_every = config.shard.reduce_every();
+  policy.reason = "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
+  return policy;
+}
+
+}  // namespace
+
+std::int64_t shard_ranks(const Degrees& degrees, Family family) {
+  if (family == Family::experts) return degrees.expert_data() / Mesh(degrees).expert_replicas();
+  return std::int64_t{degrees.data_shard} * degrees.context;
+}
+
+UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
+  if (family == Family::routing) return replicated_policy(config);
+  const auto found = config.shard_by_family.find(family);
+  if (found == config.shard_by_family.end()) {
+    fail_request("family {} has no policy: give it a section [shard.{}]", name_of(family), name_of(family));
+  }
+  const ShardPolicy& shard = found->second;
+  const bool whole = shard.strategy == ShardStrategy::no_shard || shard_ranks(config.parallelism, family) == 1;
+  UnitPolicy policy;
+  policy.lookahead = shard.lookahead;
+  policy.reduce_every = shard.reduce_every();
+  policy.accumulate_sharded = shard.accumulate_sharded && !whole;
+  const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
+  if (choice.residency) {
+    apply_residency(choice, policy);
+  } else if (shard.strategy == ShardStrategy::shard_grad_op || shard.strategy == ShardStrategy::optimizer) {
+    policy.residency = Residency::step;
+    policy.reason = fmt::format("gathered once a step, as strategy {} says", name_of(shard.strategy));
+  } else {
+    choose_residency(config, stage, policy);
+  }
+  if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";
+  return policy;
+}
+
+Group shard_group(const Degrees& degrees, Family family) {
+  if (family == Family::experts) return Group::edp_shard;
+  return degrees.context > 1 ? Group::dp_shard_cp : Group::dp_shard;
+}
+
+std::set<Island> islands_of(const Config& config) {
+  std::set<Island> islands;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
+      const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
+      if (choice.residency != Residency::island) continue;
+      islands.insert({shard_group(config.parallelism, family), choice.amount});
+    }
+  }
+  return islands;
+}
+
+UnitPrecision unit_precision(const Config& config, Family family) {
+  const PrecisionConfig& precision = config.precision_of(family);
+  return {precision.parameters, precision.compute, precision.reduction};
+}
+
+}  // namespace weft

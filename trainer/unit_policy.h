@@ -1,0 +1,32 @@
+// What the configuration of a family means for its units on a stage. A strategy is a preset over the three inputs of a
+// policy; what is written beside it wins, and what contradicts it is refused (config_rules.cpp):
+//
+//   strategy        parameters at rest, in a step         gradients between microbatches    state
+//   full_shard      sharded, by stage and schedule        whole until the last one          sharded   ZeRO-3
+//   shard_grad_op   sharded, gathered once a step         sharded: reduced after each one   sharded   ZeRO-2
+//   optimizer       sharded, gathered once a step         whole until the last one          sharded   ZeRO-1
+//   no_shard        whole                                 whole until the last one          whole     DDP
+//
+// data_replicate > 1 makes the hybrid of each: sharded inside, summed over the replicas outside.
+#pragma once
+
+#include "parallel/shard/unit.h"
+#include "trainer/config.h"
+#include "trainer/rank_groups.h"
+
+namespace weft {
+
+// Ranks over which a unit of this family is sharded when it is.
+std::int64_t shard_ranks(const Degrees& degrees, Family family);
+
+// `reason` says in words why parameters stay as long as they do. Throws Error (request) for a family without a policy.
+UnitPolicy resolve_policy(const Config& config, Family family, int stage);
+
+UnitPrecision unit_precision(const Config& config, Family family);
+
+// The group over which a unit of this family is sharded.
+Group shard_group(const Degrees& degrees, Family family);
+// All that units of the model have.
+std::set<Island> islands_of(const Config& config);
+
+}  // namespace weft
