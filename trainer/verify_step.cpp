@@ -13,29 +13,43 @@ namespace {
 // Largest owner table, in ranks times parameters, that a run looks over before it begins.
 constexpr std::int64_t largest_checked_table = 1'000'000;
 
-// Members of groups by rank; each kind of group is listed once.
+// Members of groups and places in them by rank; each kind of group is listed once.
 class GroupMembers {
  public:
   explicit GroupMembers(const Mesh& mesh) : mesh_(mesh) {}
 
   const std::vector<int>& of(Group group, int rank) {
-    auto [found, fresh] = members_.try_emplace(group);
-    if (fresh) {
-      found->second.resize(static_cast<std::size_t>(mesh_.world()));
-      for (const auto& ranks : mesh_.groups(group)) {
-        for (int member : ranks) found->second[static_cast<std::size_t>(member)] = ranks;
-      }
-    }
-    return found->second[static_cast<std::size_t>(rank)];
+    const Listed& listed = list(group);
+    return listed.groups[listed.group_of[static_cast<std::size_t>(rank)]];
   }
-  int index(Group group, int rank) {
-    const std::vector<int>& ranks = of(group, rank);
-    return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  }
+  int index(Group group, int rank) { return list(group).place_of[static_cast<std::size_t>(rank)]; }
 
  private:
+  struct Listed {
+    std::vector<std::vector<int>> groups;
+    std::vector<std::size_t> group_of;  // by rank
+    std::vector<int> place_of;          // the same
+  };
+
+  const Listed& list(Group group) {
+    auto [found, fresh] = listed_.try_emplace(group);
+    Listed& listed = found->second;
+    if (!fresh) return listed;
+    listed.groups = mesh_.groups(group);
+    listed.group_of.resize(static_cast<std::size_t>(mesh_.world()));
+    listed.place_of.resize(listed.group_of.size());
+    for (std::size_t g = 0; g < listed.groups.size(); ++g) {
+      int place = 0;
+      for (int member : listed.groups[g]) {
+        listed.group_of[static_cast<std::size_t>(member)] = g;
+        listed.place_of[static_cast<std::size_t>(member)] = place++;
+      }
+    }
+    return listed;
+  }
+
   const Mesh& mesh_;
-  std::map<Group, std::vector<std::vector<int>>> members_;
+  std::map<Group, Listed> listed_;
 };
 
 // All parameters are stepped element by element.

@@ -214,6 +214,10 @@ TEST(RowDifferences, NameWhatIsSteppedWronglyAndNothingElse) {
   EXPECT_EQ(row_differences(owned, {}),
             (std::vector<std::string>{"the optimizer misses rows 0 to 3 of p, which the rank owns",
                                       "the optimizer misses rows 6 to 9 of p, which the rank owns"}));
+  // Pieces that touch and are wrong in the same way are one run.
+  EXPECT_EQ(row_differences(std::vector{owned[0]},
+                            std::vector{range(0, 0, 4, 0, 8), range(0, 4, 1, 0, 8), range(0, 5, 1, 0, 8)}),
+            (std::vector<std::string>{"the optimizer steps rows 4 to 5 of p, which the rank does not own"}));
   // The same rows of other columns are other elements.
   EXPECT_EQ(row_differences(std::vector{range(0, 0, 1, 0, 8)}, std::vector{range(0, 0, 1, 8, 8)}).size(), 2u);
 }

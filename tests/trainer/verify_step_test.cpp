@@ -101,13 +101,23 @@ TEST_P(OwnersOfLayout, EveryElementIsOwnedOnceInEachReplica) {
   for (const OwnershipFault& fault : find_ownership_faults(table, parameters)) ADD_FAILURE() << fault.message;
 }
 
-TEST_P(OwnersOfLayout, EveryRankHoldsASoundStage) {
+TEST_P(OwnersOfLayout, EveryRankHoldsASoundStageAndStepsWhatItOwns) {
   const Config config = config_of(GetParam());
   const Mesh mesh(config.parallelism);
+  std::map<int, std::vector<OwnedRange>> ranges_of;
+  for (OwnedRange& range : owner_table(config, mesh)) ranges_of[range.rank].push_back(std::move(range));
   for (int rank = 0; rank < mesh.world(); ++rank) {
+    SCOPED_TRACE(fmt::format("rank {}", rank));
     const Coordinates at = mesh.coordinates(rank);
     const PlannedStage planned = plan_stage(config, mesh, at, at.pp);
-    EXPECT_EQ(messages(describe_stage(config, mesh, rank, planned)), "") << "rank " << rank;
+    EXPECT_EQ(messages(describe_stage(config, mesh, rank, planned, ranges_of[rank])), "");
+
+    OwnedRange& last = ranges_of[rank].back();
+    const std::string missed =
+        fmt::format("the optimizer misses rows {} to {} of {}, which the rank owns\n", last.row_begin + last.rows - 1,
+                    last.row_begin + last.rows - 1, last.parameter);
+    --last.rows;
+    EXPECT_EQ(messages(describe_stage(config, mesh, rank, planned, ranges_of[rank])), missed);
   }
 }
 
@@ -184,6 +194,24 @@ TEST(VerifyStep, FindsWhatBelongsElsewhere) {
   found = find_sharding_faults(describe_stage(config, mesh, 0, planned));
   EXPECT_TRUE(std::ranges::any_of(
       found, [](const ShardingFault& fault) { return fault.seam == ShardingSeam::unmarked_experts; }));
+}
+
+// Four experts on three ranks: each takes one, as a whole number of the four, and the last is nobody's. The rules of
+// the configuration refuse that; a run that comes around them ends before its first step.
+TEST(VerifyStep, ARunWithAParameterOfNobodyDoesNotBegin) {
+  const Config config = config_of({.layers = "e", .degrees = {.data_shard = 3, .expert = 3}});
+  try {
+    run_steps(config);
+    FAIL() << "ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    EXPECT_NE(
+        std::string(error.what())
+            .find("\n  unowned: rows 0 to 9 of 10 of blocks.0.experts.3.gate_proj.weight (replica 0) are owned by no "
+                  "rank"),
+        std::string::npos)
+        << error.what();
+  }
 }
 
 // All matrices of the shipped configurations have hidden_size columns, which tests/parallel/unit_layout_test.cpp shows
