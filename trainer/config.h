@@ -84,7 +84,7 @@ struct TrainingConfig {
   std::int64_t sequence_length = 128;
   std::int64_t global_batch_size = 8;
   std::int64_t microbatch_size = 1;
-  double max_grad_norm = 1.0;  // 0: no clipping
+  double max_grad_norm = 1.0;    // 0: no clipping
   std::set<Family> frozen = {};  // families that are not trained
   // Of the dynamic scale of the loss, where something is computed in float16: its first value, a power of two, and the
   // good steps after which it doubles.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "parallel/shard/wrap.h"
 #include "trainer/config_fields.h"
 
 namespace weft::config_fields {
@@ -141,6 +142,11 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
            {"no_shard", ShardStrategy::no_shard}},
           {}, [family](auto& c) -> auto& { return policy_of(c, family).strategy; }),
       residency_key(section + ".residency", family),
+      string_key(
+          section + ".wrap",
+          "what a unit is: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
+          [family](auto& c) -> auto& { return policy_of(c, family).wrap; },
+          [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); }),
       integer_key(
           section + ".lookahead", "how many gathers ahead of its turn a gather starts",
           {0, 1024}, [family](auto& c) -> auto& { return policy_of(c, family).lookahead; }),

@@ -22,7 +22,8 @@ void initialize_rows(Stream& stream, const OwnedRows& rows, std::uint64_t seed) 
           static_cast<float>(parameter.standard_deviation * random.normal(static_cast<std::uint64_t>(first + column)));
     }
   }
-  write<float>(stream, values, rows.values);
+  if (rows.values.dtype() == DType::float32) return write<float>(stream, values, rows.values);
+  write<bfloat16>(stream, std::vector<bfloat16>(values.begin(), values.end()), rows.values);
 }
 
 }  // namespace weft

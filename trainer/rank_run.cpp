@@ -8,6 +8,7 @@
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
 #include "trainer/unit_policy.h"
+#include "trainer/verify_step.h"
 
 namespace weft {
 namespace {
@@ -65,6 +66,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
                    replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
                               : units[u].layout.shard_size);
   }
+  verify_step(config, mesh, world_.rank(), *stage_);
 }
 
 std::string RankRun::attention() const {

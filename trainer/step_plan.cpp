@@ -1,6 +1,9 @@
 #include "trainer/step_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
 
 #include "layers/attention.h"
 #include "layers/context_parallel.h"
@@ -114,6 +117,15 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   return entry;
 }
 
+// By parameter name: the unit of the stage that it travels in.
+std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
+  std::map<std::string_view, int> units;
+  for (std::size_t u = 0; u < stage.units.size(); ++u) {
+    for (const ParameterSpec& parameter : stage.units[u].plan.parameters) units[parameter.name] = static_cast<int>(u);
+  }
+  return units;
+}
+
 Op op_of(SegmentTraffic::When when) {
   switch (when) {
     case SegmentTraffic::When::forward:
@@ -141,9 +153,12 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   planned.rotary.theta = config.model.rope_theta;
   planned.segments = make_segments(config, at, stage);
   std::vector<ScopedParameters> pieces;
-  for (const auto& segment : planned.segments) pieces.push_back({segment->scope(), segment->parameters()});
-  for (UnitPlan& plan : form_units(pieces, stage))
+  for (const auto& segment : planned.segments) {
+    pieces.push_back({segment->scope(), segment->parameters(), segment->name()});
+  }
+  for (UnitPlan& plan : form_units(pieces, stage, wrap_rules(config, stage))) {
     planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
+  }
   return planned;
 }
 
@@ -157,18 +172,16 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
     stage.output_bytes = planned.boundary.bytes();
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) tables.units.push_back(program_unit(unit, s));
+    const auto unit_of = unit_by_parameter(planned);
     for (const auto& segment : planned.segments) {
       ProgramSegment entry;
       entry.name = segment->name();
       entry.stage = s;
       entry.reads_weights_backward = segment->reads_weights_backward();
       entry.activation_bytes = segment->activation_bytes();
-      for (std::size_t u = 0; u < planned.units.size(); ++u) {
-        const bool used = std::any_of(segment->parameters().begin(), segment->parameters().end(), [&](const auto& p) {
-          return unit_name(segment->scope(), p.family, s) == planned.units[u].plan.name;
-        });
-        if (used) entry.units.push_back(first_unit + static_cast<int>(u));
-      }
+      std::set<int> used;
+      for (const ParameterSpec& parameter : segment->parameters()) used.insert(unit_of.at(parameter.name));
+      for (int unit : used) entry.units.push_back(first_unit + unit);
       for (const SegmentTraffic& traffic : segment->traffic()) {
         if (traffic.count == 0) continue;
         entry.collectives.push_back(

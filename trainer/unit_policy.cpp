@@ -79,6 +79,21 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   return policy;
 }
 
+WrapRules wrap_rules(const Config& config, int stage) {
+  WrapRules rules;
+  rules.element_bytes = size_of(config.precision.compute);
+  for (const auto& [family, policy] : config.shard_by_family) {
+    const UnitPrecision precision = unit_precision(config, family);
+    rules.by_family[family] = parse_wrap(policy.wrap);
+    rules.merge_key[family] = fmt::format(
+        "strategy {}, residency {}, lookahead {}, reduction {}, accumulation {}, {} / {} / {}, {}",
+        name_of(policy.strategy), policy.residency_of(stage), policy.lookahead, policy.reduction,
+        policy.accumulate_sharded ? "sharded" : "unsharded", name_of(precision.stored), name_of(precision.compute),
+        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen" : "trained");
+  }
+  return rules;
+}
+
 Group shard_group(const Degrees& degrees, Family family) {
   if (family == Family::experts) return Group::edp_shard;
   return degrees.context > 1 ? Group::dp_shard_cp : Group::dp_shard;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "parallel/shard/unit.h"
+#include "parallel/shard/unit_plan.h"
 #include "trainer/config.h"
 #include "trainer/rank_groups.h"
 
@@ -23,6 +24,10 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family);
 UnitPolicy resolve_policy(const Config& config, Family family, int stage);
 
 UnitPrecision unit_precision(const Config& config, Family family);
+
+// How parameters are wrapped into the units of a stage. Families share a unit only where all that is said of them is
+// the same.
+WrapRules wrap_rules(const Config& config, int stage);
 
 // The group over which a unit of this family is sharded.
 Group shard_group(const Degrees& degrees, Family family);

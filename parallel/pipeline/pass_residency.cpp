@@ -106,14 +106,16 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
     const UnitPolicy& policy = tables.units[unit].policy;
     const std::size_t previous = std::exchange(last_use[unit], i);
     const bool first = previous == never;
-    if (first || !same_turn(rank.reads[rank.uses[previous].read], rank.reads[use.read])) turn[unit] = use.read;
-    if (!first && kept(policy, rank, rank.uses[previous], use)) continue;
-    use.begins = true;
-    turn[unit] = use.read;
-    gathered.push_back(unit);
-    const auto ahead = static_cast<std::size_t>(policy.lookahead);
-    use.gather_at = ahead < gathered.size() ? turn[gathered[gathered.size() - 1 - ahead]] : 0;
-    if (first) continue;
+    use.begins = first || !kept(policy, rank, rank.uses[previous], use);
+    if (use.begins) {
+      const auto ahead = static_cast<std::size_t>(policy.lookahead);
+      if (ahead == 0) use.gather_at = use.read;
+      if (ahead > 0 && ahead <= gathered.size()) use.gather_at = turn[gathered[gathered.size() - ahead]];
+      gathered.push_back(unit);
+    }
+    const bool same = !first && same_turn(rank.reads[rank.uses[previous].read], rank.reads[use.read]);
+    if (use.begins || !same) turn[unit] = use.read;
+    if (first || !use.begins) continue;
     Use& last = rank.uses[previous];
     last.ends = true;
     last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;

@@ -6,37 +6,232 @@
 #include "parallel/runtime/error.h"
 
 namespace weft {
-std::string unit_name(const std::string& scope, Family family, int stage) {
-  switch (family) {
-    case Family::dense:
-    case Family::experts:
-      return fmt::format("{}.{}", scope, name_of(family));
-    case Family::embedding:
-    case Family::head:
-      return std::string(name_of(family));
-    case Family::root:
-    case Family::routing:
-      return fmt::format("stage.{}.{}", stage, name_of(family));
+namespace {
+
+// A unit while parameters are still added to it.
+struct FormingUnit {
+  std::string key;  // of what it takes in; its name is known when it is complete
+  WrapPolicy wrap;
+  std::string segment = {};              // of half a block
+  std::vector<std::string> scopes = {};  // distinct, as declared
+  std::vector<Family> families = {};     // the same
+  UnitPlan plan = {};
+
+  std::int64_t bytes(std::int64_t element_bytes) const {
+    std::int64_t elements = 0;
+    for (const ParameterSpec& parameter : plan.parameters) elements += parameter.size();
+    return elements * element_bytes;
   }
-  return {};
+};
+
+template <typename Value>
+void add_once(std::vector<Value>& values, const Value& value) {
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+}
+
+bool lies_in_blocks(Family family) {
+  return family == Family::dense || family == Family::experts;
+}
+
+// "blocks.0" and "blocks.3" give "blocks.0-3".
+std::string span_of(const std::string& first, const std::string& last) {
+  if (first == last) return first;
+  const std::size_t dot = first.rfind('.');
+  const bool same_list = dot != std::string::npos && last.starts_with(first.substr(0, dot + 1));
+  return fmt::format("{}-{}", first, same_list ? last.substr(dot + 1) : last);
+}
+
+class UnitFormer {
+ public:
+  UnitFormer(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules)
+      : pieces_(pieces), stage_(stage), rules_(rules) {
+    if (rules.by_family.contains(Family::routing)) fail("routing helpers are replicated: nothing wraps them");
+    for (const ScopedParameters& piece : pieces) {
+      const bool block = std::any_of(piece.parameters.begin(), piece.parameters.end(),
+                                     [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
+      if (block) add_once(blocks_, piece.scope);
+    }
+  }
+
+  std::vector<UnitPlan> form() {
+    for (const ScopedParameters& piece : pieces_) add(piece);
+    for (Family family : {Family::dense, Family::experts}) merge_small(family);
+    std::vector<UnitPlan> plans;
+    std::set<std::string> names;
+    for (FormingUnit& unit : units_) {
+      name(unit);
+      if (!names.insert(unit.plan.name).second) fail("two units of stage {} are called {}", stage_, unit.plan.name);
+      plans.push_back(std::move(unit.plan));
+    }
+    std::stable_partition(plans.begin(), plans.end(), [](const UnitPlan& unit) { return !unit.replicated(); });
+    return plans;
+  }
+
+ private:
+  WrapPolicy wrap_of(Family family) const {
+    const auto found = rules_.by_family.find(family);
+    return found == rules_.by_family.end() ? WrapPolicy{} : found->second;
+  }
+
+  const std::string& merge_key_of(Family family) const {
+    const auto found = rules_.merge_key.find(family);
+    return found == rules_.merge_key.end() ? no_key_ : found->second;
+  }
+
+  void add(const ScopedParameters& piece) {
+    for (const ParameterSpec& parameter : piece.parameters) {
+      if (!names_.insert(parameter.name).second) {
+        fail("parameter {} is declared twice on stage {}", parameter.name, stage_);
+      }
+      FormingUnit& unit = unit_of(piece, parameter.family);
+      add_once(unit.scopes, piece.scope);
+      add_once(unit.families, parameter.family);
+      unit.plan.parameters.push_back(parameter);
+    }
+  }
+
+  FormingUnit& unit_of(const ScopedParameters& piece, Family family) {
+    FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
+    fresh.plan.family = family;
+    const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && family != Family::routing;
+    if (root || family == Family::root) {
+      // Leftovers, beside what is wrapped to join them.
+      if (merge_key_of(family) != merge_key_of(Family::root)) {
+        fail_request(
+            "stage {}: {} parameters are wrapped into the root unit, but are sharded otherwise: \"{}\" against \"{}\" "
+            "of the root; a unit has one policy",
+            stage_, name_of(family), merge_key_of(family), merge_key_of(Family::root));
+      }
+      fresh.plan.family = Family::root;
+      fresh.key = fresh.plan.name = fmt::format("stage.{}.root", stage_);
+    } else if (family == Family::routing || fresh.wrap.kind == WrapKind::root) {
+      fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
+    } else if (!lies_in_blocks(family)) {
+      fresh.key = fresh.plan.name = name_of(family);
+    } else if (fresh.wrap.kind == WrapKind::half_block) {
+      fresh.segment = piece.segment.empty() ? piece.scope : piece.segment;
+      fresh.key = fmt::format("half {} {}", name_of(family), fresh.segment);
+      fresh.plan.name = half_block_name(piece, fresh.segment, family);
+    } else {
+      const std::int64_t count = fresh.wrap.kind == WrapKind::blocks ? fresh.wrap.amount : 1;
+      if (count < 1) fail("a unit takes at least one block, not {}", count);
+      const auto block = std::find(blocks_.begin(), blocks_.end(), piece.scope) - blocks_.begin();
+      fresh.key = fmt::format("run {} {}", block / count, name_of(family));
+    }
+    const auto found =
+        std::find_if(units_.begin(), units_.end(), [&](const FormingUnit& unit) { return unit.key == fresh.key; });
+    return found != units_.end() ? *found : units_.emplace_back(std::move(fresh));
+  }
+
+  // The segment's name, with the family where a segment has units of several: "blocks.3.experts" is the expert bank
+  // itself, "blocks.3.experts.dense" what stands around it.
+  static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
+    const bool alone =
+        std::all_of(piece.parameters.begin(), piece.parameters.end(), [&](const ParameterSpec& parameter) {
+          return parameter.family == family || parameter.family == Family::routing;
+        });
+    const bool named = segment == fmt::format("{}.{}", piece.scope, name_of(family));
+    return alone || named ? segment : fmt::format("{}.{}", segment, name_of(family));
+  }
+
+  // Neighbours of a family, until each unit has its bytes. The rest goes to the unit before it.
+  void merge_small(Family family) {
+    const WrapPolicy wrap = wrap_of(family);
+    if (wrap.kind != WrapKind::minimum_bytes) return;
+    std::vector<FormingUnit> merged;
+    const auto is_small = [&](const FormingUnit& unit) { return unit.bytes(rules_.element_bytes) < wrap.amount; };
+    std::ptrdiff_t last = -1, before_last = -1;  // of the family, in `merged`
+    for (FormingUnit& unit : units_) {
+      if (unit.plan.family != family) {
+        merged.push_back(std::move(unit));
+      } else if (last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
+        take_in(merged[static_cast<std::size_t>(last)], unit);
+      } else {
+        before_last = last;
+        last = std::ssize(merged);
+        merged.push_back(std::move(unit));
+      }
+    }
+    if (before_last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
+      take_in(merged[static_cast<std::size_t>(before_last)], merged[static_cast<std::size_t>(last)]);
+      merged.erase(merged.begin() + last);
+    }
+    units_ = std::move(merged);
+  }
+
+  static void take_in(FormingUnit& unit, const FormingUnit& next) {
+    for (const std::string& scope : next.scopes) add_once(unit.scopes, scope);
+    unit.plan.parameters.insert(unit.plan.parameters.end(), next.plan.parameters.begin(), next.plan.parameters.end());
+  }
+
+  void name(FormingUnit& unit) const {
+    UnitPlan& plan = unit.plan;
+    const std::string scopes = span_of(unit.scopes.front(), unit.scopes.back());
+    if (plan.name.empty()) plan.name = fmt::format("{}.{}", scopes, name_of(plan.family));
+    plan.why = reason(unit, scopes);
+  }
+
+  std::string reason(const FormingUnit& unit, const std::string& scopes) const {
+    const Family family = unit.plan.family;
+    if (family == Family::routing) return "in no unit: small, on the routing path, whole and in float32 on every rank";
+    if (family == Family::root) return root_reason(unit);
+    const std::string what =
+        family == Family::experts
+            ? fmt::format("routed experts of {}, behind the dispatch and in the expert group", scopes)
+            : fmt::format("{} parameters of {}", name_of(family), scopes);
+    if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
+    switch (unit.wrap.kind) {
+      case WrapKind::block:
+        return fmt::format("{}: used one after the other, so that one gather serves the block", what);
+      case WrapKind::half_block:
+        return fmt::format("{}: those of segment {} alone, so that less is gathered at once", what, unit.segment);
+      case WrapKind::blocks:
+        return fmt::format("{}: {} consecutive blocks a unit, for fewer and larger gathers", what, unit.wrap.amount);
+      case WrapKind::minimum_bytes: {
+        const std::int64_t bytes = unit.bytes(rules_.element_bytes);
+        const std::string size =
+            unit.scopes.size() == 1 ? "one block" : fmt::format("{} neighbouring blocks", unit.scopes.size());
+        return bytes < unit.wrap.amount
+                   ? fmt::format(
+                         "{}: all of its family on the stage, {} bytes, fewer than the {} that a unit should have",
+                         what, bytes, unit.wrap.amount)
+                   : fmt::format("{}: {} with {} bytes, at least the {} that a unit should have", what, size, bytes,
+                                 unit.wrap.amount);
+      }
+      case WrapKind::root:
+        return fmt::format("{}: wrapped as one unit of the stage, all gathered at once", what);
+    }
+    return {};
+  }
+
+  std::string root_reason(const FormingUnit& unit) const {
+    std::vector<std::string_view> wrapped;
+    for (Family family : unit.families) {
+      if (family != Family::root) wrapped.push_back(name_of(family));
+    }
+    const bool leftovers = wrapped.size() < unit.families.size();
+    if (wrapped.empty()) return fmt::format("left over on stage {}: of no family that forms units", stage_);
+    return fmt::format("{}{} parameters of stage {}: wrapped into its root unit, all gathered at once",
+                       leftovers ? "leftovers and all " : "all ", fmt::join(wrapped, ", "), stage_);
+  }
+
+  std::span<const ScopedParameters> pieces_;
+  int stage_;
+  const WrapRules& rules_;
+  std::string no_key_;
+  std::vector<std::string> blocks_;  // scopes that wrap policies count
+  std::set<std::string> names_;
+  std::vector<FormingUnit> units_;
+};
+
+}  // namespace
+
+std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules) {
+  return UnitFormer(pieces, stage, rules).form();
 }
 
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage) {
-  std::vector<UnitPlan> units;
-  std::set<std::string> names;
-  for (const ScopedParameters& piece : pieces) {
-    for (const ParameterSpec& parameter : piece.parameters) {
-      if (!names.insert(parameter.name).second) {
-        fail("parameter {} is declared twice on stage {}", parameter.name, stage);
-      }
-      const std::string name = unit_name(piece.scope, parameter.family, stage);
-      auto unit = std::find_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.name == name; });
-      if (unit == units.end()) unit = units.insert(units.end(), UnitPlan{name, parameter.family, {}});
-      unit->parameters.push_back(parameter);
-    }
-  }
-  std::stable_partition(units.begin(), units.end(), [](const UnitPlan& unit) { return !unit.replicated(); });
-  return units;
+  return form_units(pieces, stage, {});
 }
 
 }  // namespace weft

@@ -176,6 +176,99 @@ TEST(UnitLayout, PaddingStaysWithinItsBound) {
   });
 }
 
+// Where all matrices have c columns the bound is closer. Vectors end at V and are rounded up to a multiple of c, by at
+// most c - 1; with the rows behind them the last parameter ends at E = k c, so the parameters are at least k c - (c -
+// 1) elements. A shard is ceil(k / s) c elements, all of them at most (k + s - 1) c. Padding is thus at most (s - 1) c
+// + c - 1 = s c - 1: less than a row a shard. One element before k - 1 rows with k = 1 modulo s has just that much.
+TEST(UnitLayout, PadsMatricesOfEqualColumnsByLessThanARowAShard) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const RandomStream random(seed, "equal columns");
+    std::uint64_t next = 0;
+    const auto draw = [&](std::uint64_t below) { return static_cast<std::int64_t>(random.bits(next++) % below); };
+    const std::int64_t columns = 2 + draw(40), shards = 1 + draw(70);
+    std::vector<ParameterSpec> parameters = {parameter("norm", draw(90), 1, true), parameter("bias", draw(9), 1)};
+    for (std::int64_t i = draw(6); i >= 0; --i) {
+      parameters.push_back(parameter(fmt::format("m{}", i), draw(50), columns));
+    }
+    const UnitLayout layout = lay_out_unit(parameters, shards);
+    EXPECT_LT(layout.padding(), shards * columns) << "seed " << seed;
+
+    const UnitLayout worst =
+        lay_out_unit(std::vector{parameter("one", 1, 1), parameter("m", shards * 3, columns)}, shards);
+    EXPECT_EQ(worst.padding(), shards * columns - 1) << "seed " << seed;
+  }
+}
+
+// Where all columns divide the largest, that is their least common multiple and no gap is as long: the bound above is
+// below (shards + places where columns change) x largest.
+TEST(UnitLayout, PadsMatricesOfOtherWidthsByARowEach) {
+  constexpr std::int64_t widths[] = {2, 3, 4, 6, 8, 12, 24}, widest = 24;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const RandomStream random(seed, "widths");
+    std::uint64_t next = 0;
+    const std::int64_t shards = 1 + static_cast<std::int64_t>(random.bits(next++) % 20);
+    std::vector<ParameterSpec> parameters = {parameter("norm", 5, 1, true), parameter("wide", 3, widest)};
+    for (std::uint64_t i = random.bits(next++) % 9; i > 0; --i) {
+      const std::uint64_t draw = random.bits(next++);
+      parameters.push_back(
+          parameter(fmt::format("m{}", i), static_cast<std::int64_t>(draw / 7 % 19), widths[draw % 7]));
+    }
+    const UnitLayout layout = lay_out_unit(parameters, shards);
+    std::int64_t changes = 0;
+    for (std::size_t i = 1; i < layout.parameters.size(); ++i) {
+      changes += layout.parameters[i].columns != layout.parameters[i - 1].columns ? 1 : 0;
+    }
+    EXPECT_LT(layout.padding(), widest * (shards + changes)) << "seed " << seed;
+  }
+}
+
+// Rows of each parameter that each shard holds.
+std::vector<std::vector<std::int64_t>> rows_by_shard(const std::vector<ParameterSpec>& parameters,
+                                                     std::int64_t shards) {
+  const UnitLayout layout = lay_out_unit(parameters, shards);
+  std::vector<std::vector<std::int64_t>> rows;
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    rows.emplace_back(parameters.size(), 0);
+    for (const RowBlock& block : layout.rows_of_shard(shard)) rows.back()[block.parameter] += block.rows;
+  }
+  return rows;
+}
+
+// A cut of q, k and v into equal runs of rows: which rows a shard has of each is a matter of where it lies, not of
+// proportion. 4096 + 1024 + 1024 rows on eight ranks are 768 a rank.
+TEST(UnitLayout, SplitsQueriesKeysAndValuesWhereTheyLie) {
+  const std::vector<std::vector<std::int64_t>> expected = {{768, 0, 0}, {768, 0, 0},   {768, 0, 0},   {768, 0, 0},
+                                                           {768, 0, 0}, {256, 512, 0}, {0, 512, 256}, {0, 0, 768}};
+  EXPECT_EQ(rows_by_shard({parameter("q", 4096, 64), parameter("k", 1024, 64), parameter("v", 1024, 64)}, 8), expected);
+  // With a norm before them everything moves on by the rows that it takes the place of: one of 64 columns.
+  const auto behind_a_norm = rows_by_shard(
+      {parameter("norm", 64, 1), parameter("q", 4096, 64), parameter("k", 1024, 64), parameter("v", 1024, 64)}, 8);
+  // 6145 rows in eight shards are 769 a shard, and the last has 762.
+  EXPECT_EQ(behind_a_norm[0], (std::vector<std::int64_t>{64, 768, 0, 0}));
+  EXPECT_EQ(behind_a_norm[5], (std::vector<std::int64_t>{0, 252, 517, 0}));
+  EXPECT_EQ(behind_a_norm[7], (std::vector<std::int64_t>{0, 0, 0, 762}));
+}
+
+// Uneven rows: every shard has as many as the first until none are left, and the last ones may be empty.
+TEST(UnitLayout, GivesTrailingShardsWhatIsLeft) {
+  struct Case {
+    std::int64_t rows;
+    std::vector<std::int64_t> of_shard;
+  };
+  const std::vector<Case> cases = {{10, {3, 3, 3, 1}},
+                                   {7, {1, 1, 1, 1, 1, 1, 1, 0}},
+                                   {9, {2, 2, 2, 2, 1, 0, 0, 0}},
+                                   {17, {3, 3, 3, 3, 3, 2, 0, 0}},
+                                   {32'000, {5334, 5334, 5334, 5334, 5334, 5330}},
+                                   {0, {0, 0}}};
+  for (const auto& [rows, of_shard] : cases) {
+    const auto found = rows_by_shard({parameter("a", rows, 16)}, std::ssize(of_shard));
+    for (std::size_t shard = 0; shard < of_shard.size(); ++shard) {
+      EXPECT_EQ(found[shard][0], of_shard[shard]) << rows << " rows, shard " << shard;
+    }
+  }
+}
+
 // Every matrix has hidden_size columns because projections into the hidden width are kept transposed.
 std::vector<ParameterSpec> block_of_7b() {
   constexpr std::int64_t hidden = 4096, intermediate = 11'008, heads = 32, head_dim = 128;

@@ -92,18 +92,6 @@ TEST(UnitPlan, PutsEveryParameterIntoExactlyOneUnitOfItsFamily) {
   EXPECT_EQ(times.size(), declared);
 }
 
-TEST(UnitPlan, NamesTheUnitThatAParameterTravelsIn) {
-  for (const ScopedParameters& piece : whole_model()) {
-    for (const ParameterSpec& spec : piece.parameters) {
-      const std::string name = unit_name(piece.scope, spec.family, 5);
-      const std::vector<UnitPlan> units = form_units(whole_model(), 5);
-      const auto unit = std::find_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.name == name; });
-      ASSERT_NE(unit, units.end()) << name;
-      EXPECT_NE(std::find(unit->parameters.begin(), unit->parameters.end(), spec), unit->parameters.end()) << spec.name;
-    }
-  }
-}
-
 TEST(UnitPlan, AStageWithoutParametersHasNoUnits) {
   EXPECT_TRUE(form_units({}, 0).empty());
   EXPECT_TRUE(form_units(std::vector<ScopedParameters>{{"blocks.0", {}}}, 0).empty());

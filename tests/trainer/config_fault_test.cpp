@@ -117,9 +117,18 @@ TEST(ConfigFaults, UnknownWords) {
       {"\"gpipe\"", "\"1fib\"",
        "39:12: error: pipeline.schedule: expected \"gpipe\" or \"1f1b\", got \"1fib\" (did you mean \"1f1b\"?)"},
       {"\"visit\"", "\"never\"",
-       "44:13: error: shard.residency: expected \"stage\", \"each_use\", \"visit\" or \"step\", got \"never\""},
+       "44:13: error: shard.residency: residency \"never\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
+       "\"keep_after_backward\", \"visit\", \"step\", \"window K\" (K stages, at least 1), or a number of ranks that "
+       "keep parts after a forward"},
+      {"\"visit\"", "true",
+       "44:13: error: shard.residency: true is no residency: reshard_after_forward true is called \"each_use\" here"},
+      {"\"visit\"", "\"window 0\"",
+       "44:13: error: shard.residency: residency \"window 0\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
+       "\"keep_after_backward\", \"visit\", \"step\", \"window K\" (K stages, at least 1), or a number of ranks that "
+       "keep parts after a forward"},
       {"\"every 3\"", "\"every 0\"",
-       "46:13: error: shard.reduction: reduction \"every 0\" is not each_microbatch, last_microbatch or \"every N\""},
+       "46:13: error: shard.reduction: reduction \"every 0\" is not auto, each_microbatch, last_microbatch or \"every "
+       "N\""},
       {"\"d e*3\"", "\"d x\"",
        "9:10: error: model.layers: column 3 of \"d x\": expected d (dense), e (experts) or a group in parentheses"},
   };
@@ -146,11 +155,9 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "\"auto\""},
       {"chunks = 1", "chunks = 2",
        "41:10: error: pipeline.chunks: 2 is not available in this version: a rank holds one stage, write 1"},
-      {"\"full_shard\"", "\"shard_grad_op\"",
-       "43:12: error: shard.strategy: \"shard_grad_op\" is not available in this version; use \"full_shard\" or "
-       "\"no_shard\""},
-      {"parameters = \"float32\"", "parameters = \"bfloat16\"",
-       "52:14: error: precision.parameters: \"bfloat16\" is not available in this version; use \"float32\""},
+      {"parameters = \"float32\"", "parameters = \"float16\"",
+       "52:14: error: precision.parameters: \"float16\" is not available in this version; use \"float32\" or "
+       "\"bfloat16\""},
       {"compute = \"bfloat16\"", "compute = \"float16\"",
        "53:11: error: precision.compute: \"float16\" is not available in this version; use \"float32\" or "
        "\"bfloat16\""},

@@ -217,10 +217,24 @@ TinyLayout layout_with(const std::string& layers, int lookahead) {
 
 class LaneOverlap : public ::testing::TestWithParam<const char*> {};
 
+bool reads_gathered(const NotedStep& step, const Action& action) {
+  if (!is_compute(action.op)) return false;
+  const ProgramSegment& segment = step.program.segments[static_cast<std::size_t>(*action.segment)];
+  return action.op == Op::forward || segment.reads_weights_backward;
+}
+
+// Between the last reshard of a microbatch and the first gather of the next one stands the embedding's backward, which
+// reads no weights: that one gather is hidden even without lookahead.
+double computations_without_reads(const NotedStep& step) {
+  return count(step, [&](const Action& action) { return is_compute(action.op) && !reads_gathered(step, action); });
+}
+
 // A gather takes half as long as a computation.
 TEST_P(LaneOverlap, WithoutLookaheadEveryGatherIsWaitedFor) {
   const NotedStep step = noted_step(layout_with(GetParam(), 0));
-  EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .gather = 1}), 2 * computations(step) + gathers(step));
+  const double hidden = computations_without_reads(step) - 1;  // behind the last one nothing is gathered
+  ASSERT_EQ(hidden, 7);
+  EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .gather = 1}), 2 * computations(step) + gathers(step) - hidden);
 }
 
 TEST_P(LaneOverlap, WithLookaheadOnlyTheFirstGatherIsWaitedFor) {
@@ -260,11 +274,18 @@ std::size_t reader_of(const NotedStep& step, int unit, std::size_t from) {
   std::size_t number = computations_before(step, from);
   for (std::size_t i = from; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
-    const auto& units = step.program.segments[static_cast<std::size_t>(*actions[i].segment)].units;
-    if (reads_parameters(actions[i].op) && std::ranges::find(units, unit) != units.end()) return number;
+    const ProgramSegment& segment = step.program.segments[static_cast<std::size_t>(*actions[i].segment)];
+    if (reads_gathered(step, actions[i]) && std::ranges::find(segment.units, unit) != segment.units.end())
+      return number;
     ++number;
   }
   fail("nobody reads unit {}", unit);
+}
+
+const Action& last_computation(const NotedStep& step, std::size_t action) {
+  while (!is_compute(step.actions()[--action].op)) {
+  }
+  return step.actions()[action];
 }
 
 // Whatever pieces take: a gather needs the computations whose end freed room for it, on any rank, and nothing of the
@@ -284,7 +305,8 @@ TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
         const std::size_t needed = *std::ranges::max_element(reached[r][i].computed);
         if (reader == 0) continue;
         if (lookahead == 0) {
-          EXPECT_EQ(needed, reader) << "the test would not see the difference";
+          const std::size_t passed = reads_gathered(step, last_computation(step, action)) ? 0 : 1;
+          EXPECT_EQ(needed, reader - passed) << "the test would not see the difference";
         } else {
           EXPECT_LT(needed, reader) << "gather of action " << action << " on rank " << r;
           EXPECT_LE(needed, computations_before_reshard(step, action)) << "action " << action << " on rank " << r;
