@@ -27,8 +27,8 @@ std::string meeting_place() {
   if (auto address = environment_variable("WEFT_RENDEZVOUS")) return *address;
   if (auto address = default_rendezvous_address()) return *address;
   fail_request(
-      "the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port or "
-      "file:///folder/name, or MASTER_ADDR and MASTER_PORT");
+      "the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port, "
+      "file:///folder/name or mpi://, or MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace
