@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "fake_nccl_state.h"
 #include "machine.h"
 
@@ -104,12 +106,20 @@ ncclResult_t check(const Part& part) {
   return ncclSuccess;
 }
 
+void count_gather(const Part& part) {
+  const std::lock_guard lock(fake().mutex);
+  const std::size_t bytes = extents_of(part).written * width(part.type);
+  FakeNccl::Gathers& gathers = fake().gathers[part.communicator->name];
+  ++(covers(part.communicator->registered, part.to, bytes) ? gathers.registered : gathers.unregistered);
+}
+
 ncclResult_t issue(const char* function, const Arguments& arguments, ncclComm_t handle, cudaStream_t stream,
                    Kind kind = Kind::collective) {
   const auto part = std::make_shared<Part>(Part{arguments, kind, function, 0, find(handle), stream});
   const ncclResult_t result = call(function, [&] { return check(*part); });
   if (result == ncclSuccess) {
     Communicator& own = *part->communicator;
+    if (part->function == "ncclAllGather") count_gather(*part);
     part->number = kind == Kind::collective ? own.collectives++ : own.messages[ends_of(*part)]++;
     grouped.push_back(part);
   } else if (group_result == ncclSuccess) {
@@ -147,6 +157,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId i
     if (start.members.contains(rank)) return refuse(ncclInvalidUsage, fmt::format("rank {} twice", rank));
     const auto communicator = std::make_shared<Communicator>();
     communicator->rank = communicator->world_rank = rank;
+    communicator->name = config->commName == nullptr ? "" : config->commName;
     *result = handle_of(communicator);
     if (start.size != 0 && start.size != size) {
       return refuse(ncclInvalidArgument, fmt::format("{} ranks here and {} elsewhere", size, start.size));
@@ -178,7 +189,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* re
     if (is_dead(communicator->world_rank)) return ncclInProgress;
     Split& split = group.splits[number];
     *result = nullptr;
-    split.members[communicator->rank] = {color, key, result};
+    split.members[communicator->rank] = {color, key, result, config->commName};
     if (split.members.size() == group.members.size()) complete_split(group, split);
     return ncclInProgress;
   });
@@ -213,8 +224,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
   return ncclSuccess;
 }
 
+// Communicators go with their registrations taken back, or aborted, which takes them back.
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
-  return call_on("ncclCommFinalize", handle, [](const auto&) { return ncclSuccess; });
+  return call_on("ncclCommFinalize", handle, [](const auto& communicator) {
+    return communicator->registered.empty() ? ncclSuccess : refuse(ncclInvalidUsage, "memory is still registered");
+  });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
@@ -228,12 +242,68 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   const ncclResult_t result = call_on("ncclCommAbort", handle, [&](const auto& communicator) {
     communicator->aborted = true;
+    fake().registrations -= std::ssize(communicator->registered);
     fake().communicators.erase(handle);
     return ncclSuccess;
   });
   // What waited for it can go on, if only to end.
   Machine::instance().notify();
   return result;
+}
+
+ncclResult_t ncclMemAlloc(void** result, size_t bytes) {
+  return call("ncclMemAlloc", [&] {
+    if (cudaMalloc(result, bytes) != cudaSuccess) {
+      cudaGetLastError();
+      return refuse(ncclUnhandledCudaError, "there is no room");
+    }
+    const std::lock_guard lock(fake().mutex);
+    fake().memory[static_cast<std::byte*>(*result)] = bytes;
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclMemFree(void* data) {
+  return call("ncclMemFree", [&] {
+    {
+      const std::lock_guard lock(fake().mutex);
+      if (fake().memory.erase(static_cast<std::byte*>(data)) == 0) return refuse(ncclInvalidArgument, "not NCCL's");
+      for (const auto& [handle, communicator] : fake().communicators) {
+        if (communicator->registered.contains(static_cast<std::byte*>(data))) {
+          return refuse(ncclInvalidUsage, "memory is freed while it is registered");
+        }
+      }
+    }
+    return cudaFree(data) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "CUDA refuses");
+  });
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void* data, size_t bytes, void** registration) {
+  return call_on("ncclCommRegister", handle, [&](const auto& communicator) {
+    if (group_depth > 0) return refuse(ncclInvalidUsage, "memory is registered within a group");
+    if (!covers(fake().memory, data, bytes)) return refuse(ncclInvalidArgument, "memory that is not NCCL's");
+    if (!communicator->registered.emplace(static_cast<std::byte*>(data), bytes).second) {
+      return refuse(ncclInvalidUsage, "memory is registered twice");
+    }
+    ++fake().registrations;
+    *registration = data;
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
+  return call_on("ncclCommDeregister", handle, [&](const auto& communicator) {
+    // What is still to run may use it.
+    const auto runs = [](const PartPointer& part) { return !part->done; };
+    if (std::any_of(communicator->previous.begin(), communicator->previous.end(), runs)) {
+      return refuse(ncclInvalidUsage, "memory is deregistered while a call is in progress");
+    }
+    if (communicator->registered.erase(static_cast<std::byte*>(registration)) == 0) {
+      return refuse(ncclInvalidArgument, "memory that is not registered");
+    }
+    --fake().registrations;
+    return ncclSuccess;
+  });
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -312,6 +382,9 @@ void FakeNccl::reset() {
   fake().dead.clear();
   fake().injections.clear();
   fake().calls.clear();
+  fake().memory.clear();
+  fake().gathers.clear();
+  fake().registrations = 0;
 }
 
 void FakeNccl::kill(int world_rank) {
@@ -324,16 +397,33 @@ void FakeNccl::fail_next(const std::string& function, ncclResult_t error, int pa
   fake().injections[function] = {error, passing};
 }
 
-void FakeNccl::set_asynchronous_error(int world_rank, ncclResult_t error) {
+void FakeNccl::set_asynchronous_error(int world_rank, ncclResult_t error, const std::string& name) {
   const std::lock_guard lock(fake().mutex);
   for (const auto& [handle, communicator] : fake().communicators) {
-    if (communicator->world_rank == world_rank) communicator->state = error;
+    if (communicator->world_rank == world_rank && (name.empty() || communicator->name == name)) {
+      communicator->state = error;
+    }
   }
 }
 
 std::map<std::string, std::int64_t> FakeNccl::calls() {
   const std::lock_guard lock(fake().mutex);
   return fake().calls;
+}
+
+std::map<std::string, FakeNccl::Gathers> FakeNccl::gathers() {
+  const std::lock_guard lock(fake().mutex);
+  return fake().gathers;
+}
+
+std::int64_t FakeNccl::registrations() {
+  const std::lock_guard lock(fake().mutex);
+  return fake().registrations;
+}
+
+std::int64_t FakeNccl::memory_blocks() {
+  const std::lock_guard lock(fake().mutex);
+  return std::ssize(fake().memory);
 }
 
 std::int64_t FakeNccl::alive() {

@@ -199,6 +199,14 @@ bool is_dead(int world_rank) {
   return std::find(dead.begin(), dead.end(), world_rank) != dead.end();
 }
 
+bool covers(const Ranges& ranges, const void* address, std::size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(address);
+  const auto after = ranges.upper_bound(first);
+  if (after == ranges.begin()) return false;
+  const auto& [begin, size] = *std::prev(after);
+  return first + bytes <= begin + size;
+}
+
 bool launch(const std::vector<PartPointer>& parts, std::vector<PartPointer> previous) {
   Machine& machine = Machine::instance();
   const cudaStream_t stream = parts.front()->stream;
@@ -243,6 +251,7 @@ void complete_split(Group& parent, const Split& split) {
       next->rank = static_cast<int>(group->members.size());
       next->world_rank = parent.members[static_cast<std::size_t>(rank)]->world_rank;
       next->polls_until_ready = 1;
+      next->name = split.members.at(rank).name;
       group->members.push_back(next);
       *split.members.at(rank).result = handle_of(next);
     }

@@ -7,6 +7,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +15,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cuda_emulator/fake_nccl.h"
 
 namespace weft::cuda_emulator {
 
@@ -46,6 +49,7 @@ struct Split {
   struct Member {
     int color = 0, key = 0;
     ncclComm_t* result = nullptr;
+    std::string name;
   };
   std::map<int, Member> members;
 };
@@ -58,8 +62,13 @@ struct Group {
   bool broken = false;  // calls did not fit together
 };
 
+// Memory by its beginning.
+using Ranges = std::map<const std::byte*, std::size_t>;
+
 struct Communicator {
   std::shared_ptr<Group> group;
+  std::string name;
+  Ranges registered;
   int rank = 0, world_rank = 0, polls_until_ready = 0;
   ncclResult_t state = ncclInProgress;
   std::string error;
@@ -87,6 +96,9 @@ struct Fake {
   std::vector<int> dead;
   std::map<std::string, Injection> injections;
   std::map<std::string, std::int64_t> calls;
+  Ranges memory;                                     // of ncclMemAlloc
+  std::map<std::string, FakeNccl::Gathers> gathers;  // by name of communicator
+  std::int64_t registrations = 0;                    // not yet taken back
   int ids = 0;
 };
 
@@ -102,6 +114,8 @@ std::pair<int, int> ends_of(const Part& part);
 std::size_t width(ncclDataType_t type);  // bytes, or 0 for a type that the fake does not know
 std::string describe(const Part& part);
 bool is_dead(int world_rank);
+// Whether [address, address + bytes) lies in one of `ranges`.
+bool covers(const Ranges& ranges, const void* address, std::size_t bytes);
 
 // Queues a launch on the stream of its parts: first it begins, which the peers can see, and then it ends. Of one
 // communicator one launch runs at a time, whatever the streams: it waits for `previous`. False: the stream refuses.

@@ -76,6 +76,10 @@ NcclHandle::~NcclHandle() {
     const auto entered = watch_.enter();
     watch_.remove(&communicator_);
     if (communicator_ == nullptr) return;
+    if (!failed) {
+      // What has been aborted forgets them by itself.
+      for (const auto& [block, registration] : registrations_) ncclCommDeregister(communicator_, registration);
+    }
     bool quiet = false;
     if (!failed && accepted(ncclCommFinalize(communicator_))) {
       const auto deadline = std::chrono::steady_clock::now() + watch_.timeout();
@@ -91,6 +95,14 @@ NcclHandle::~NcclHandle() {
     // Given up, and so aborted.
     watch_.remove(&communicator_);
   }
+}
+
+ncclResult_t NcclHandle::reach(const NcclBuffers::Block& block) {
+  if (registrations_.contains(block.data)) return ncclSuccess;
+  void* registration = nullptr;
+  const ncclResult_t result = ncclCommRegister(communicator_, block.data, block.bytes, &registration);
+  if (accepted(result)) registrations_[block.data] = registration;
+  return result;
 }
 
 ncclConfig_t NcclSettings::config(const std::string& name) const {
@@ -119,6 +131,14 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::un
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
+  if (to_higher_->reaches_any() && std::uncaught_exceptions() == 0) {
+    // Memory is deregistered when no call uses it any more.
+    try {
+      stream().synchronize();
+    } catch (const Error&) {
+      // Given up, and so aborted.
+    }
+  }
   to_lower_.reset();
   to_higher_.reset();
   watch_.forget(*members_);
@@ -131,10 +151,16 @@ Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, C
   {
     auto entered = watch_.enter();
     const cudaStream_t stream = cuda::native(on);
-    ncclGroupStart();
-    ncclResult_t issued = issue(handle.get(), stream);
-    const ncclResult_t ended = ncclGroupEnd();
-    if (accepted(issued)) issued = ended;
+    ncclResult_t issued = ncclSuccess;
+    if (const NcclBuffers* buffers = settings_.options.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
+      if (const auto block = buffers->block_of(data.data())) issued = handle.reach(*block);
+    }
+    if (accepted(issued)) {
+      ncclGroupStart();
+      issued = issue(handle.get(), stream);
+      const ncclResult_t ended = ncclGroupEnd();
+      if (accepted(issued)) issued = ended;
+    }
     if (!accepted(issued)) {
       watch_.give_up(entered,
                      fmt::format("group {}, rank {}: {} of {} bytes {} failed: {}", group(), rank(), name_of(op),

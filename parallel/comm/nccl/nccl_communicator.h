@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl/nccl_buffers.h"
 #include "parallel/comm/nccl/nccl_watch.h"
 #include "parallel/comm/nccl/nccl_world.h"
 
@@ -36,9 +37,14 @@ class NcclHandle {
   // Null once the watch has given up.
   ncclComm_t get() const { return communicator_; }
 
+  // Registers `block` with the communicator, once, until the communicator goes. Between enter() and the lock's release.
+  ncclResult_t reach(const NcclBuffers::Block& block);
+  bool reaches_any() const { return !registrations_.empty(); }
+
  private:
   NcclWatch& watch_;
   ncclComm_t communicator_ = nullptr;
+  std::map<const void*, void*> registrations_;  // NCCL's handles by block
 };
 
 // What all communicators of one rank are made with.
