@@ -323,12 +323,13 @@ std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<st
   return result;
 }
 
-std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, int new_rank, const std::string& name) {
+std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const NcclMembers& members,
+                                                           const std::string& name) {
   auto handle = std::make_unique<NcclHandle>(watch_);
   ncclConfig_t config = settings_.config(name);
   const NcclWatch::Call call{members_.get(), "split"};
   auto entered = watch_.enter();
-  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, new_rank, handle->address(), &config);
+  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, members.rank, handle->address(), &config);
   if (!accepted(result)) {
     watch_.give_up(entered, fmt::format("group {}, rank {}: the split of {} failed: {}", group(), rank(), name,
                                         describe_nccl(result, to_higher_->get())));
@@ -336,7 +337,7 @@ std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, int new_ra
   // The parent first: before it is done, the new one need not even have an address.
   watch_.finish(to_higher_->get(), call);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  handle->watched();
+  handle->watched(members);
   watch_.finish(handle->get(), call);
   return handle;
 }
@@ -372,9 +373,9 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   if (any_group) {
     const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
     const auto& both_ways = settings_.options.message_groups;
-    to_higher = split_handle(nccl_color, own, name);
+    to_higher = split_handle(nccl_color, *next, name);
     if (std::find(both_ways.begin(), both_ways.end(), name) != both_ways.end()) {
-      to_lower = split_handle(nccl_color, own, name + " to lower");
+      to_lower = split_handle(nccl_color, *next, name + " to lower");
     }
   }
   if (alone) return std::make_unique<LoneCommunicator>(name, on, counters(), clock());
