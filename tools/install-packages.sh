@@ -7,7 +7,8 @@ set -euo pipefail
 build=(g++ cmake ninja-build git libdnnl-dev libtomlplusplus-dev libcli11-dev libfmt-dev nlohmann-json3-dev
        librandom123-dev libxxhash-dev)
 optional=(ccache)  # makes a second build quicker; nothing needs it
-tests=(libgtest-dev libboost-context-dev)  # the latter runs CUDA kernels on the CPU
+# Boost.Context runs CUDA kernels on the CPU; over MPI ranks can meet.
+tests=(libgtest-dev libboost-context-dev libopenmpi-dev openmpi-bin)
 data=(dict-gcide)  # the text that configs/quickstart.toml trains on
 
 needed=()

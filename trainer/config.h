@@ -26,7 +26,8 @@ struct RunConfig {
   std::int64_t steps = 100;
   DeviceKind device = DeviceKind::cpu;
   LaunchKind launch = LaunchKind::threads;
-  int ranks_per_device = 1;  // on one GPU, for trials
+  int ranks_per_device = 1;         // on one GPU, for trials
+  bool registered_buffers = false;  // gathered parameters lie where NCCL reaches them in place
   int communication_timeout_seconds = 300;
 
   bool operator==(const RunConfig&) const = default;

@@ -179,6 +179,13 @@ Rules device_rules() {
              c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
              fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device));
        }},
+      {{"run.registered_buffers", "run.device", "run.launch"},
+       [](const Config& c) {
+         const bool nccl = c.run.device == DeviceKind::cuda && c.run.launch == LaunchKind::processes;
+         return none_or(!c.run.registered_buffers || nccl,
+                        "registered_buffers speaks of NCCL, over which only ranks with device \"cuda\" and launch "
+                        "\"processes\" exchange");
+       }},
       {{"run.ranks_per_device", "run.launch", "parallelism.pipeline", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
        [](const Config& c) {

@@ -47,6 +47,9 @@ Keys run_keys() {
       integer_key(
           "run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
           [](auto& c) -> auto& { return c.run.ranks_per_device; }),
+      boolean_key(
+          "run.registered_buffers", "gather parameters into memory that NCCL reaches in place; takes some more of it",
+          [](auto& c) -> auto& { return c.run.registered_buffers; }),
       integer_key(
           "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
           timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),

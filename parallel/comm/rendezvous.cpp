@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "parallel/comm/rendezvous_file.h"
+#include "parallel/comm/rendezvous_mpi.h"
 #include "parallel/comm/rendezvous_tcp.h"
 #include "parallel/runtime/error.h"
 
@@ -43,7 +44,11 @@ std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const Re
     if (options.world == 1) return std::make_unique<LoneRendezvous>();
     return make_file_rendezvous(address.substr(file.size()), options);
   }
-  fail_request("rendezvous \"{}\" is neither tcp://host:port nor file:///folder/name", address);
+  if (address == "mpi://") {
+    if (options.world == 1) return std::make_unique<LoneRendezvous>();
+    return make_mpi_rendezvous(options);
+  }
+  fail_request("rendezvous \"{}\" is neither tcp://host:port nor file:///folder/name nor mpi://", address);
 }
 
 std::optional<std::string> default_rendezvous_address(const EnvironmentLookup& lookup) {

@@ -1,8 +1,8 @@
 // Where the processes of a run meet before they can communicate: all wait until all have come, and get what rank 0
-// brought. Two ways: a TCP connection of every rank to rank 0, or files in a folder that all see.
+// brought. Three ways: a TCP connection of every rank to rank 0, files in a folder that all see, or MPI.
 //
 // A meeting is refused to processes of another run, another version or another number of ranks. That is protection
-// against accidents, not against attackers: neither way proves who the other side is.
+// against accidents, not against attackers: no way proves who the other side is.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,9 @@ class Rendezvous {
   virtual std::string meet(std::string_view purpose, std::string_view brought = {}) = 0;
 };
 
-// `address` is tcp://host:port, where rank 0 listens and the others keep trying, or file:///folder/name, the beginning
-// of the names of several files. Throws Error (request) when the address makes no sense.
+// `address` is tcp://host:port, where rank 0 listens and the others keep trying; file:///folder/name, the beginning of
+// the names of several files; or mpi://, all ranks that mpirun or srun started (rendezvous_mpi.h). Throws Error
+// (request) when the address makes no sense, or this build has no MPI and is asked for it.
 std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const RendezvousOptions& options);
 
 // tcp:// with MASTER_ADDR and MASTER_PORT + 1, because torchrun itself listens at MASTER_PORT. Nothing where they are

@@ -118,6 +118,36 @@ TEST_F(NcclFailureTest, AnAsynchronousErrorEndsTheWait) {
   EXPECT_LT(seconds_, 10.0);
 }
 
+// An error that a communicator reports while no call of its own is under way: with nothing queued at all, and behind a
+// call of another group.
+TEST_F(NcclFailureTest, AnAsynchronousErrorBetweenCallsNamesGroupAndAction) {
+  for (const bool busy_elsewhere : {false, true}) {
+    FakeNccl::reset();
+    run(2, milliseconds(3'000), [&](NcclRank& self) {
+      const auto shard = self.world.split(0, self.world.rank(), "dp_shard");
+      const auto tensor = self.world.split(0, self.world.rank(), "tp");
+      const DeviceElements data(self.stream, DType::float32, std::vector<double>(8, 1.0));
+      self.watch.set_action(std::string("UNSHARD (d*2)"));
+      shard->all_reduce(data.view());
+      self.stream.synchronize();
+      // The peer waits until its timeout, so that rank 0 ends first.
+      if (self.world.rank() == 1) return self.world.barrier();
+      if (busy_elsewhere) tensor->all_reduce(data.view());
+      self.watch.set_action(std::string("a name that goes before the message is made"));
+      self.watch.set_action(std::string("0F3 attention"));
+      FakeNccl::set_asynchronous_error(0, ncclRemoteError, "dp_shard");
+      for (int polls = 0; polls < 1000; ++polls) {
+        self.watch.check();
+        std::this_thread::sleep_for(milliseconds(10));
+      }
+    });
+    expect_says(0,
+                {"in 0F3 attention: group dp_shard: rank 0: communication with rank 1 failed: remote process exited"});
+    EXPECT_NE(errors_[1], "");
+    EXPECT_LT(seconds_, 10.0);
+  }
+}
+
 TEST_F(NcclFailureTest, TheSetupFailsInWords) {
   FakeNccl::fail_next("ncclGetUniqueId", ncclSystemError);
   run(2, milliseconds(300), [](NcclRank&) { ADD_FAILURE() << "a world without an id"; });

@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "parallel/comm/nccl/nccl_buffers.h"
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
@@ -75,10 +77,11 @@ struct NcclRank {
   NcclWatch& watch;
 };
 
-// What each rank ended with: empty where all went well.
+// What each rank ended with: empty where all went well. `registered_lane`, if any, has memory that NCCL knows.
 inline std::vector<std::string> run_nccl_ranks(int world, const std::function<void(NcclRank&)>& rank_main,
                                                std::chrono::milliseconds timeout = std::chrono::milliseconds(60'000),
-                                               const NcclOptions& options = {}) {
+                                               const NcclOptions& options = {},
+                                               const std::string& registered_lane = {}) {
   ThreadRendezvous rendezvous(world, timeout);
   std::vector<std::string> errors(static_cast<std::size_t>(world));
   std::vector<std::thread> threads;
@@ -86,13 +89,16 @@ inline std::vector<std::string> run_nccl_ranks(int world, const std::function<vo
     threads.emplace_back([&, rank] {
       try {
         const auto device = cuda::make_device(emulated ? 0 : rank);
+        std::optional<NcclBuffers> buffers;
+        NcclOptions own_options = options;
+        if (!registered_lane.empty()) own_options.buffers = &buffers.emplace(*device, registered_lane);
         const auto stream = device->create_stream("compute");
         CommunicationCounters counters;
         PhaseClock clock;
         NcclWatch watch(*device, timeout);
         ThreadRendezvous::Place place(rendezvous, rank);
         const auto communicator =
-            make_nccl_world({rank, world, rank, world}, place, *stream, options, watch, counters, clock);
+            make_nccl_world({rank, world, rank, world}, place, *stream, own_options, watch, counters, clock);
         NcclRank self{*communicator, *device, *stream, watch};
         rank_main(self);
       } catch (const std::exception& error) {

@@ -106,6 +106,25 @@ INSTANTIATE_TEST_SUITE_P(
                           .name = "mixed_shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}}),
     [](const auto& instance) { return instance.param.name; });
 
+// Where gathered parameters lie decides nothing but how they travel: a gather adds nothing.
+TEST_F(ProcessTraining, RegisteredBuffersChangeNoBit) {
+  Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}, .residency = "each_use"});
+  config.run.steps = 3;
+  std::vector<std::vector<nlohmann::json>> runs;
+  for (const bool registered : {false, true}) {
+    config.run.registered_buffers = registered;
+    put_processes(config);
+    const auto result = weft("launch --ranks 2 --ranks-per-device 2 -- train run.toml");
+    ASSERT_EQ(result.exit_code, 0) << result.output << result.messages;
+    runs.push_back(metrics());
+    ASSERT_EQ(runs.back().size(), 3u);
+    std::filesystem::remove_all(folder_ / "run");
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const char* what : {"loss", "grad_norm"}) EXPECT_EQ(runs[0][i].at(what), runs[1][i].at(what)) << what;
+  }
+}
+
 // A rank dies during the run, without a word. The ranks are started one by one here: weft launch would end the others
 // itself, before they find out.
 class ProcessFailure : public ProcessTraining {

@@ -243,7 +243,7 @@ TEST(FileRendezvous, WhatAnEarlierRunLeftIsPassedOver) {
 
 TEST(Rendezvous, AddressesThatMakeNoSenseAreRequestErrors) {
   for (const char* address : {"", "udp://a:1", "tcp://a", "tcp://:1", "tcp://a:0", "tcp://a:70000", "tcp://a:x",
-                              "file://relative/path", "file:///"}) {
+                              "file://relative/path", "file:///", "mpi://host"}) {
     EXPECT_THROW(make_rendezvous(address, {.rank = 0, .world = 2}), Error) << address;
   }
   EXPECT_EQ(make_rendezvous("tcp://nowhere.invalid:1", {})->meet("start", "alone"), "alone");

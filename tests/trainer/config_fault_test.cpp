@@ -189,6 +189,9 @@ TEST(ConfigFaults, RanksAndTheirDevices) {
        "7:10: error: ranks that are processes exchange tensors of GPUs: on the CPU ranks are \"threads\""},
       {"launch = \"threads\"", "launch = \"threads\"\nranks_per_device = 4",
        "8:20: error: ranks_per_device 4 speaks of GPUs, and ranks compute on \"cpu\""},
+      {"launch = \"threads\"", "launch = \"threads\"\nregistered_buffers = true",
+       "8:22: error: registered_buffers speaks of NCCL, over which only ranks with device \"cuda\" and launch "
+       "\"processes\" exchange"},
       {"device = \"cpu\"", "device = \"cuda\"",
        "7:10: error: threads of one process share one GPU, and 8 ranks on it are more than ranks_per_device 1: use "
        "launch "

@@ -1,7 +1,9 @@
 // A rank that is a process with a GPU and exchanges over NCCL.
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 
+#include "parallel/comm/nccl/nccl_buffers.h"
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
@@ -27,8 +29,8 @@ std::string meeting_place() {
   if (auto address = environment_variable("WEFT_RENDEZVOUS")) return *address;
   if (auto address = default_rendezvous_address()) return *address;
   fail_request(
-      "the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port or "
-      "file:///folder/name, or MASTER_ADDR and MASTER_PORT");
+      "the processes of the run do not know where to meet: set WEFT_RENDEZVOUS to tcp://host:port, "
+      "file:///folder/name or mpi://, or MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace
@@ -38,11 +40,15 @@ void run_process_rank(const Config& config, const RankMain& rank_main) {
   const ProcessPlace place = *find_process_place();
   const std::unique_ptr<Backend> backend = make_cuda_backend(device_of(place, config.run.ranks_per_device));
   const auto stream = backend->device().create_stream("world");
-  const NcclOptions options{.ranks_per_device = config.run.ranks_per_device};
+  NcclOptions options{.ranks_per_device = config.run.ranks_per_device};
   for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
   CommunicationCounters counters;
   PhaseClock clock;
   NcclWatch watch(backend->device(), std::chrono::seconds(config.run.communication_timeout_seconds));
+  std::optional<NcclBuffers> buffers;
+  if (config.run.registered_buffers) {
+    options.buffers = &buffers.emplace(backend->device(), std::string(name_of(Lane::gather)));
+  }
   const auto rendezvous = make_rendezvous(
       meeting_place(), {.rank = place.rank, .world = place.world, .run = run_identity(), .timeout = watch.timeout()});
   try {

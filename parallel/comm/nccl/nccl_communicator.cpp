@@ -76,6 +76,10 @@ NcclHandle::~NcclHandle() {
     const auto entered = watch_.enter();
     watch_.remove(&communicator_);
     if (communicator_ == nullptr) return;
+    if (!failed) {
+      // What has been aborted forgets them by itself.
+      for (const auto& [block, registration] : registrations_) ncclCommDeregister(communicator_, registration);
+    }
     bool quiet = false;
     if (!failed && accepted(ncclCommFinalize(communicator_))) {
       const auto deadline = std::chrono::steady_clock::now() + watch_.timeout();
@@ -91,6 +95,14 @@ NcclHandle::~NcclHandle() {
     // Given up, and so aborted.
     watch_.remove(&communicator_);
   }
+}
+
+ncclResult_t NcclHandle::reach(const NcclBuffers::Block& block) {
+  if (registrations_.contains(block.data)) return ncclSuccess;
+  void* registration = nullptr;
+  const ncclResult_t result = ncclCommRegister(communicator_, block.data, block.bytes, &registration);
+  if (accepted(result)) registrations_[block.data] = registration;
+  return result;
 }
 
 ncclConfig_t NcclSettings::config(const std::string& name) const {
@@ -119,6 +131,14 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::un
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
+  if (to_higher_->reaches_any() && std::uncaught_exceptions() == 0) {
+    // Memory is deregistered when no call uses it any more.
+    try {
+      stream().synchronize();
+    } catch (const Error&) {
+      // Given up, and so aborted.
+    }
+  }
   to_lower_.reset();
   to_higher_.reset();
   watch_.forget(*members_);
@@ -131,10 +151,16 @@ Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, C
   {
     auto entered = watch_.enter();
     const cudaStream_t stream = cuda::native(on);
-    ncclGroupStart();
-    ncclResult_t issued = issue(handle.get(), stream);
-    const ncclResult_t ended = ncclGroupEnd();
-    if (accepted(issued)) issued = ended;
+    ncclResult_t issued = ncclSuccess;
+    if (const NcclBuffers* buffers = settings_.options.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
+      if (const auto block = buffers->block_of(data.data())) issued = handle.reach(*block);
+    }
+    if (accepted(issued)) {
+      ncclGroupStart();
+      issued = issue(handle.get(), stream);
+      const ncclResult_t ended = ncclGroupEnd();
+      if (accepted(issued)) issued = ended;
+    }
     if (!accepted(issued)) {
       watch_.give_up(entered,
                      fmt::format("group {}, rank {}: {} of {} bytes {} failed: {}", group(), rank(), name_of(op),
@@ -297,12 +323,13 @@ std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<st
   return result;
 }
 
-std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, int new_rank, const std::string& name) {
+std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const NcclMembers& members,
+                                                           const std::string& name) {
   auto handle = std::make_unique<NcclHandle>(watch_);
   ncclConfig_t config = settings_.config(name);
   const NcclWatch::Call call{members_.get(), "split"};
   auto entered = watch_.enter();
-  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, new_rank, handle->address(), &config);
+  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, members.rank, handle->address(), &config);
   if (!accepted(result)) {
     watch_.give_up(entered, fmt::format("group {}, rank {}: the split of {} failed: {}", group(), rank(), name,
                                         describe_nccl(result, to_higher_->get())));
@@ -310,7 +337,7 @@ std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, int new_ra
   // The parent first: before it is done, the new one need not even have an address.
   watch_.finish(to_higher_->get(), call);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  handle->watched();
+  handle->watched(members);
   watch_.finish(handle->get(), call);
   return handle;
 }
@@ -346,9 +373,9 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   if (any_group) {
     const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
     const auto& both_ways = settings_.options.message_groups;
-    to_higher = split_handle(nccl_color, own, name);
+    to_higher = split_handle(nccl_color, *next, name);
     if (std::find(both_ways.begin(), both_ways.end(), name) != both_ways.end()) {
-      to_lower = split_handle(nccl_color, own, name + " to lower");
+      to_lower = split_handle(nccl_color, *next, name + " to lower");
     }
   }
   if (alone) return std::make_unique<LoneCommunicator>(name, on, counters(), clock());

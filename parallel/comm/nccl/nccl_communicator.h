@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl/nccl_buffers.h"
 #include "parallel/comm/nccl/nccl_watch.h"
 #include "parallel/comm/nccl/nccl_world.h"
 
@@ -32,13 +33,18 @@ class NcclHandle {
 
   // What NCCL writes a new communicator to; call watched() once it has.
   ncclComm_t* address() { return &communicator_; }
-  void watched() { watch_.add(&communicator_); }
+  void watched(const NcclMembers& members) { watch_.add(&communicator_, members); }
   // Null once the watch has given up.
   ncclComm_t get() const { return communicator_; }
+
+  // Registers `block` with the communicator, once, until the communicator goes. Between enter() and the lock's release.
+  ncclResult_t reach(const NcclBuffers::Block& block);
+  bool reaches_any() const { return !registrations_.empty(); }
 
  private:
   NcclWatch& watch_;
   ncclComm_t communicator_ = nullptr;
+  std::map<const void*, void*> registrations_;  // NCCL's handles by block
 };
 
 // What all communicators of one rank are made with.
@@ -80,7 +86,8 @@ class NcclCommunicator final : public Communicator {
     return to_lower_ != nullptr && destination < source ? *to_lower_ : *to_higher_;
   }
   std::vector<std::int32_t> gather_from_all(const std::vector<std::int32_t>& own);
-  std::unique_ptr<NcclHandle> split_handle(int color, int new_rank, const std::string& name);
+  // Of those `members` that give the same color.
+  std::unique_ptr<NcclHandle> split_handle(int color, const NcclMembers& members, const std::string& name);
 
   std::unique_ptr<NcclMembers> members_;
   std::unique_ptr<NcclHandle> to_higher_, to_lower_;

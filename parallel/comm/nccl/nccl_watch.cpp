@@ -65,12 +65,17 @@ std::unique_lock<std::timed_mutex> NcclWatch::enter() {
   return lock;
 }
 
-void NcclWatch::add(ncclComm** handle) {
-  handles_.push_back(handle);
+void NcclWatch::set_action(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  action_ = name;
+}
+
+void NcclWatch::add(ncclComm** handle, const NcclMembers& members) {
+  watched_.push_back({handle, &members});
 }
 
 void NcclWatch::remove(ncclComm** handle) {
-  std::erase(handles_, handle);
+  std::erase_if(watched_, [&](const Watched& watched) { return watched.handle == handle; });
 }
 
 void NcclWatch::finish(ncclComm* handle, const Call& call) {
@@ -155,6 +160,22 @@ std::optional<std::string> NcclWatch::trouble() {
   return text;
 }
 
+std::optional<std::string> NcclWatch::asynchronous_error() {
+  std::optional<std::string> text;
+  for (const auto& [handle, members] : watched_) {
+    ncclResult_t state = ncclSuccess;
+    if (*handle == nullptr || (ncclCommGetAsyncError(*handle, &state) == ncclSuccess && accepted(state))) continue;
+    const std::string why = describe_nccl(state, *handle);
+    const std::lock_guard lock(mutex_);
+    const auto call = std::find_if(calls_.begin(), calls_.end(),
+                                   [&](const Queued& queued) { return queued.call.members == members; });
+    // A peer that is gone is noticed by all communicators with it: one whose call waits says most.
+    if (call != calls_.end()) return fmt::format("{} failed: {}", describe(call->call, call->action), why);
+    if (!text) text = fmt::format("{} failed: {}", describe({members, "communication"}, action_), why);
+  }
+  return text;
+}
+
 void NcclWatch::look_again_and_again() {
   cudaSetDevice(cuda_device_);
   std::unique_lock stop_lock(mutex_);
@@ -172,18 +193,7 @@ void NcclWatch::look_again_and_again() {
       static_cast<void>(entered.try_lock_for(patience));
       abort_all(*reason);
     } else if (entered.try_lock()) {
-      for (ncclComm** handle : handles_) {
-        ncclResult_t state = ncclSuccess;
-        if (*handle == nullptr || (ncclCommGetAsyncError(*handle, &state) == ncclSuccess && accepted(state))) continue;
-        const std::string why = describe_nccl(state, *handle);
-        std::string what = "communication";
-        {
-          const std::lock_guard lock(mutex_);
-          if (!calls_.empty()) what = describe(calls_.front().call, calls_.front().action);
-        }
-        abort_all(fmt::format("{} failed: {}", what, why));
-        break;
-      }
+      if (const auto error = asynchronous_error()) abort_all(*error);
     }
     if (entered.owns_lock()) entered.unlock();
     stop_lock.lock();
@@ -199,7 +209,7 @@ void NcclWatch::abort_all(const std::string& reason) {
   }
   // As a group: one by one, the first might wait for a kernel behind another one's that still runs.
   ncclGroupStart();
-  for (ncclComm** handle : handles_) {
+  for (const auto& [handle, members] : watched_) {
     if (*handle != nullptr) ncclCommAbort(std::exchange(*handle, nullptr));
   }
   ncclGroupEnd();

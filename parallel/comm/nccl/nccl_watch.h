@@ -41,9 +41,8 @@ class NcclWatch {
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // What the rank does from here on, for messages. The characters live as long as the watch or until the calls made
-  // under the name are done.
-  void set_action(std::string_view name) { action_ = name; }
+  // What the rank does from here on, for messages.
+  void set_action(std::string_view name);
 
   // Throws Error when communication has been given up.
   void check() const;
@@ -61,8 +60,8 @@ class NcclWatch {
   };
   // NCCL's calls for one communicator must not overlap, and the watch's thread makes some. Throws like check().
   std::unique_lock<std::timed_mutex> enter();
-  // A communicator to be watched, and aborted with the others. `handle` becomes null then.
-  void add(ncclComm** handle);
+  // A communicator of `members` to be watched, and aborted with the others. `handle` becomes null then.
+  void add(ncclComm** handle, const NcclMembers& members);
   void remove(ncclComm** handle);
   // Polls `handle` until its last call has been carried out; `call` names it. Throws Error (and gives everything up)
   // when that fails or takes longer than the timeout. To be called between enter() and the lock's release.
@@ -76,9 +75,13 @@ class NcclWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Watched {
+    ncclComm** handle;
+    const NcclMembers* members;
+  };
   struct Queued {
     Call call;
-    std::string_view action;
+    std::string action;
     Clock::time_point since;
     Fence end;
   };
@@ -86,6 +89,8 @@ class NcclWatch {
   void look_again_and_again();
   // What is wrong, if anything.
   std::optional<std::string> trouble();
+  // The same of communicators that report an error by themselves. To be called between enter() and the lock's release.
+  std::optional<std::string> asynchronous_error();
   std::string describe(const Call& call, std::string_view action) const;
   void abort_all(const std::string& reason);
   std::optional<std::string> failure() const;
@@ -93,12 +98,12 @@ class NcclWatch {
   Device& device_;
   const std::chrono::milliseconds timeout_;
   const int cuda_device_;
-  std::string_view action_;  // of the rank's thread alone
 
-  std::timed_mutex nccl_;            // taken before mutex_
-  std::vector<ncclComm**> handles_;  // guarded by nccl_, or, when a call hangs in it, by nobody
+  std::timed_mutex nccl_;         // taken before mutex_
+  std::vector<Watched> watched_;  // guarded by nccl_, or, when a call hangs in it, by nobody
 
   mutable std::mutex mutex_;
+  std::string action_;        // written by the rank's thread alone, which reads it unguarded
   std::deque<Queued> calls_;  // not known to be done, in order of queueing
   Clock::time_point progress_{};
   std::optional<std::string> failure_;

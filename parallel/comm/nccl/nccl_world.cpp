@@ -67,7 +67,7 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
   {
     auto entered = watch.enter();
     const ncclResult_t result = ncclCommInitRankConfig(handle->address(), place.world, id, place.rank, &config);
-    if (*handle->address() != nullptr) handle->watched();
+    if (*handle->address() != nullptr) handle->watched(*members);
     if (!accepted(result)) {
       watch.give_up(entered, fmt::format("group world, rank {}: NCCL cannot be set up: {}", place.rank,
                                          describe_nccl(result, handle->get())));

@@ -18,6 +18,8 @@
 
 namespace weft {
 
+class NcclBuffers;  // nccl_buffers.h
+
 struct NcclOptions {
   // Ranks that share one GPU. More than one works only where each is a process, through sockets, and slowly: for
   // trials.
@@ -25,6 +27,8 @@ struct NcclOptions {
   // The groups whose ranks send to each other. They get a second NCCL communicator, so that messages to lower ranks
   // and those to higher ones need not wait for each other (nccl_communicator.h).
   std::vector<std::string> message_groups = {"pp"};
+  // Blocks that are registered with the communicators that write to them; may be null. Outlives the world.
+  const NcclBuffers* buffers = nullptr;
 };
 
 // NCCL's own settings for a rank, as environment variables. A process sets those that the user has not, before its

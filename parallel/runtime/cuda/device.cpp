@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(Device& device, std::shared_ptr<EventPool> events, const std::string& lane, int priority)
-      : device_(device), events_(std::move(events)) {
+  CudaStream(Device& device, std::shared_ptr<EventPool> events, const std::string& lane, int priority,
+             BlockSource* source)
+      : device_(device), events_(std::move(events)), source_(source) {
     WEFT_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
     nvtxNameCudaStreamA(stream_, lane.c_str());
   }
@@ -31,6 +33,7 @@ class CudaStream final : public Stream {
   }
 
   cudaStream_t native() const { return stream_; }
+  BlockSource* source() const { return source_; }
   Device& device() override { return device_; }
   Fence record() override { return std::make_shared<CudaEvent>(events_, stream_, false); }
   Fence record_time() override { return std::make_shared<CudaEvent>(events_, stream_, true); }
@@ -46,6 +49,7 @@ class CudaStream final : public Stream {
  private:
   Device& device_;
   std::shared_ptr<EventPool> events_;
+  BlockSource* source_;  // null: the device's pool
   cudaStream_t stream_ = nullptr;
 };
 
@@ -77,25 +81,24 @@ class CudaDevice final : public Device {
   // Other lanes than compute carry little work that others wait for: they go first.
   std::unique_ptr<Stream> create_stream(std::string_view lane) override {
     const int priority = lane == "compute" ? least_priority_ : greatest_priority_;
-    return std::make_unique<CudaStream>(*this, events_, std::string(lane), priority);
+    const auto source = sources_.find(lane);
+    return std::make_unique<CudaStream>(*this, events_, std::string(lane), priority,
+                                        source == sources_.end() ? nullptr : source->second);
   }
 
   void* allocate(std::int64_t bytes, Stream& stream) override {
-    const auto size = static_cast<std::size_t>(bytes);
-    void* data = nullptr;
-    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
+    if (void* data = take(bytes, stream)) return data;
     // Blocks may be held by work under way or lie in pieces that are too small: once all is done, begin anew.
-    cudaGetLastError();
     WEFT_CUDA_CHECK(cudaDeviceSynchronize());
     WEFT_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
-    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
-    cudaGetLastError();
+    if (void* data = take(bytes, stream)) return data;
     std::size_t free_bytes = 0, total_bytes = 0;
     WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     fail("the GPU refused {} bytes: {} of its {} bytes are free, {} are held by this rank", bytes, free_bytes,
          total_bytes, attribute(cudaMemPoolAttrReservedMemCurrent));
   }
-  void release(void* data, std::int64_t, Stream& stream) override {
+  void release(void* data, std::int64_t bytes, Stream& stream) override {
+    if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->release(data, bytes);
     // Tensors end while an error travels up, and a device that has failed refuses everything: the error is what counts.
     cudaFreeAsync(data, cuda::native(stream));
   }
@@ -104,7 +107,9 @@ class CudaDevice final : public Device {
     const std::int64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
     if (reserved > largest_reserved_) ++growths_;
     largest_reserved_ = std::max(largest_reserved_, reserved);
-    return growths_;
+    std::int64_t total = growths_;
+    for (const auto& [lane, source] : sources_) total += source->system_allocations();
+    return total;
   }
   PoolUse use() const { return {attribute(cudaMemPoolAttrReservedMemHigh), attribute(cudaMemPoolAttrUsedMemHigh)}; }
 
@@ -127,11 +132,28 @@ class CudaDevice final : public Device {
 
   const ElementwiseKernels& elementwise() const override { return elementwise_kernels; }
 
+  void serve_lane(std::string_view lane, BlockSource* source) {
+    if (source == nullptr) {
+      sources_.erase(std::string(lane));
+    } else {
+      sources_[std::string(lane)] = source;
+    }
+  }
   void check_after_waits(std::function<void()> check) { events_->after_wait = std::move(check); }
   void start_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStart()); }
   void stop_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStop()); }
 
  private:
+  // Null where there is no room now.
+  void* take(std::int64_t bytes, Stream& stream) {
+    if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->allocate(bytes);
+    void* data = nullptr;
+    const auto size = static_cast<std::size_t>(bytes);
+    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
+    cudaGetLastError();
+    return nullptr;
+  }
+
   std::int64_t attribute(cudaMemPoolAttr which) const {
     std::uint64_t value = 0;
     WEFT_CUDA_CHECK(cudaMemPoolGetAttribute(pool_, which, &value));
@@ -141,6 +163,7 @@ class CudaDevice final : public Device {
   int least_priority_ = 0, greatest_priority_ = 0;
   cudaMemPool_t pool_ = nullptr;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+  std::map<std::string, BlockSource*, std::less<>> sources_;      // by lane
   std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free, by bytes
   mutable std::int64_t largest_reserved_ = 0, growths_ = 0;
 };
@@ -181,6 +204,10 @@ std::unique_ptr<Device> make_device(int index) {
 
 PoolUse pool_use(Device& device) {
   return static_cast<CudaDevice&>(device).use();
+}
+
+void serve_lane(Device& device, std::string_view lane, BlockSource* source) {
+  static_cast<CudaDevice&>(device).serve_lane(lane, source);
 }
 
 void check_after_waits(Device& device, std::function<void()> check) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "parallel/runtime/device.h"
 
@@ -23,6 +24,22 @@ struct PoolUse {
   std::int64_t reserved_high = 0, used_high = 0;
 };
 PoolUse pool_use(Device& device);
+
+// Memory for one lane that is not the device's pool.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  // At least 64-byte aligned; null where there is no room. Called, like release(), by the rank's thread alone.
+  virtual void* allocate(std::int64_t bytes) = 0;
+  // The block may be given out again at once: who gets it works on the same lane, behind what uses it now. `bytes` as
+  // allocated. Does not throw.
+  virtual void release(void* data, std::int64_t bytes) = 0;
+  // How often the system was asked for memory.
+  virtual std::int64_t system_allocations() const = 0;
+};
+// Streams of `device` that are made under the name `lane` from here on take their memory from `source`, which outlives
+// them. Null: from the pool again.
+void serve_lane(Device& device, std::string_view lane, BlockSource* source);
 
 // `check` is called after each wait of the host for a stream or event of `device`, and throws when what was waited for
 // has been given up rather than done (communication whose peers are gone). Set by the rank's thread while no other

@@ -22,10 +22,19 @@ class FakeNccl {
   static void kill(int world_rank);
   // After `passing` more calls of a function the next one returns `error`.
   static void fail_next(const std::string& function, ncclResult_t error, int passing = 0);
-  // The communicators of a rank report `error` from now on.
-  static void set_asynchronous_error(int world_rank, ncclResult_t error);
+  // The communicators of a rank report `error` from now on; of those with this name only, unless it is empty.
+  static void set_asynchronous_error(int world_rank, ncclResult_t error, const std::string& name = {});
   // Calls by name of function since the reset.
   static std::map<std::string, std::int64_t> calls();
+  // Calls of ncclAllGather since the reset, by name of their communicator: those that write to memory registered with
+  // it, and the others.
+  struct Gathers {
+    std::int64_t registered = 0, unregistered = 0;
+  };
+  static std::map<std::string, Gathers> gathers();
+  // Registrations that have not been taken back, by ncclCommDeregister or an abort; blocks that have not been freed.
+  static std::int64_t registrations();
+  static std::int64_t memory_blocks();
   // Communicators that have been neither destroyed nor aborted.
   static std::int64_t alive();
 };

@@ -1,0 +1,179 @@
+// The protocol: a rank sends rank 0 a greeting that says which meeting it comes to, and rank 0 answers each that came
+// when all have come or cannot come any more. Messages rather than MPI_Ibcast and MPI_Ibarrier, which cannot say who is
+// missing, nor tell the others; all are polled, because a wait of MPI has no timeout.
+#include "parallel/comm/rendezvous_mpi.h"
+
+#include <fmt/ranges.h>
+#include <mpi.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/mpi/mpi_thread.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds poll_interval{1};
+// Rank 0 gives up first and says who is missing; the others wait for its word a little longer.
+constexpr milliseconds grace{5000};
+constexpr int greeting_tag = 1, answer_tag = 2;
+constexpr std::size_t longest_greeting = 1024, longest_answer = (1u << 16) + 16;
+constexpr std::string_view came = "came ", ended = "ended ";
+
+// A message under way. Its bytes stay in place until it is over or the process ends.
+struct Message {
+  std::string bytes;
+  MPI_Request request = MPI_REQUEST_NULL;
+
+  void send(std::string text, int peer, int tag) {
+    bytes = std::move(text);
+    check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_CHAR, peer, tag, MPI_COMM_WORLD, &request),
+              "MPI_Isend");
+  }
+  void receive(std::size_t longest, int peer, int tag) {
+    bytes.resize(longest);
+    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(longest), MPI_CHAR, peer, tag, MPI_COMM_WORLD, &request),
+              "MPI_Irecv");
+  }
+  // True once it is over; a received one then has its length.
+  bool over(bool received) {
+    if (request == MPI_REQUEST_NULL) return true;
+    int done = 0;
+    MPI_Status status;
+    check_mpi(MPI_Test(&request, &done, &status), "MPI_Test");
+    if (done == 0) return false;
+    if (received) {
+      int length = 0;
+      check_mpi(MPI_Get_count(&status, MPI_CHAR, &length), "MPI_Get_count");
+      bytes.resize(static_cast<std::size_t>(length));
+    }
+    return true;
+  }
+};
+
+class MpiRendezvous final : public Rendezvous {
+ public:
+  explicit MpiRendezvous(const RendezvousOptions& options)
+      : options_(options),
+        greetings_(static_cast<std::size_t>(options.world)),
+        answers_(static_cast<std::size_t>(options.world)),
+        thread_(options.timeout) {
+    thread_.run([this] {
+      check_place();
+      return std::string();
+    });
+  }
+
+  std::string meet(std::string_view purpose, std::string_view brought) override {
+    ++meeting_;
+    purpose_ = purpose;
+    require(greeting().size() <= longest_greeting, "the purpose of a meeting is short");
+    return thread_.run([&] {
+      const auto deadline = Clock::now() + options_.timeout;
+      return options_.rank == 0 ? host(brought, deadline) : join(deadline);
+    });
+  }
+
+ private:
+  void check_place() const {
+    int rank = 0, world = 0;
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
+    if (rank == options_.rank && world == options_.world) return;
+    fail_request(
+        "rendezvous mpi://: MPI calls this process rank {} of {}, and the launcher's variables call it rank {} of {}; "
+        "start all ranks with the mpirun of the MPI that this program was built with, or srun --mpi",
+        rank, world, options_.rank, options_.world);
+  }
+
+  std::string greeting() const { return fmt::format("meeting {} of run {}, {}", meeting_, options_.run, purpose_); }
+
+  std::string host(std::string_view brought, Clock::time_point deadline) {
+    for (int rank = 1; rank < options_.world; ++rank)
+      of(greetings_, rank).receive(longest_greeting, rank, greeting_tag);
+    std::vector<int> missing;
+    do {
+      std::this_thread::sleep_for(poll_interval);
+      missing.clear();
+      for (int rank = 1; rank < options_.world; ++rank) {
+        if (!of(greetings_, rank).over(true)) missing.push_back(rank);
+      }
+    } while (!missing.empty() && Clock::now() < deadline);
+
+    std::string reason;
+    for (int rank = 1; rank < options_.world; ++rank) {
+      Message& message = of(greetings_, rank);
+      if (message.request != MPI_REQUEST_NULL) {
+        // Its bytes must not be written once this object is gone.
+        MPI_Cancel(&message.request);
+        MPI_Wait(&message.request, MPI_STATUS_IGNORE);
+      } else if (message.bytes != greeting()) {
+        reason = fmt::format("rendezvous mpi://: rank {} is at \"{}\" while rank 0 is at \"{}\"", rank, message.bytes,
+                             greeting());
+      }
+    }
+    if (!missing.empty()) {
+      reason =
+          fmt::format("rendezvous mpi://: rank 0 waited {} ms at \"{}\" for rank{} {}, which did not come",
+                      options_.timeout.count(), purpose_, missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+    }
+    answer(missing, reason.empty() ? fmt::format("{}{}", came, brought) : fmt::format("{}{}", ended, reason));
+    if (!reason.empty()) fail("{}", reason);
+    return std::string(brought);
+  }
+
+  void answer(const std::vector<int>& missing, const std::string& text) {
+    const auto waits = [&](int rank) { return std::find(missing.begin(), missing.end(), rank) == missing.end(); };
+    for (int rank = 1; rank < options_.world; ++rank) {
+      if (waits(rank)) of(answers_, rank).send(text, rank, answer_tag);
+    }
+    const auto until = Clock::now() + grace;
+    for (int rank = 1; rank < options_.world; ++rank) {
+      while (waits(rank) && !of(answers_, rank).over(false)) {
+        if (Clock::now() >= until) {
+          fail("rendezvous mpi://: rank {} does not take the answer at \"{}\"", rank, purpose_);
+        }
+        std::this_thread::sleep_for(poll_interval);
+      }
+    }
+  }
+
+  std::string join(Clock::time_point deadline) {
+    Message &sent = of(greetings_, options_.rank), &received = of(answers_, options_.rank);
+    received.receive(longest_answer, 0, answer_tag);
+    sent.send(greeting(), 0, greeting_tag);
+    while (!received.over(true) || !sent.over(false)) {
+      if (Clock::now() >= deadline + grace) {
+        MPI_Cancel(&received.request);
+        MPI_Wait(&received.request, MPI_STATUS_IGNORE);
+        fail("rendezvous mpi://: rank {} waited {} ms at \"{}\" for rank 0, which did not answer", options_.rank,
+             (options_.timeout + grace).count(), purpose_);
+      }
+      std::this_thread::sleep_for(poll_interval);
+    }
+    if (!received.bytes.starts_with(came)) fail("{}", received.bytes.substr(ended.size()));
+    return received.bytes.substr(came.size());
+  }
+
+  static Message& of(std::vector<Message>& messages, int rank) { return messages[static_cast<std::size_t>(rank)]; }
+
+  const RendezvousOptions options_;
+  std::string purpose_;
+  std::int64_t meeting_ = 0;
+  std::vector<Message> greetings_, answers_;  // by rank
+  MpiThread thread_;                          // dies before what MPI may still read
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> make_mpi_rendezvous(const RendezvousOptions& options) {
+  return std::make_unique<MpiRendezvous>(options);
+}
+
+}  // namespace weft

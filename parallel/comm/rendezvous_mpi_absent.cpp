@@ -1,0 +1,13 @@
+// Stands in for the folder mpi in a build without MPI.
+#include "parallel/comm/rendezvous_mpi.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+std::unique_ptr<Rendezvous> make_mpi_rendezvous(const RendezvousOptions&) {
+  fail_request(
+      "rendezvous mpi:// cannot be used: this program was built without MPI (README, Build); name tcp://host:port or "
+      "file:///folder/name");
+}
+
+}  // namespace weft

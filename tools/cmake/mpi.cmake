@@ -1,0 +1,23 @@
+# Decides whether ranks can meet over MPI (WEFT_HAVE_MPI), and gives MPI::MPI_CXX.
+set(WEFT_MPI AUTO CACHE STRING "Rendezvous over MPI: ON, OFF, or AUTO (ON when MPI is found)")
+set_property(CACHE WEFT_MPI PROPERTY STRINGS AUTO ON OFF)
+
+set(WEFT_HAVE_MPI OFF)
+if(NOT WEFT_MPI STREQUAL "AUTO" AND NOT WEFT_MPI)
+  return()
+endif()
+if(WEFT_MPI STREQUAL "AUTO" AND WEFT_SANITIZE)
+  message(NOTICE "MPI: off, because the sanitizers complain of MPI itself (WEFT_MPI=ON builds it all the same)")
+  return()
+endif()
+# Of MPI the C functions are called, from C++: its old C++ bindings stay out.
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI QUIET COMPONENTS CXX)
+if(MPI_CXX_FOUND)
+  set(WEFT_HAVE_MPI ON)
+  message(NOTICE "MPI: version ${MPI_CXX_VERSION} of the standard, ${MPIEXEC_EXECUTABLE}")
+elseif(WEFT_MPI STREQUAL "AUTO")
+  message(NOTICE "MPI: off, missing its compiler wrapper and library (libopenmpi-dev, for example)")
+else()
+  message(FATAL_ERROR "WEFT_MPI is ON, but MPI is not found; MPI_HOME says where to look.")
+endif()
