@@ -160,6 +160,7 @@ std::vector<TinyLayout> stages() {
           {.name = "pp2_shard3_tp2", .layers = "d e d e", .degrees = {2, 1, 3, 1, 2, 1, 1}},
           {.name = "replicate2_shard2_tp2_ep2", .layers = "d e", .degrees = {1, 2, 2, 1, 2, 2, 1}},
           {.name = "shard2_cp2_tp2_ep2_etp2", .layers = "d e", .degrees = {1, 1, 2, 2, 2, 2, 2}},
+          {.name = "shard4_ep2_etp2", .layers = "d e", .degrees = {1, 1, 4, 1, 1, 2, 2}},
           {.name = "replicate2_shard2_ep4", .layers = "d e", .degrees = {1, 2, 2, 1, 1, 4, 1}},
           {.name = "no_shard_2_tp2",
            .layers = "d e",
