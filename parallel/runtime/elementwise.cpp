@@ -42,6 +42,19 @@ void scale(Stream& stream, TensorView destination, float factor) {
   if (!destination.empty()) kernels(stream).scale(stream, destination, factor);
 }
 
+void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
+  require(source.size() == destination.size(), "a combination keeps the number of elements");
+  require(source.dtype() == destination.dtype() && narrow_or_wide(source.dtype()),
+          "float32 is combined with float32, bfloat16 with bfloat16");
+  if (!source.empty()) kernels(stream).combine(stream, factor, source, destination_factor, destination);
+}
+
+void divide_by_root(Stream& stream, ConstTensorView square_sum, TensorView destination) {
+  require(square_sum.dtype() == DType::float64 && square_sum.size() == 1 && destination.dtype() == DType::float32,
+          "float32 is divided by the root of one float64");
+  if (!destination.empty()) kernels(stream).divide_by_root(stream, square_sum, destination);
+}
+
 void fill(Stream& stream, TensorView destination, float value) {
   if (!destination.empty()) kernels(stream).fill(stream, destination, value);
 }

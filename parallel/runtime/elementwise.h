@@ -18,6 +18,11 @@ void cast(Stream& stream, ConstTensorView source, TensorView destination);
 void add(Stream& stream, ConstTensorView source, TensorView destination);
 // destination *= factor. float32 only.
 void scale(Stream& stream, TensorView destination, float factor);
+// destination = factor source + destination_factor destination, in float32 and rounded once; equal dtypes.
+void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination);
+// destination /= sqrt(square_sum), zero where that is zero: each element times the root's reciprocal in double, rounded
+// once. float32; square_sum [1, 1] float64 stays in device memory.
+void divide_by_root(Stream& stream, ConstTensorView square_sum, TensorView destination);
 // Any dtype; integers take the value truncated.
 void fill(Stream& stream, TensorView destination, float value);
 // sum [1, 1] float64 += the sum of squares of a float32 tensor, in double, in an order of additions that depends on its
@@ -41,6 +46,8 @@ struct ElementwiseKernels {
   decltype(&weft::cast) cast;
   decltype(&weft::add) add;
   decltype(&weft::scale) scale;
+  decltype(&weft::combine) combine;
+  decltype(&weft::divide_by_root) divide_by_root;
   decltype(&weft::fill) fill;
   decltype(&weft::square_sum) square_sum;
   decltype(&weft::count_nonfinite) count_nonfinite;

@@ -79,6 +79,28 @@ TEST_F(CudaElementwise, ScalesAsTheCpu) {
   });
 }
 
+TEST_F(CudaElementwise, CombinesAsTheCpu) {
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    for_each_place([&](std::int64_t size, std::int64_t from, std::int64_t to) {
+      const Both source = random(dtype, 1, size, from), result = random(dtype, 1, size, to);
+      combine(*cpu_stream, 0.37f, source.cpu, -1.3f, result.cpu);
+      combine(*gpu_stream, 0.37f, source.gpu, -1.3f, result.gpu);
+      expect_equal(result);
+    });
+  }
+}
+
+TEST_F(CudaElementwise, DividesByARootAsTheCpu) {
+  for_each_place([&](std::int64_t size, std::int64_t, std::int64_t offset) {
+    for (double number : {0.0, 1e-70, 7.3, 1e70}) {
+      const Both data = random(DType::float32, 1, size, offset), square_sum = values(DType::float64, 1, 1, {number});
+      divide_by_root(*cpu_stream, square_sum.cpu, data.cpu);
+      divide_by_root(*gpu_stream, square_sum.gpu, data.gpu);
+      expect_equal(data);
+    }
+  });
+}
+
 TEST_F(CudaElementwise, FillsAsTheCpu) {
   for (DType dtype : all_types) {
     for_each_place([&](std::int64_t size, std::int64_t, std::int64_t offset) {

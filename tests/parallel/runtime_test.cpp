@@ -312,11 +312,60 @@ TEST_F(Elementwise, ScalesFillsAndCountsNonfiniteValues) {
   for (bfloat16 value : narrow) EXPECT_EQ(static_cast<float>(value), 1.5F);
 }
 
+// One fused operation and one product before it: each is off by half a unit of what it rounds. bfloat16 rounds the
+// result once more, to 2^-8 of itself.
+TEST_F(Elementwise, CombinesInFloat32AndRoundsOnce) {
+  for (std::int64_t n : {0, 1, 7, 1003}) {
+    const auto source = normals(n, "source"), start = normals(n, "destination");
+    auto wide_source = source, wide = start;
+    std::vector<bfloat16> narrow_source, narrow;
+    for (float value : source) narrow_source.emplace_back(value);
+    for (float value : start) narrow.emplace_back(value);
+    const std::vector<bfloat16> narrow_start = narrow;
+    combine(rank_.stream, 0.3F, view_of(std::span(wide_source), n, 1), -1.7F, view_of(std::span(wide), n, 1));
+    combine(rank_.stream, 0.3F, view_of(std::span(narrow_source), n, 1), -1.7F, view_of(std::span(narrow), n, 1));
+    const auto expect = [&](float found, float a, float b, double rounding) {
+      const double term = double{0.3F} * a, other = -double{1.7F} * b, expected = term + other;
+      const double allowed = 0x1p-24 * (std::abs(other) + std::abs(expected) + 0x1p-24);
+      ASSERT_NEAR(found, expected, allowed + rounding * (std::abs(expected) + allowed));
+    };
+    for (std::int64_t i = 0; i < n; ++i) {
+      expect(wide[i], source[i], start[i], 0.0);
+      expect(static_cast<float>(narrow[i]), static_cast<float>(narrow_source[i]), static_cast<float>(narrow_start[i]),
+             0x1p-8);
+    }
+    EXPECT_EQ(wide_source, source);
+  }
+}
+
+TEST_F(Elementwise, DividesByARootHoweverLargeOrSmall) {
+  const auto start = normals(100, "values");
+  // Squares beyond what a float32 root or its reciprocal could hold.
+  for (double root : {1.0, 3.7, 1e-39, 1e-60, 1e40}) {
+    auto values = start;
+    for (float& value : values) value = static_cast<float>(value * std::min(1.0, root));
+    const auto before = values;
+    double square_sum = root * root;
+    divide_by_root(rank_.stream, TensorView(&square_sum, DType::float64, 1, 1), view_of(std::span(values), 100, 1));
+    // The reciprocal root and its product are off by 2^-53 each few times over, the float by 2^-24; or it is denormal.
+    for (std::size_t i = 0; i < 100; ++i) {
+      const double expected = before[i] / root;
+      ASSERT_NEAR(values[i], expected, 0x1p-24 * 1.0001 * std::abs(expected) + 0x1p-150) << "by " << root;
+    }
+  }
+  auto values = start;
+  double zero = 0.0;
+  divide_by_root(rank_.stream, TensorView(&zero, DType::float64, 1, 1), view_of(std::span(values), 100, 1));
+  for (float value : values) EXPECT_EQ(value, 0.0F);
+}
+
 TEST_F(Elementwise, RefusesSizesThatDiffer) {
   std::vector<float> three(3), four(4);
   const TensorView a = view_of(std::span(three), 3, 1), b = view_of(std::span(four), 4, 1);
   EXPECT_THROW(cast(rank_.stream, a, b), Error);
   EXPECT_THROW(add(rank_.stream, a, b), Error);
+  EXPECT_THROW(combine(rank_.stream, 1.0F, a, 1.0F, b), Error);
+  EXPECT_THROW(divide_by_root(rank_.stream, a, b), Error);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "parallel/runtime/cpu/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "parallel/runtime/multiversion.h"
@@ -35,6 +36,27 @@ WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int
 WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
+}
+
+// The fused operation is written out, so that the vector loop and its scalar rest round alike.
+template <typename T>
+WEFT_INLINE void combine_loop(float factor, const T* from, float to_factor, T* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    assign(to[i], std::fma(factor, static_cast<float>(from[i]), to_factor * static_cast<float>(to[i])));
+  }
+}
+WEFT_MULTIVERSION void combine_float(float factor, const float* from, float to_factor, float* to, std::int64_t count) {
+  combine_loop(factor, from, to_factor, to, count);
+}
+WEFT_MULTIVERSION void combine_bfloat16(float factor, const bfloat16* from, float to_factor, bfloat16* to,
+                                        std::int64_t count) {
+  combine_loop(factor, from, to_factor, to, count);
+}
+
+WEFT_MULTIVERSION void scale_by_double(float* data, double factor, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) data[i] = static_cast<float>(data[i] * factor);
 }
 
 // Eight partial sums, so that the order of additions does not depend on the width of the machine's vectors.
@@ -72,6 +94,20 @@ void add(Stream&, ConstTensorView source, TensorView destination) {
 
 void scale(Stream&, TensorView destination, float factor) {
   scale_loop(destination.as<float>().data(), factor, destination.size());
+}
+
+void combine(Stream&, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
+  if (source.dtype() == DType::bfloat16) {
+    combine_bfloat16(factor, source.as<bfloat16>().data(), destination_factor, destination.as<bfloat16>().data(),
+                     source.size());
+  } else {
+    combine_float(factor, source.as<float>().data(), destination_factor, destination.as<float>().data(), source.size());
+  }
+}
+
+void divide_by_root(Stream&, ConstTensorView square_sum, TensorView destination) {
+  const double sum = square_sum.as<double>()[0];
+  scale_by_double(destination.as<float>().data(), sum == 0.0 ? 0.0 : 1.0 / std::sqrt(sum), destination.size());
 }
 
 void cast_on(Stream&, ConstTensorView source, TensorView destination) {
@@ -129,7 +165,7 @@ void fill(TensorView destination, float value) {
   }
 }
 
-const ElementwiseKernels elementwise_kernels = {cast_on,         add,          scale,          fill_on, square_sum,
-                                                count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {cast_on, add,        scale,           combine,      divide_by_root,
+                                                fill_on, square_sum, count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cpu

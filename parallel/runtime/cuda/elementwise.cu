@@ -1,5 +1,5 @@
 // Element-wise work at memory bandwidth. With n elements of s bytes, the bytes moved are
-//   cast n (s + s'), add n (s + 2 s'), scale 8 n, fill n s, copy_columns 2 n s.
+//   cast n (s + s'), add n (s + 2 s'), scale and divide_by_root 8 n, combine 3 n s, fill n s, copy_columns 2 n s.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -110,6 +110,51 @@ struct Scale {
   }
 };
 
+// Rounded as on the CPU.
+template <typename T>
+struct Combine {
+  static constexpr int width = common_width<T>;
+  struct Loaded {
+    Vector<T, width> source, result;
+  };
+  float factor;
+  const T* from;
+  float to_factor;
+  T* to;
+
+  __device__ T combined(T source, T destination) const {
+    return from_float<T>(fmaf(factor, to_float(source), __fmul_rn(to_factor, to_float(destination))));
+  }
+  __device__ Loaded load(std::int64_t at) const { return {load_vector<width>(from + at), load_vector<width>(to + at)}; }
+  __device__ void store(std::int64_t at, Loaded& loaded) const {
+#pragma unroll
+    for (int i = 0; i < width; ++i) loaded.result[i] = combined(loaded.source[i], loaded.result[i]);
+    store_vector(to + at, loaded.result);
+  }
+  __device__ void one(std::int64_t at) const {
+    to[at] = combined(from[at], to[at]);
+  }
+};
+
+struct DivideByRoot {
+  static constexpr int width = 4;
+  using Loaded = Vector<float>;
+  const double* square_sum;
+  float* data;
+
+  __device__ double factor() const { return *square_sum == 0.0 ? 0.0 : 1.0 / sqrt(*square_sum); }
+  __device__ Loaded load(std::int64_t at) const { return load_vector(data + at); }
+  __device__ void store(std::int64_t at, Loaded& loaded) const {
+    const double by = factor();
+#pragma unroll
+    for (int i = 0; i < width; ++i) loaded[i] = static_cast<float>(loaded[i] * by);
+    store_vector(data + at, loaded);
+  }
+  __device__ void one(std::int64_t at) const {
+    data[at] = static_cast<float>(data[at] * factor());
+  }
+};
+
 template <typename T>
 struct Fill {
   static constexpr int width = common_width<T>;
@@ -136,6 +181,10 @@ void cast_elements(cudaStream_t stream, const From* from, To* to, std::int64_t c
 template <typename From, typename To>
 void add_elements(cudaStream_t stream, const From* from, To* to, std::int64_t count) {
   apply(stream, Add<From, To>{from, to}, extent_of(count, Add<From, To>::width, from, to));
+}
+template <typename T>
+void combine_elements(cudaStream_t stream, float factor, const T* from, float to_factor, T* to, std::int64_t count) {
+  apply(stream, Combine<T>{factor, from, to_factor, to}, extent_of(count, Combine<T>::width, from, to));
 }
 template <typename T>
 void fill_elements(cudaStream_t stream, T* data, std::int64_t count, T value) {
@@ -168,6 +217,21 @@ void add(Stream& stream, ConstTensorView source, TensorView destination) {
 void scale(Stream& stream, TensorView destination, float factor) {
   float* data = elements<float>(destination);
   if (!destination.empty()) apply(native(stream), Scale{data, factor}, extent_of(destination.size(), 4, data));
+}
+
+void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
+  if (source.dtype() == DType::bfloat16) {
+    combine_elements(native(stream), factor, elements<bfloat16>(source), destination_factor,
+                     elements<bfloat16>(destination), source.size());
+  } else {
+    combine_elements(native(stream), factor, elements<float>(source), destination_factor, elements<float>(destination),
+                     source.size());
+  }
+}
+
+void divide_by_root(Stream& stream, ConstTensorView square_sum, TensorView destination) {
+  float* data = elements<float>(destination);
+  apply(native(stream), DivideByRoot{elements<double>(square_sum), data}, extent_of(destination.size(), 4, data));
 }
 
 void fill(Stream& stream, TensorView destination, float value) {
@@ -233,7 +297,7 @@ void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_co
 
 }  // namespace
 
-const ElementwiseKernels elementwise_kernels = {
-    cast, add, scale, fill, square_sum, count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {cast, add,        scale,           combine,      divide_by_root,
+                                                fill, square_sum, count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cuda

@@ -1,0 +1,217 @@
+// Plans of who orthogonalises what: every row travels once, the work is balanced, and what cannot be is refused.
+#include "trainer/optimizer/muon_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "parallel/runtime/range.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/optimizer/muon_rows.h"
+
+namespace weft {
+namespace {
+
+// Two matrices over three ranks: "a" in uneven parts with nothing on rank 1, and again on rank 2; "b" on rank 1 alone.
+std::vector<HeldRows> small_stage() {
+  return {{0, "a", 7, 4, false, 0, 5, true},
+          {2, "a", 7, 4, false, 5, 2, true},
+          {2, "a", 7, 4, false, 0, 5, false},
+          {1, "b", 3, 9, true, 0, 3, true}};
+}
+
+TEST(MuonPlan, SaysWhoSendsWhichRowsWhere) {
+  const MatrixPlan plan = plan_matrices(small_stage(), 3);
+  // "a" costs 5 (4 16 7 + 2 64) = 2880, "b" 5 (4 9 9 + 2 27) = 1890.
+  const std::vector<PlannedMatrix> matrices = {{"a", 7, 4, false, 0, 2880}, {"b", 3, 9, true, 1, 1890}};
+  const std::vector<RowMove> to_owners = {{0, 0, 0, 0, 5}, {1, 1, 1, 0, 3}, {2, 0, 0, 5, 2}};
+  const std::vector<RowMove> to_holders = {{0, 0, 0, 0, 5}, {0, 2, 0, 0, 5}, {0, 2, 0, 5, 2}, {1, 1, 1, 0, 3}};
+  EXPECT_EQ(plan.matrices, matrices);
+  EXPECT_EQ(plan.to_owners, to_owners);
+  EXPECT_EQ(plan.to_holders, to_holders);
+  EXPECT_EQ(plan.flops_of_ranks(), (std::vector<std::int64_t>{2880, 1890, 0}));
+  EXPECT_DOUBLE_EQ(plan.imbalance(), 2880.0 * 3 / (2880 + 1890));
+}
+
+TEST(MuonPlan, DoesNotDependOnTheOrderOfWhatIsHeld) {
+  std::vector<HeldRows> held = small_stage();
+  const MatrixPlan plan = plan_matrices(held, 3);
+  std::mt19937 generator(3);
+  for (int i = 0; i < 20; ++i) {
+    std::shuffle(held.begin(), held.end(), generator);
+    EXPECT_EQ(plan_matrices(held, 3), plan);
+  }
+}
+
+TEST(MuonPlan, OfNoMatricesIsEmpty) {
+  const MatrixPlan plan = plan_matrices({}, 4);
+  EXPECT_TRUE(plan.to_owners.empty() && plan.to_holders.empty());
+  EXPECT_EQ(plan.imbalance(), 1.0);
+}
+
+// Largest first to the least loaded: when the fullest rank took its last matrix it had at most the mean.
+TEST(MuonPlan, BalancesTheWork) {
+  std::mt19937 generator(4);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int ranks = std::uniform_int_distribution(1, 9)(generator);
+    std::uniform_int_distribution<std::int64_t> sizes(1, 300);
+    std::vector<HeldRows> held;
+    for (int m = std::uniform_int_distribution(1, 60)(generator); m > 0; --m) {
+      const std::int64_t rows = sizes(generator), columns = sizes(generator);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Range part = balanced_part(rows, ranks, rank);
+        if (part.count == 0) continue;
+        held.push_back({rank, fmt::format("matrix {}", m), rows, columns, false, part.begin, part.count, true});
+      }
+    }
+    const MatrixPlan plan = plan_matrices(held, ranks);
+    double sum = 0.0, largest = 0.0;
+    for (const PlannedMatrix& matrix : plan.matrices) {
+      sum += static_cast<double>(matrix.flops);
+      largest = std::max(largest, static_cast<double>(matrix.flops));
+    }
+    EXPECT_LE(plan.imbalance(), (1 + largest / (sum / ranks)) * (1 + 1e-12));
+    const std::vector<std::int64_t> flops = plan.flops_of_ranks();
+    EXPECT_LE(static_cast<double>(*std::max_element(flops.begin(), flops.end())),
+              (sum / ranks + largest) * (1 + 1e-12));
+  }
+}
+
+std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(MuonPlan, RefusesRowsThatDoNotMakeTheMatrix) {
+  struct Fault {
+    std::function<void(std::vector<HeldRows>&)> make;
+    std::string expected;
+  };
+  const std::vector<Fault> faults = {
+      {[](auto& held) { held.erase(held.begin() + 1); }, "rows 5 to 7 of a are sent to their owner by no rank"},
+      {[](auto& held) { held.erase(held.begin()); }, "rows 0 to 5 of a are sent to their owner by no rank"},
+      {[](auto& held) { held[1] = {2, "a", 7, 4, false, 6, 1, true}; },
+       "rows 5 to 6 of a are sent to their owner by no rank"},
+      {[](auto& held) { held[2].first = true; }, "rows 0 to 5 of a are sent to their owner twice"},
+      {[](auto& held) { held[1] = {2, "a", 7, 4, false, 4, 3, true}; },
+       "rows 4 to 5 of a are sent to their owner twice"},
+      {[](auto& held) { held[3].first = false; }, "rows 0 to 3 of b are sent to their owner by no rank"},
+      {[](auto& held) {
+         held.push_back({2, "a", 7, 4, false, 4, 2, false});
+       },
+       "rows 4 to 6 of a on rank 2 overlap rows 0 to 5 of a on rank 2"},
+      {[](auto& held) { held[1].rows = 3; }, "rank 2 holds rows 5 to 8 of a, which has 7 rows and 4 columns"},
+      {[](auto& held) { held[1].columns = 5; }, "a is 7 x 5 to rank 2, which holds rows 5 to 7, and 7 x 4 to another"},
+      {[](auto& held) { held[1].transposed = true; },
+       "a is 7 x 4 to rank 2, which holds rows 5 to 7, and 7 x 4, turned the other way, to another"},
+  };
+  for (const Fault& fault : faults) {
+    std::vector<HeldRows> held = small_stage();
+    fault.make(held);
+    EXPECT_EQ(message_of([&] { plan_matrices(held, 3); }), fault.expected);
+  }
+  EXPECT_THROW(plan_matrices(small_stage(), 2), Error);
+}
+
+// The check stands alone: plans that nobody made from these rows.
+TEST(MuonPlan, TheCheckSeesEveryMoveThatIsWrong) {
+  struct Fault {
+    std::function<void(MatrixPlan&)> make;
+    std::string expected;
+  };
+  const std::vector<Fault> faults = {
+      {[](auto& plan) { plan.to_owners.erase(plan.to_owners.begin()); },
+       "rows 0 to 5 of a are sent to their owner by no rank"},
+      {[](auto& plan) { plan.to_owners.push_back(plan.to_owners[0]); },
+       "rows 0 to 5 of a are sent to their owner twice"},
+      {[](auto& plan) { plan.to_owners[0].to = 1; }, "rows 0 to 5 of a on rank 0 are sent to rank 1, not to the owner"},
+      {[](auto& plan) { plan.to_owners[0].from = 1; }, "rows 0 to 5 of a on rank 1 are sent but not held"},
+      {[](auto& plan) { plan.to_holders.erase(plan.to_holders.begin() + 1); },
+       "rows 0 to 5 of a on rank 2 do not come back as they are held"},
+      {[](auto& plan) { plan.to_holders.push_back(plan.to_holders[0]); },
+       "rows 0 to 5 of a on rank 0 overlap rows 0 to 5 of a on rank 0"},
+      {[](auto& plan) { plan.to_holders[0].from = 2; },
+       "rows 0 to 5 of a on rank 0 come from rank 2, not from the owner"},
+      {[](auto& plan) { plan.to_holders[0].rows = 4; }, "rows 0 to 4 of a on rank 0 do not come back as they are held"},
+      {[](auto& plan) { plan.matrices[0].rows = 6; }, "rows 6 to 7 of a are sent to their owner beyond its end"},
+  };
+  const MatrixPlan right = plan_matrices(small_stage(), 3);
+  EXPECT_EQ(message_of([&] { check_plan(right, small_stage()); }), "no error");
+  for (const Fault& fault : faults) {
+    MatrixPlan plan = right;
+    fault.make(plan);
+    EXPECT_EQ(message_of([&] { check_plan(plan, small_stage()); }), fault.expected);
+  }
+}
+
+// Real stages: every rank's rows from coordinates alone.
+
+std::vector<TinyLayout> stages() {
+  // pp, dp_replicate, dp_shard, cp, tp, ep, etp
+  return {{.name = "one", .layers = "d e", .degrees = {}},
+          {.name = "shard4", .layers = "d e", .degrees = {1, 1, 4, 1, 1, 1, 1}},
+          {.name = "pp2_shard3_tp2", .layers = "d e d e", .degrees = {2, 1, 3, 1, 2, 1, 1}},
+          {.name = "replicate2_shard2_tp2_ep2", .layers = "d e", .degrees = {1, 2, 2, 1, 2, 2, 1}},
+          {.name = "shard2_cp2_tp2_ep2_etp2", .layers = "d e", .degrees = {1, 1, 2, 2, 2, 2, 2}},
+          {.name = "shard4_ep2_etp2", .layers = "d e", .degrees = {1, 1, 4, 1, 1, 2, 2}},
+          {.name = "replicate2_shard2_ep4", .layers = "d e", .degrees = {1, 2, 2, 1, 1, 4, 1}},
+          {.name = "no_shard_2_tp2",
+           .layers = "d e",
+           .degrees = {1, 1, 2, 1, 2, 1, 1},
+           .strategy = ShardStrategy::no_shard}};
+}
+
+TEST(MuonRows, AreAllMatricesBetweenHiddenStatesOnce) {
+  for (const TinyLayout& layout : stages()) {
+    SCOPED_TRACE(layout.name);
+    const Config config = config_of(layout);
+    const Mesh mesh(config.parallelism);
+    std::map<std::string, std::int64_t> first_rows, size;
+    for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
+      const std::vector<HeldRows> held = matrix_rows_of_stage(config, mesh, stage);
+      EXPECT_NO_THROW(plan_matrices(held, config.parallelism.stage_ranks()));
+      for (const HeldRows& rows : held) {
+        if (rows.first) first_rows[rows.matrix] += rows.rows;
+        size[rows.matrix] = rows.matrix_rows;
+      }
+    }
+    EXPECT_EQ(first_rows, size);
+    // q, k, v, o of every block; gate, up, down of the dense ones and of each of four experts of the others.
+    std::set<std::string> expected;
+    for (std::size_t block = 0; block < config.model.blocks.size(); ++block) {
+      for (const char* which : {"q", "k", "v", "o"}) {
+        expected.insert(fmt::format("blocks.{}.attention.{}_proj.weight", block, which));
+      }
+      const bool dense = config.model.blocks[block] == BlockKind::dense;
+      for (const char* which : {"gate", "up", "down"}) {
+        if (dense) expected.insert(fmt::format("blocks.{}.mlp.{}_proj.weight", block, which));
+        for (int e = 0; e < 4 && !dense; ++e) {
+          expected.insert(fmt::format("blocks.{}.experts.{}.{}_proj.weight", block, e, which));
+        }
+      }
+    }
+    std::set<std::string> found;
+    for (const auto& [name, rows] : size) found.insert(name);
+    EXPECT_EQ(found, expected);
+  }
+}
+
+TEST(MuonRows, LeaveVectorsTablesAndTheRouterAlone) {
+  ParameterSpec vector = whole_parameter("norm", Family::dense, 8, 1, Initializer::ones);
+  ParameterSpec router = whole_parameter("router", Family::routing, 4, 8, Initializer::normal);
+  ParameterSpec table = whole_parameter("embedding", Family::embedding, 64, 8, Initializer::normal);
+  ParameterSpec head = whole_parameter("head", Family::head, 64, 8, Initializer::normal);
+  for (const ParameterSpec& spec : {vector, router, table, head}) EXPECT_FALSE(takes_muon(spec)) << spec.name;
+  EXPECT_TRUE(takes_muon(whole_parameter("q", Family::dense, 64, 8, Initializer::normal)));
+  EXPECT_TRUE(takes_muon(whole_parameter("up", Family::experts, 64, 8, Initializer::normal)));
+}
+
+}  // namespace
+}  // namespace weft

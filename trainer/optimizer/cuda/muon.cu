@@ -1,0 +1,118 @@
+// Muon's passes over elements, rounding for rounding those of the CPU: nothing may be fused here that is not fused
+// there (muon_kernels.cpp).
+//
+// Bytes an element, with messages of s bytes: momentum 12 + s, change 8 + s.
+#include <algorithm>
+
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+#include "trainer/optimizer/cuda/muon_kernels.h"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int threads_of_block = 256;
+// Elements of a thread whose loads are under way together: rows begin anywhere, so there are no vectors.
+constexpr int elements_in_flight = 8;
+constexpr std::int64_t most_blocks = 4096;
+
+unsigned blocks_for(std::int64_t count) {
+  const std::int64_t of_block = threads_of_block * elements_in_flight;
+  return static_cast<unsigned>(std::min((count + of_block - 1) / of_block, most_blocks));
+}
+
+// The exponent of a NaN or an infinity is all ones.
+__device__ bool is_finite(float value) {
+  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
+}
+
+// Calls load(slot, i) for the elements in flight and then store(slot, i) for each of them.
+template <typename Load, typename Store>
+__device__ void for_elements(std::int64_t count, Load load, Store store) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * threads_of_block;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x;
+  for (std::int64_t first = thread; first < count; first += elements_in_flight * threads) {
+#pragma unroll
+    for (int slot = 0; slot < elements_in_flight; ++slot) {
+      if (first + slot * threads < count) load(slot, first + slot * threads);
+    }
+#pragma unroll
+    for (int slot = 0; slot < elements_in_flight; ++slot) {
+      if (first + slot * threads < count) store(slot, first + slot * threads);
+    }
+  }
+}
+
+// `update` may be null.
+template <typename Update>
+__global__ void __launch_bounds__(threads_of_block)
+    momentum_kernel(const float* gradient_scale, float rate, const float* gradients, float* momentum, Update* update,
+                    std::int64_t count) {
+  const float scale = *gradient_scale;
+  const bool is_void = !is_finite(scale);
+  float gradient[elements_in_flight], before[elements_in_flight];
+  for_elements(
+      count,
+      [&](int slot, std::int64_t i) {
+        gradient[slot] = gradients[i];
+        before[slot] = momentum[i];
+      },
+      [&](int slot, std::int64_t i) {
+        const float scaled = __fmul_rn(scale, gradient[slot]);
+        const float moved = fmaf(rate, before[slot], scaled);
+        if (!is_void) momentum[i] = moved;
+        if (update != nullptr) update[i] = from_float<Update>(is_void ? 0.0f : fmaf(rate, moved, scaled));
+      });
+}
+
+template <typename Direction>
+__global__ void __launch_bounds__(threads_of_block)
+    change_kernel(const float* gradient_scale, float step_size, float decay, const Direction* direction, float* values,
+                  std::int64_t count) {
+  if (!is_finite(*gradient_scale)) return;
+  float toward[elements_in_flight], before[elements_in_flight];
+  for_elements(
+      count,
+      [&](int slot, std::int64_t i) {
+        toward[slot] = to_float(direction[i]);
+        before[slot] = values[i];
+      },
+      [&](int slot, std::int64_t i) {
+        values[i] = __fsub_rn(before[slot], fmaf(decay, before[slot], __fmul_rn(step_size, toward[slot])));
+      });
+}
+
+template <typename T>
+void queue_momentum(Stream& stream, const MuonMomentum& rows) {
+  const std::int64_t count = rows.momentum.size();
+  launch(native(stream), blocks_for(count), threads_of_block, 0, momentum_kernel<typename DeviceElement<T>::type>,
+         elements<float>(rows.gradient_scale), rows.rate, elements<float>(rows.gradients),
+         elements<float>(rows.momentum), rows.update.empty() ? nullptr : elements<T>(rows.update), count);
+}
+
+template <typename T>
+void queue_change(Stream& stream, const MuonChange& rows) {
+  const std::int64_t count = rows.values.size();
+  launch(native(stream), blocks_for(count), threads_of_block, 0, change_kernel<typename DeviceElement<T>::type>,
+         elements<float>(rows.gradient_scale), rows.step_size, rows.decay, elements<T>(rows.direction),
+         elements<float>(rows.values), count);
+}
+
+void momentum(Stream& stream, const MuonMomentum& rows) {
+  if (rows.update.dtype() == DType::bfloat16) return queue_momentum<bfloat16>(stream, rows);
+  queue_momentum<float>(stream, rows);
+}
+
+void change(Stream& stream, const MuonChange& rows) {
+  if (rows.direction.dtype() == DType::bfloat16) return queue_change<bfloat16>(stream, rows);
+  queue_change<float>(stream, rows);
+}
+
+}  // namespace
+
+MuonKernels muon_kernels() {
+  return {momentum, change};
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,202 @@
+#include "trainer/optimizer/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "parallel/runtime/elementwise.h"
+#include "trainer/optimizer/newton_schulz.h"
+
+namespace weft {
+namespace {
+
+std::int64_t size_of_move(const MatrixPlan& plan, const RowMove& move) {
+  return move.rows * plan.matrices[move.matrix].columns;
+}
+
+// Elements by peer of the moves from a rank, or to it.
+std::vector<std::int64_t> counts(const MatrixPlan& plan, std::span<const RowMove> moves, int RowMove::*own, int rank) {
+  int RowMove::*const peer = own == &RowMove::from ? &RowMove::to : &RowMove::from;
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(plan.ranks), 0);
+  for (const RowMove& move : moves) {
+    if (move.*own == rank) elements[static_cast<std::size_t>(move.*peer)] += size_of_move(plan, move);
+  }
+  return elements;
+}
+
+std::int64_t sum(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+double muon_scale(MuonScale scale, const PlannedMatrix& matrix) {
+  const double outputs = static_cast<double>(matrix.transposed ? matrix.columns : matrix.rows);
+  const double inputs = static_cast<double>(matrix.transposed ? matrix.rows : matrix.columns);
+  return scale == MuonScale::match_adamw ? 0.2 * std::sqrt(std::max(outputs, inputs))
+                                         : std::sqrt(std::max(1.0, outputs / inputs));
+}
+
+MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype) {
+  const auto bytes = [&](std::span<const RowMove> moves, int RowMove::*own) {
+    return sum(counts(plan, moves, own, rank)) * size_of(dtype);
+  };
+  const std::int64_t updates_sent = bytes(plan.to_owners, &RowMove::from),
+                     updates_received = bytes(plan.to_owners, &RowMove::to),
+                     directions_sent = bytes(plan.to_holders, &RowMove::from),
+                     directions_received = bytes(plan.to_holders, &RowMove::to);
+  MuonCost cost;
+  if (plan.ranks > 1) {
+    cost.collectives[0] = {.count = 1, .bytes = updates_sent};
+    cost.collectives[1] = {.count = 1, .bytes = directions_sent};
+  }
+  const auto stage = [&](std::int64_t communication, std::int64_t workspace) {
+    if (communication + workspace <= cost.at_peak.total()) return;
+    cost.at_peak[Bucket::communication] = communication;
+    cost.at_peak[Bucket::workspace] = workspace;
+  };
+  stage(updates_sent + updates_received, 0);
+  for (const PlannedMatrix& matrix : plan.matrices) {
+    if (matrix.owner != rank) continue;
+    stage(updates_received + directions_sent,
+          matrix.size() * size_of(DType::float32) + newton_schulz_bytes(matrix.rows, matrix.columns, dtype));
+  }
+  stage(directions_sent + directions_received, 0);
+  return cost;
+}
+
+Muon::Muon(const MatrixPlan& plan, const MuonOptions& options, std::span<const MuonRows> rows, Communicator& stage,
+           MatrixProducts& products, const MuonKernels& kernels, MemoryLedger& ledger)
+    : options_(options), stage_(stage), products_(products), kernels_(kernels), ledger_(ledger) {
+  require(plan.ranks == stage.size(), "the plan is for the ranks of the stage");
+  const int rank = stage.rank();
+  to_owners_ = {counts(plan, plan.to_owners, &RowMove::from, rank), counts(plan, plan.to_owners, &RowMove::to, rank)};
+  to_holders_ = {counts(plan, plan.to_holders, &RowMove::from, rank),
+                 counts(plan, plan.to_holders, &RowMove::to, rank)};
+  take_rows(plan, rows);
+  take_matrices(plan);
+}
+
+void Muon::take_rows(const MatrixPlan& plan, std::span<const MuonRows> rows) {
+  const int rank = stage_.rank();
+  std::map<std::pair<std::string, std::int64_t>, MuonRows> given;
+  for (const MuonRows& own : rows) {
+    const std::pair key(own.owned.parameter->name, own.owned.row_begin);
+    if (!given.emplace(key, own).second) fail("rows from {} on of {} are given to Muon twice", key.second, key.first);
+  }
+  std::map<std::pair<std::size_t, std::int64_t>, std::size_t> index_of;  // by matrix and first row, into rows_
+  std::int64_t received = 0, sent = 0;
+  for (const RowMove& move : plan.to_holders) {
+    if (move.to != rank) continue;
+    const PlannedMatrix& matrix = plan.matrices[move.matrix];
+    const auto fits = [&](ConstTensorView view) {
+      return view.dtype() == DType::float32 && view.rows() == move.rows && view.columns() == matrix.columns;
+    };
+    const auto found = given.find({matrix.name, move.row_begin});
+    if (found == given.end() || !fits(found->second.owned.values) || !fits(found->second.owned.gradients) ||
+        !fits(found->second.momentum)) {
+      fail("the plan expects rows {} to {} of {} on rank {}, as float32 of {} columns with gradient and momentum",
+           move.row_begin, move.row_begin + move.rows, matrix.name, rank, matrix.columns);
+    }
+    index_of[{move.matrix, move.row_begin}] = rows_.size();
+    rows_.push_back({found->second, std::nullopt, received, muon_scale(options_.scale, matrix)});
+    received += size_of_move(plan, move);
+    given.erase(found);
+  }
+  if (!given.empty()) {
+    const auto& [name, row_begin] = given.begin()->first;
+    fail("the plan knows nothing of the rows from {} on of {} on rank {}", row_begin, name, rank);
+  }
+  for (const RowMove& move : plan.to_owners) {
+    if (move.from != rank) continue;
+    rows_[index_of.at({move.matrix, move.row_begin})].update_offset = sent;
+    sent += size_of_move(plan, move);
+  }
+}
+
+void Muon::take_matrices(const MatrixPlan& plan) {
+  const int rank = stage_.rank();
+  std::map<std::size_t, OwnMatrix> own;  // by matrix
+  for (std::size_t m = 0; m < plan.matrices.size(); ++m) {
+    if (plan.matrices[m].owner == rank) own[m] = {plan.matrices[m].rows, plan.matrices[m].columns, {}, {}};
+  }
+  std::int64_t received = 0, sent = 0;
+  for (const RowMove& move : plan.to_owners) {
+    if (move.to != rank) continue;
+    own.at(move.matrix).received.push_back({received, move.row_begin, move.rows});
+    received += size_of_move(plan, move);
+  }
+  for (const RowMove& move : plan.to_holders) {
+    if (move.from != rank) continue;
+    own.at(move.matrix).sent.push_back({sent, move.row_begin, move.rows});
+    sent += size_of_move(plan, move);
+  }
+  for (auto& [index, matrix] : own) matrices_.push_back(std::move(matrix));
+}
+
+void Muon::step(const MuonStep& step, ConstTensorView gradient_scale) {
+  require(gradient_scale.dtype() == DType::float32 && gradient_scale.size() == 1, "the gradient scale is one float32");
+  Tensor updates = allocate_message(to_owners_.sent);
+  update_momentum(step, gradient_scale, updates);
+  Tensor received = exchange(std::move(updates), to_owners_);
+  Tensor directions = allocate_message(to_holders_.sent);
+  orthogonalise(received, directions);
+  received.reset();
+  const Tensor own = exchange(std::move(directions), to_holders_);
+  change(step, gradient_scale, own);
+}
+
+Tensor Muon::allocate_message(const std::vector<std::int64_t>& counts) {
+  return ledger_.allocate_on(stage_.stream(), Bucket::communication, options_.dtype, sum(counts), 1);
+}
+
+Tensor Muon::exchange(Tensor sent, const Message& message) {
+  Tensor received = allocate_message(message.received);
+  stage_.all_to_all(sent, message.sent, received, message.received);
+  return received;
+}
+
+void Muon::update_momentum(const MuonStep& step, ConstTensorView gradient_scale, TensorView updates) {
+  const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stage_.stream());
+  for (const OwnRows& own : rows_) {
+    // Straight into the message.
+    const TensorView update =
+        updates.rows_from(own.update_offset.value_or(0), own.update_offset ? own.rows.momentum.size() : 0);
+    kernels_.momentum(stage_.stream(), {own.rows.owned.gradients, gradient_scale, static_cast<float>(step.momentum),
+                                        own.rows.momentum, update});
+  }
+}
+
+// One matrix after another, in the memory of one.
+void Muon::orthogonalise(ConstTensorView updates, TensorView directions) {
+  Stream& stream = stage_.stream();
+  const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stream);
+  for (const OwnMatrix& own : matrices_) {
+    Tensor matrix = ledger_.allocate_on(stream, Bucket::workspace, DType::float32, own.rows, own.columns);
+    for (const Piece& piece : own.received) {
+      cast(stream, updates.rows_from(piece.offset, piece.rows * own.columns),
+           matrix.view().rows_from(piece.row_begin, piece.rows));
+    }
+    NewtonSchulzSpace space(ledger_, own.rows, own.columns, options_.dtype);
+    const ConstTensorView direction = newton_schulz(stream, products_, matrix, space);
+    for (const Piece& piece : own.sent) {
+      cast(stream, direction.rows_from(piece.row_begin, piece.rows),
+           directions.rows_from(piece.offset, piece.rows * own.columns));
+    }
+  }
+}
+
+void Muon::change(const MuonStep& step, ConstTensorView gradient_scale, ConstTensorView directions) {
+  const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stage_.stream());
+  const auto decay = static_cast<float>(step.learning_rate * step.weight_decay);
+  for (const OwnRows& own : rows_) {
+    const TensorView& values = own.rows.owned.values;
+    const double step_size = step.learning_rate * own.scale * newton_schulz_factor();
+    kernels_.change(stage_.stream(), {directions.rows_from(own.direction_offset, values.size()), gradient_scale,
+                                      static_cast<float>(step_size), decay, values});
+  }
+}
+
+}  // namespace weft

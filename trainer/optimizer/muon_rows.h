@@ -1,0 +1,20 @@
+// Which parameters Muon takes, and where the ranks of a stage hold their rows.
+#pragma once
+
+#include <vector>
+
+#include "trainer/optimizer/muon_plan.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+
+// Matrices between hidden states: those of the dense and expert families. Vectors, the router, the embedding and the
+// head are left to an element-wise optimizer.
+bool takes_muon(const ParameterSpec& parameter);
+
+// The rows of all of a stage's matrices that its ranks own, as each of them computes it for itself: a plan needs
+// coordinates only, so nothing is exchanged. By rank, unit and place in the shard. Throws Error (failure) naming a
+// matrix that is split by columns.
+std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mesh, int stage);
+
+}  // namespace weft
