@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/element_type.h"
 
 namespace weft::cpu {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -143,5 +143,8 @@ void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::in
     if (!rows.empty()) std::memcpy(place.data(), rows.data(), rows.bytes());
   }
 }
+
+const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
+                                                unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cpu

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/element_type.h"
 
 namespace weft::cpu {
 namespace {

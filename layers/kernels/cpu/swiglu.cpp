@@ -1,6 +1,6 @@
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/element_type.h"
 
 namespace weft::cpu {
 namespace {

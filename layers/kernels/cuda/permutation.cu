@@ -279,8 +279,6 @@ bool rows_vectorise(ConstTensorView rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
 }
 
-}  // namespace
-
 // Experts outside of `counts` are not looked for: what they are is decided by their low bits.
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
   const cudaStream_t stream = native(context.stream);
@@ -372,5 +370,10 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
     }
   });
 }
+
+}  // namespace
+
+const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
+                                                unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cuda

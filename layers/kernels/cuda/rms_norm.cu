@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cuda/column_sums.h"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/element_type.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"

@@ -2,8 +2,8 @@
 // element.
 #include <cuda_runtime.h>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/element_type.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/stream.h"
