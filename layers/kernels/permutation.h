@@ -13,7 +13,7 @@ namespace weft {
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
-// permuted [T*K, hidden]: row slots[t, k] = x[t]. float32 or bfloat16.
+// permuted [T*K, hidden]: row slots[t, k] = x[t]. Rows here are float32, bfloat16 or float16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,

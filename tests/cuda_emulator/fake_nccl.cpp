@@ -112,6 +112,7 @@ std::size_t width(ncclDataType_t type) {
     case ncclFloat64:
       return 8;
     case ncclBfloat16:
+    case ncclFloat16:
       return 2;
     default:
       return 0;
@@ -144,8 +145,8 @@ void combine(std::byte* a, const std::byte* b, ncclDataType_t type, ncclRedOp_t 
     T left, right;
     std::memcpy(&left, a, sizeof left);
     std::memcpy(&right, b, sizeof right);
-    if constexpr (std::is_same_v<T, weft::bfloat16>) {
-      left = weft::bfloat16(add(static_cast<float>(left), static_cast<float>(right), reduce));
+    if constexpr (sizeof(T) == 2) {
+      left = T(add(static_cast<float>(left), static_cast<float>(right), reduce));
     } else {
       left = add(left, right, reduce);
     }
@@ -158,6 +159,8 @@ void combine(std::byte* a, const std::byte* b, ncclDataType_t type, ncclRedOp_t 
       return each(float());
     case ncclFloat64:
       return each(double());
+    case ncclFloat16:
+      return each(weft::float16());
     default:
       return each(weft::bfloat16());
   }

@@ -5,6 +5,7 @@
 #include "layers/head.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/random.h"
 
 namespace weft {
@@ -12,6 +13,11 @@ namespace {
 
 std::size_t to_size(std::int64_t n) {
   return static_cast<std::size_t>(n);
+}
+
+float rounded(float value, DType dtype) {
+  with_element_type(dtype, [&](auto element) { value = static_cast<float>(decltype(element)(value)); });
+  return value;
 }
 
 }  // namespace
@@ -74,7 +80,7 @@ Values draw(std::string_view name, std::int64_t count, DType dtype, double scale
   Values values;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto value = static_cast<float>(scale * stream.normal(static_cast<std::uint64_t>(i)));
-    values.push_back(dtype == DType::bfloat16 ? static_cast<float>(bfloat16(value)) : value);
+    values.push_back(rounded(value, dtype));
   }
   return values;
 }

@@ -44,7 +44,7 @@ struct SegmentInputs {
   std::vector<Values> x, dy;
 };
 SegmentInputs draw_inputs(const SegmentCase& the_case);
-// Standard normal numbers times `scale`, rounded to float32 or bfloat16.
+// Standard normal numbers times `scale`, rounded to the dtype.
 Values draw(std::string_view name, std::int64_t count, DType dtype, double scale = 1.0);
 // Global values for the parameters of the given segments.
 void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters);

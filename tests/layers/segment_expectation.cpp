@@ -133,11 +133,11 @@ double largest_relative_error(const Outcome& actual, const Outcome& expected) {
 // of n terms loses at most n u of their magnitudes. That roundings do not all point one way leaves room for sums that
 // cancel to less than their terms.
 //
-// bfloat16: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
+// 16 bits: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
 // (input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the routed sum).
 // Each is at most as large as the output's largest element.
 double tolerance(const SegmentCase& the_case) {
-  if (the_case.compute == DType::bfloat16) return 8.0 * 0x1.0p-8;
+  if (the_case.compute != DType::float32) return 8.0 * (the_case.compute == DType::bfloat16 ? 0x1.0p-8 : 0x1.0p-11);
   const ModelConfig& model = the_case.model;
   const std::int64_t widest = std::max({(model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim,
                                         2 * model.intermediate_size, model.vocab_size});

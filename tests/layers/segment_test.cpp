@@ -80,16 +80,18 @@ TEST_F(HeadSegment, EmptyVocabularyShard) {
 }
 
 // The backward's longest path is twice the forward's.
-TEST_F(DenseSegments, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
+TEST_F(DenseSegments, SixteenBitForwardAndGradientsAreCloseToTheReference) {
   for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
-    for (int tensor : {1, 2}) {
-      SCOPED_TRACE(fmt::format("segment {}, {} tensor ranks", static_cast<int>(kind), tensor));
-      const SegmentCase the_case{.kind = kind, .model = small_model(), .tensor = tensor, .compute = DType::bfloat16};
-      const SegmentInputs inputs = draw_inputs(the_case);
-      const Outcome expected = expected_outcome(the_case, inputs);
-      const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
-      EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
-      EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+    for (DType compute : {DType::bfloat16, DType::float16}) {
+      for (int tensor : {1, 2}) {
+        SCOPED_TRACE(fmt::format("segment {}, {}, {} tensor ranks", static_cast<int>(kind), name_of(compute), tensor));
+        const SegmentCase the_case{.kind = kind, .model = small_model(), .tensor = tensor, .compute = compute};
+        const SegmentInputs inputs = draw_inputs(the_case);
+        const Outcome expected = expected_outcome(the_case, inputs);
+        const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+        EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
+        EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+      }
     }
   }
 }

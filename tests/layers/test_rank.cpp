@@ -1,6 +1,7 @@
 #include "tests/layers/test_rank.h"
 
 #include "layers/kernels/rotary.h"
+#include "parallel/runtime/element_type.h"
 #include "tests/layers/dropping_communicator.h"
 
 namespace weft {
@@ -12,13 +13,12 @@ std::size_t to_size(std::int64_t n) {
 
 // Writes values to a float tensor of any dtype.
 void write_values(Stream& stream, TensorView tensor, std::span<const double> values) {
-  if (tensor.dtype() == DType::bfloat16) {
-    std::vector<bfloat16> rounded;
+  with_element_type(tensor.dtype(), [&](auto element) {
+    using T = decltype(element);
+    std::vector<T> rounded;
     for (double value : values) rounded.emplace_back(static_cast<float>(value));
-    write<bfloat16>(stream, rounded, tensor);
-  } else {
-    write<float>(stream, std::vector<float>(values.begin(), values.end()), tensor);
-  }
+    write<T>(stream, rounded, tensor);
+  });
 }
 
 Tensor allocate_text(KernelContext& kernels, std::span<const std::int32_t> ids) {
@@ -114,11 +114,9 @@ Tensor TestRank::slice_of(const Values& values) {
 
 Values TestRank::values_of(ConstTensorView elements) {
   Values values;
-  if (elements.dtype() == DType::bfloat16) {
-    for (bfloat16 value : read<bfloat16>(*stream, elements)) values.push_back(static_cast<float>(value));
-  } else {
-    for (float value : read<float>(*stream, elements)) values.push_back(value);
-  }
+  with_element_type(elements.dtype(), [&](auto element) {
+    for (const auto value : read<decltype(element)>(*stream, elements)) values.push_back(static_cast<float>(value));
+  });
   return values;
 }
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "layers/kernels/cuda/kernels.h"
-#include "layers/kernels/element_type.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {

@@ -8,7 +8,7 @@
 
 namespace weft::cuda {
 
-// Attention by our own kernel, for what cuDNN does not take: any runs, float32 and bfloat16 (plain_attention.cu).
+// Attention by our own kernel, for what cuDNN does not take: any runs and compute dtype (plain_attention.cu).
 extern const AttentionKernels plain_attention_kernels;
 extern const CrossEntropyKernels cross_entropy_kernels;
 extern const EmbeddingKernels embedding_kernels;

@@ -3,11 +3,11 @@
 #include <cuda_runtime.h>
 
 #include "layers/kernels/cuda/kernels.h"
-#include "layers/kernels/element_type.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
