@@ -110,8 +110,8 @@ class Head final : public Segment {
     context.tensor.all_reduce(sums);
     // Every tensor rank knows the loss of all tokens; it is counted once.
     const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
-    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin,
-                           static_cast<float>(context.loss_factor), dlogits, loss);
+    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin, context.gradient_factor(), dlogits,
+                           loss);
   }
 
   SegmentSetup setup_;

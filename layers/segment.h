@@ -73,6 +73,8 @@ class StepReport {
 };
 
 // What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.
+// `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a router's losses),
+// so that small ones do not vanish in float16; what is reported is not scaled.
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
@@ -82,6 +84,9 @@ struct LayerContext {
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport report;
+  double loss_scale = 1.0;
+
+  float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };
 
 using Weights = std::span<const ConstTensorView>;

@@ -22,7 +22,7 @@ struct SegmentCase {
   int microbatches = 1;  // of each data-parallel rank
   DType compute = DType::float32;
   std::int64_t sequence_length = 4, sequences = 2;
-  double loss_factor = 1.0 / 16.0;
+  double loss_factor = 1.0 / 16.0, loss_scale = 1.0;
 
   std::int64_t tokens() const { return sequence_length * sequences; }
   int ranks() const { return data * tensor; }

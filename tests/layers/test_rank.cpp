@@ -95,7 +95,8 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               *expert_tensor,
               rotary,
               the_case.loss_factor,
-              StepReport(report, setup.model.moe.num_experts)} {
+              StepReport(report, setup.model.moe.num_experts),
+              the_case.loss_scale} {
   const Range whole_sequence[] = {{0, setup.sequence_length}};
   write<float>(*stream,
                rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}},
