@@ -65,13 +65,13 @@ class Attention final : public Segment {
     const bool shared = setup_.context > 1;
     const std::int64_t keys_values =
         shared ? setup_.context * setup_.microbatch_tokens * key_value_columns() * size_of(setup_.compute) : 0;
-    return {gather_traffic(setup_, When::forward),
+    return {gather_traffic(setup_, When::forward, setup_.compute),
             {When::forward, CollectiveOp::all_gather, Group::cp, shared ? 1 : 0, keys_values, false},
-            scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input),
+            scatter_traffic(setup_, When::forward, setup_.compute),
+            gather_traffic(setup_, When::backward_input, setup_.compute),
             {When::backward_input, CollectiveOp::reduce_scatter, Group::cp, shared ? 1 : 0, keys_values, false},
-            scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)};
+            scatter_traffic(setup_, When::backward_input, setup_.compute),
+            gather_traffic(setup_, When::backward_weight, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,

@@ -38,7 +38,7 @@ std::int64_t ExpertBank::bound_rows() const {
 }
 
 std::int64_t ExpertBank::bytes_per_row() const {
-  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.compute);
+  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
 }
 
 std::vector<ParameterSpec> ExpertBank::parameters() const {
@@ -63,7 +63,7 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
   KernelContext& kernels = context.kernels;
   const std::int64_t count = rows.rows();
   const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, count, columns, bound_rows());
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, count, columns, bound_rows());
   };
   kept.rows = std::move(rows);
   kept.gate_up = tensor(2 * width_);
@@ -86,7 +86,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
   KernelContext& kernels = context.kernels;
   kept.dout = std::move(dout);
   const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.dout.rows(), columns, bound_rows());
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, kept.dout.rows(), columns, bound_rows());
   };
   Tensor dactivated = tensor(width_);
   for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {

@@ -31,9 +31,11 @@ class Mlp final : public Segment {
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)};
+    return {gather_traffic(setup_, When::forward, setup_.compute),
+            scatter_traffic(setup_, When::forward, setup_.compute),
+            gather_traffic(setup_, When::backward_input, setup_.compute),
+            scatter_traffic(setup_, When::backward_input, setup_.compute),
+            gather_traffic(setup_, When::backward_weight, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,

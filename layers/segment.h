@@ -2,9 +2,9 @@
 // or expert part, the head. It declares its parameters, what it keeps per microbatch and which collectives it performs
 // before anything runs; the same object then computes forward, input gradient and weight gradient as separate calls.
 //
-// Between segments activations are [slice tokens, hidden] in the compute dtype: with tensor parallelism each rank holds
-// an equal run of the microbatch's tokens (sequence parallelism). Weights and gradients come in the order of
-// parameters().
+// Between segments activations are [slice tokens, hidden] in the compute dtype of the dense parts: with tensor
+// parallelism each rank holds an equal run of the microbatch's tokens (sequence parallelism). Weights come in the dtype
+// of their family, gradients in float32, both in the order of parameters().
 #pragma once
 
 #include <memory>
@@ -23,7 +23,9 @@ namespace weft {
 // Sizes that decide a segment, on one rank. Pure data: planning builds segments of any rank without communicators.
 struct SegmentSetup {
   ModelConfig model;
+  // What the dense parts compute in, which is also the dtype of activations between segments, and what the others do.
   DType compute = DType::float32;
+  DType embedding_compute = DType::float32, expert_compute = DType::float32, head_compute = DType::float32;
   std::int64_t sequence_length = 0;    // whole, over the context group
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
   // The head computes its float32 logits for as many tokens at a time as fit in this: all of them never exist at once.
@@ -33,6 +35,10 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
+  // Everything in one dtype.
+  void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
+  // Of a family's weights and of what is computed with them.
+  DType dtype_of(Family family) const;
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }

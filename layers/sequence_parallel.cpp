@@ -16,12 +16,12 @@ View stack(std::span<const View> parts) {
   return View(parts.front().data(), parts.front().dtype(), rows, parts.front().columns());
 }
 
-SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op) {
+SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op, DType dtype) {
   return {when,
           op,
           Group::tp,
           setup.tensor > 1 ? 1 : 0,
-          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(setup.compute) : 0,
+          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(dtype) : 0,
           false};
 }
 
@@ -50,11 +50,11 @@ TensorView stacked_rows(Gradients gradients) {
   return stack(gradients);
 }
 
-SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
-  return token_traffic(setup, when, CollectiveOp::all_gather);
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
+  return token_traffic(setup, when, CollectiveOp::all_gather, dtype);
 }
-SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
-  return token_traffic(setup, when, CollectiveOp::reduce_scatter);
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
+  return token_traffic(setup, when, CollectiveOp::reduce_scatter, dtype);
 }
 
 }  // namespace weft

@@ -24,8 +24,8 @@ Tensor scatter_tokens(LayerContext& context, Tensor partial);
 ConstTensorView stacked_rows(Weights weights);
 TensorView stacked_rows(Gradients gradients);
 
-// Collectives that these perform, for traffic().
-SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
-SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
+// Collectives that these perform on [tokens, hidden] of a dtype, for traffic().
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype);
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype);
 
 }  // namespace weft

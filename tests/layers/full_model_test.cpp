@@ -36,7 +36,7 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
   const std::vector<std::unique_ptr<Segment>> chain = make_chain(rank.setup);
   std::vector<ParameterMemory> memory;
   for (const auto& segment : chain) {
-    memory.emplace_back(rank.kernels, the_case.compute, segment->parameters(), inputs.parameters);
+    memory.emplace_back(rank.kernels, rank.setup, segment->parameters(), inputs.parameters);
   }
   const auto g = static_cast<std::size_t>(rank.data_index);
   const TextMemory text(rank.kernels, inputs.tokens[g], inputs.targets[g]);
@@ -86,9 +86,8 @@ SegmentInputs draw_model_inputs(const SegmentCase& the_case) {
   inputs.parameters.clear();
   SegmentCase alone = the_case;
   alone.data = alone.tensor = alone.expert = 1;
-  for (const auto& segment : make_chain(alone.setup(0))) {
-    draw_parameters(segment->parameters(), the_case.compute, inputs.parameters);
-  }
+  const SegmentSetup setup = alone.setup(0);
+  for (const auto& segment : make_chain(setup)) draw_parameters(segment->parameters(), setup, inputs.parameters);
   return inputs;
 }
 

@@ -27,8 +27,18 @@ SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert
 }
 
 std::string describe(const SegmentCase& the_case) {
-  return fmt::format("segment {}, data {}, tensor {}, expert {}, {}", static_cast<int>(the_case.kind), the_case.data,
-                     the_case.tensor, the_case.expert, name_of(the_case.compute));
+  const SegmentSetup setup = the_case.setup(0);
+  return fmt::format("segment {}, data {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
+                     static_cast<int>(the_case.kind), the_case.data, the_case.tensor, the_case.expert,
+                     name_of(setup.compute), name_of(setup.embedding_compute), name_of(setup.expert_compute),
+                     name_of(setup.head_compute));
+}
+
+// All of one dtype, and every mixture.
+std::vector<MixedDtypes> all_dtypes() {
+  std::vector<MixedDtypes> dtypes = {{DType::float32, DType::float32}, {DType::bfloat16, DType::bfloat16}};
+  dtypes.insert(dtypes.end(), std::begin(mixed_dtypes), std::end(mixed_dtypes));
+  return dtypes;
 }
 
 using SegmentMemory = DeviceTest;
@@ -38,10 +48,9 @@ using SegmentCalls = DeviceTest;
 TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
   for (SegmentKind kind : dense_kinds) {
     for (bool qk_norm : {false, true}) {
-      for (DType compute : {DType::float32, DType::bfloat16}) {
+      for (const MixedDtypes& dtypes : all_dtypes()) {
         for (int tensor : {1, 2, 4}) {
-          SegmentCase the_case = full_case(kind, 1, tensor);
-          the_case.compute = compute;
+          SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
           SCOPED_TRACE(describe(the_case));
           for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
@@ -55,10 +64,9 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
 }
 
 TEST_F(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
-  for (DType compute : {DType::float32, DType::bfloat16}) {
+  for (const MixedDtypes& dtypes : all_dtypes()) {
     for (int tensor : {1, 2, 4}) {
-      SegmentCase the_case = full_case(SegmentKind::moe, 1, tensor);
-      the_case.compute = compute;
+      const SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe, 1, tensor), dtypes);
       SCOPED_TRACE(describe(the_case));
       for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
         EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
@@ -116,9 +124,8 @@ TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
   for (SegmentKind kind : all_kinds) {
     for (const Layout& layout :
          {Layout{1, 1, 1}, Layout{1, 2, 1}, Layout{1, 4, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}, Layout{2, 2, 4}}) {
-      for (DType compute : {DType::float32, DType::bfloat16}) {
-        SegmentCase the_case = full_case(kind, layout.data, layout.tensor, layout.expert);
-        the_case.compute = compute;
+      for (const MixedDtypes& dtypes : all_dtypes()) {
+        SegmentCase the_case = with_dtypes(full_case(kind, layout.data, layout.tensor, layout.expert), dtypes);
         the_case.microbatches = 2;
         SCOPED_TRACE(describe(the_case));
         for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
@@ -126,6 +133,26 @@ TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
         }
       }
     }
+  }
+}
+
+// What passes between ranks on the way into another dtype travels in the narrower of both.
+TEST_F(SegmentTrafficTest, IsThatOfTheNarrowerDtype) {
+  const auto bytes = [](SegmentKind kind, MixedDtypes dtypes) {
+    const SegmentCase the_case = with_dtypes(full_case(kind, 2, 2, 4), dtypes);
+    std::int64_t sum = 0;
+    for (const SegmentTraffic& entry : make_segment(kind, the_case.setup(0))->traffic()) {
+      const bool between =
+          kind == SegmentKind::moe ? entry.op == CollectiveOp::all_to_all : entry.when == When::forward;
+      if (between) sum += entry.bytes;
+    }
+    return sum;
+  };
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::moe}) {
+    const std::int64_t wide = bytes(kind, {DType::float32, DType::float32});
+    EXPECT_GT(wide, 0);
+    EXPECT_EQ(2 * bytes(kind, {DType::float32, DType::bfloat16}), wide);
+    EXPECT_EQ(2 * bytes(kind, {DType::float16, DType::float32}), wide);
   }
 }
 

@@ -30,7 +30,7 @@ class SegmentRank {
         inputs_(inputs),
         rank_(world, the_case, options.drop_expert_row),
         segment_(make_segment(the_case.kind, rank_.setup)),
-        memory_(rank_.kernels, the_case.compute, segment_->parameters(), inputs.parameters),
+        memory_(rank_.kernels, rank_.setup, segment_->parameters(), inputs.parameters),
         saved_(to_size(the_case.microbatches)) {
     for (std::size_t m = 0; m < saved_.size(); ++m) {
       const std::size_t global = to_size(rank_.data_index * the_case.microbatches) + m;

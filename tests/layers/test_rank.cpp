@@ -41,23 +41,28 @@ std::unique_ptr<Communicator> expert_group(Communicator& world, const SegmentCas
 
 }  // namespace
 
-ParameterMemory::ParameterMemory(KernelContext& kernels, DType compute, const std::vector<ParameterSpec>& specs,
-                                 const NamedValues& values) {
+ParameterMemory::ParameterMemory(KernelContext& kernels, const SegmentSetup& setup,
+                                 const std::vector<ParameterSpec>& specs, const NamedValues& values) {
   MemoryLedger& ledger = kernels.ledger;
   Stream& stream = kernels.stream;
-  std::int64_t in_units = 0, routing = 0;
-  for (const ParameterSpec& spec : specs) (spec.family == Family::routing ? routing : in_units) += spec.size();
-  weight_storage_ = ledger.allocate(Bucket::unsharded_parameters, compute, in_units, 1);
-  routing_storage_ = ledger.allocate(Bucket::replicated_parameters, DType::float32, routing, 1);
-  gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, in_units + routing, 1);
+  std::map<Family, std::int64_t> sizes;
+  std::int64_t all = 0;
+  for (const ParameterSpec& spec : specs) {
+    sizes[spec.family] += spec.size();
+    all += spec.size();
+  }
+  for (const auto& [family, size] : sizes) {
+    weight_storage_[family] = ledger.allocate(Bucket::unsharded_parameters, setup.dtype_of(family), size, 1);
+  }
+  gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, all, 1);
   write_bytes(stream, gradient_storage_, 0);
 
-  std::int64_t weight_at = 0, routing_at = 0, gradient_at = 0;
+  std::map<Family, std::int64_t> weight_at;
+  std::int64_t gradient_at = 0;
   for (const ParameterSpec& spec : specs) {
     require(spec.columns == spec.global_columns, "a rank holds whole rows of a parameter");
-    const bool is_routing = spec.family == Family::routing;
-    std::int64_t& at = is_routing ? routing_at : weight_at;
-    const TensorView weight = (is_routing ? routing_storage_ : weight_storage_).view().rows_from(at, spec.size());
+    std::int64_t& at = weight_at[spec.family];
+    const TensorView weight = weight_storage_[spec.family].view().rows_from(at, spec.size());
     write_values(stream, weight,
                  std::span(values.at(spec.name)).subspan(to_size(spec.row_begin * spec.columns), to_size(spec.size())));
     weights_.push_back(weight.reshaped(spec.rows, spec.columns));
@@ -69,8 +74,7 @@ ParameterMemory::ParameterMemory(KernelContext& kernels, DType compute, const st
 }
 
 void ParameterMemory::poison_weights(Stream& stream) {
-  poison(stream, weight_storage_);
-  poison(stream, routing_storage_);
+  for (auto& [family, storage] : weight_storage_) poison(stream, storage);
 }
 
 TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens,
