@@ -29,7 +29,7 @@ class Embedding final : public Segment {
   std::int64_t activation_bytes() const override { return 0; }
   std::vector<SegmentTraffic> traffic() const override {
     return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
-            gather_traffic(setup_, SegmentTraffic::When::backward_weight, setup_.compute)};
+            weight_gather_traffic(setup_, Family::embedding, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
@@ -52,8 +52,12 @@ class Embedding final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedEmbedding&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::embedding)) return;
     const GatheredTokens dy(context, kept.dy);
-    embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
+    if (!gradients[0].empty()) {
+      embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
+    }
   }
 
  private:

@@ -106,14 +106,15 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  for_each_expert(
-      context.kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-        products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::yes,
-                            rows_of(ConstTensorView(kept.rows)), Transpose::no,
-                            stacked_rows(gradients.subspan(3 * e, 2)), true});
-        products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::yes,
-                            rows_of(ConstTensorView(kept.dout)), Transpose::no, gradients[3 * e + 2], true});
-      });
+  for_each_expert(context.kernels, expert_rows,
+                  [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+                    const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView gradient) {
+                      if (gradient.empty()) return;  // frozen
+                      products.push_back({rows_of(a), Transpose::yes, rows_of(b), Transpose::no, gradient, true});
+                    };
+                    add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)));
+                    add_product(kept.activated, kept.dout, gradients[3 * e + 2]);
+                  });
 }
 
 }  // namespace weft

@@ -45,7 +45,7 @@ class Head final : public Segment {
             {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0,
              false},
             scatter_traffic(setup_, When::backward_input, setup_.head_compute),
-            gather_traffic(setup_, When::backward_weight, setup_.head_compute)};
+            weight_gather_traffic(setup_, Family::head, setup_.head_compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
@@ -83,8 +83,10 @@ class Head final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::head)) return;
     const GatheredTokens normed(context, kept.norm.normed);
-    multiply(context.kernels, kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
+    add_weight_gradient(context.kernels, kept.dlogits, normed.view(), gradients[1]);
     norm_.backward_weight(context, gradients[0], kept.norm);
   }
 

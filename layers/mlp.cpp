@@ -35,7 +35,7 @@ class Mlp final : public Segment {
             scatter_traffic(setup_, When::forward, setup_.compute),
             gather_traffic(setup_, When::backward_input, setup_.compute),
             scatter_traffic(setup_, When::backward_input, setup_.compute),
-            gather_traffic(setup_, When::backward_weight, setup_.compute)};
+            weight_gather_traffic(setup_, Family::dense, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
@@ -59,6 +59,8 @@ class Mlp final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::dense)) return;
     const GatheredTokens normed(context, kept.norm.normed);
     mlp_.backward_weight(context, gradients.subspan(1), normed.view(), kept.dy, kept.inner);
     norm_.backward_weight(context, gradients[0], kept.norm);

@@ -84,7 +84,7 @@ class Moe final : public Segment {
                                scatter_traffic(setup_, When::forward, setup_.compute),
                                gather_traffic(setup_, When::backward_input, setup_.compute),
                                scatter_traffic(setup_, When::backward_input, setup_.compute),
-                               gather_traffic(setup_, When::backward_weight, setup_.compute)}) {
+                               weight_gather_traffic(setup_, Family::dense, setup_.compute)}) {
         result.push_back(each);
       }
     }
@@ -156,9 +156,10 @@ class Moe final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
+    require_frozen(setup_, parameters_, gradients);
     bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
     router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
-    if (has_shared()) {
+    if (has_shared() && setup_.trains(Family::dense)) {
       const GatheredTokens normed(context, kept.norm.normed);
       shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
     }

@@ -36,6 +36,7 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
 }
 
 void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {
+  if (gradient.empty()) return;
   rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
 }
 

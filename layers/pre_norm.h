@@ -25,6 +25,7 @@ class PreNorm {
   // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
                         Kept& kept) const;
+  // An empty gradient is that of a frozen weight.
   void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
 
  private:

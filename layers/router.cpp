@@ -107,7 +107,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
 
 void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
   const ConstTensorView input = kept.input.allocated() ? ConstTensorView(kept.input) : x;
-  multiply(context.kernels, kept.dlogits, Transpose::yes, input, Transpose::no, gradient, true);
+  add_weight_gradient(context.kernels, kept.dlogits, input, gradient);
 }
 
 }  // namespace weft

@@ -19,4 +19,13 @@ DType SegmentSetup::dtype_of(Family family) const {
   fail("family {} has no dtype", static_cast<int>(family));
 }
 
+void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!setup.trains(parameters[i].family) && !gradients[i].empty()) {
+      fail("{} belongs to family {}, which is frozen, but has a gradient", parameters[i].name,
+           name_of(parameters[i].family));
+    }
+  }
+}
+
 }  // namespace weft

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
+  // Families whose parameters are constant. A segment that has nothing but these to compute gradients of performs no
+  // collective for them; what it keeps of a microbatch is the same.
+  std::set<Family> frozen;
+
+  bool trains(Family family) const { return !frozen.contains(family); }
   // Everything in one dtype.
   void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
   // Of a family's weights and of what is computed with them.
@@ -115,6 +121,9 @@ struct SegmentTraffic {
   bool is_bound = false;
 };
 
+// Throws Error (failure) when there is a gradient of a family that is frozen.
+void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients);
+
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -131,7 +140,10 @@ class Segment {
                          std::unique_ptr<Saved>& saved) = 0;
   // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight.
   virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
-  // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input.
+  // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input. A frozen
+  // parameter has an empty gradient, TensorView{}, and costs no product; parameters that are one product (q, k and v;
+  // gate and up) are frozen together, and those of a family that the setup calls frozen all are. Throws Error (failure)
+  // otherwise.
   virtual void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) = 0;
 };
 

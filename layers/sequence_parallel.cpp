@@ -8,6 +8,7 @@ View stack(std::span<const View> parts) {
   std::int64_t rows = 0;
   for (const View& part : parts) {
     const View& first = parts.front();
+    require(part.empty() == first.empty(), "weights of one product are frozen together");
     require(part.columns() == first.columns() &&
                 part.data() == first.data() + rows * first.columns() * size_of(first.dtype()),
             "stacked weights touch in memory");
@@ -52,6 +53,11 @@ TensorView stacked_rows(Gradients gradients) {
 
 SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
   return token_traffic(setup, when, CollectiveOp::all_gather, dtype);
+}
+SegmentTraffic weight_gather_traffic(const SegmentSetup& setup, Family family, DType dtype) {
+  SegmentTraffic traffic = gather_traffic(setup, SegmentTraffic::When::backward_weight, dtype);
+  if (!setup.trains(family)) traffic.count = traffic.bytes = 0;
+  return traffic;
 }
 SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
   return token_traffic(setup, when, CollectiveOp::reduce_scatter, dtype);

@@ -14,18 +14,6 @@ constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::atte
 constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe,
                                      SegmentKind::head};
 
-// All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
-SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1) {
-  SegmentCase the_case{.kind = kind, .model = small_model(), .data = data, .tensor = tensor, .expert = expert};
-  ModelConfig& model = the_case.model;
-  model.num_attention_heads = 8;
-  model.num_key_value_heads = 4;
-  model.moe.shared_expert_intermediate_size = 8;
-  model.moe.router_aux_loss_coef = 2.0;
-  model.moe.router_z_loss_coef = 0.5;
-  return the_case;
-}
-
 std::string describe(const SegmentCase& the_case) {
   const SegmentSetup setup = the_case.setup(0);
   return fmt::format("segment {}, data {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
@@ -91,30 +79,6 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
   // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones.
   const std::int64_t row_bytes = (12 + 3 * 5) * 4;
   EXPECT_EQ(ranks[1].kept_bytes[0], ranks[1].declared_bytes - 2 * the_case.tokens() * 2 * row_bytes);
-}
-
-struct Declared {
-  CommunicationCount exact, bound;
-};
-
-void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
-  std::map<std::pair<When, CommunicationKey>, Declared> declared;
-  for (const SegmentTraffic& entry : rank.declared_traffic) {
-    if (entry.count == 0) continue;
-    Declared& total = declared[{entry.when, {std::string(name_of(entry.group)), entry.op}}];
-    CommunicationCount& part = entry.is_bound ? total.bound : total.exact;
-    part.count += entry.count * microbatches;
-    part.bytes += entry.bytes * microbatches;
-  }
-  for (const auto& [key, counted] : rank.counted_traffic) {
-    SCOPED_TRACE(fmt::format("phase {}, {} {}", static_cast<int>(key.first), key.second.group, name_of(key.second.op)));
-    ASSERT_TRUE(declared.contains(key));
-    const Declared& expected = declared.at(key);
-    EXPECT_EQ(counted.count, expected.exact.count + expected.bound.count);
-    EXPECT_GE(counted.bytes, expected.exact.bytes);
-    EXPECT_LE(counted.bytes, expected.exact.bytes + expected.bound.bytes);
-  }
-  EXPECT_EQ(rank.counted_traffic.size(), declared.size());
 }
 
 TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {

@@ -64,6 +64,7 @@ SegmentSetup SegmentCase::setup(int rank) const {
   SegmentSetup setup;
   setup.model = model;
   setup.compute_in(compute);
+  setup.frozen = frozen;
   setup.embedding_compute = embedding_compute.value_or(compute);
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);
@@ -92,6 +93,17 @@ bool SegmentCase::mixed() const {
 SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes) {
   the_case.compute = dtypes.compute;
   the_case.embedding_compute = the_case.expert_compute = the_case.head_compute = dtypes.family;
+  return the_case;
+}
+
+SegmentCase full_case(SegmentKind kind, int data, int tensor, int expert) {
+  SegmentCase the_case{.kind = kind, .model = small_model(), .data = data, .tensor = tensor, .expert = expert};
+  ModelConfig& model = the_case.model;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 4;
+  model.moe.shared_expert_intermediate_size = 8;
+  model.moe.router_aux_loss_coef = 2.0;
+  model.moe.router_z_loss_coef = 0.5;
   return the_case;
 }
 

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct SegmentCase {
   std::optional<DType> embedding_compute = {}, expert_compute = {}, head_compute = {};
   std::int64_t sequence_length = 4, sequences = 2;
   double loss_factor = 1.0 / 16.0, loss_scale = 1.0;
+
+  std::set<Family> frozen = {};
 
   std::int64_t tokens() const { return sequence_length * sequences; }
   int ranks() const { return data * tensor; }
@@ -48,6 +51,8 @@ SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 // Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
 // tolerances, sizes that differ so that no two can be mistaken for each other.
 ModelConfig small_model();
+// All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
+SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
 
 // Everything a case computes from, exact in its compute dtype, parameters in that of their family.

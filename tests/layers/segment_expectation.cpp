@@ -1,5 +1,7 @@
 #include "tests/layers/segment_expectation.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -60,6 +62,10 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       return;
   }
 }
+
+struct Declared {
+  CommunicationCount exact, bound;
+};
 
 }  // namespace
 
@@ -148,6 +154,26 @@ double tolerance(const SegmentCase& the_case) {
   const std::int64_t roundings = 4 * model.hidden_size + 2 * widest + 6 * the_case.sequence_length +
                                  the_case.tokens() * the_case.all_microbatches() + 64;
   return static_cast<double>(roundings) * 0x1.0p-24;
+}
+
+void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
+  std::map<std::pair<SegmentTraffic::When, CommunicationKey>, Declared> declared;
+  for (const SegmentTraffic& entry : rank.declared_traffic) {
+    if (entry.count == 0) continue;
+    Declared& total = declared[{entry.when, {std::string(name_of(entry.group)), entry.op}}];
+    CommunicationCount& part = entry.is_bound ? total.bound : total.exact;
+    part.count += entry.count * microbatches;
+    part.bytes += entry.bytes * microbatches;
+  }
+  for (const auto& [key, counted] : rank.counted_traffic) {
+    SCOPED_TRACE(fmt::format("phase {}, {} {}", static_cast<int>(key.first), key.second.group, name_of(key.second.op)));
+    ASSERT_TRUE(declared.contains(key));
+    const Declared& expected = declared.at(key);
+    EXPECT_EQ(counted.count, expected.exact.count + expected.bound.count);
+    EXPECT_GE(counted.bytes, expected.exact.bytes);
+    EXPECT_LE(counted.bytes, expected.exact.bytes + expected.bound.bytes);
+  }
+  EXPECT_EQ(rank.counted_traffic.size(), declared.size());
 }
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "tests/layers/segment_harness.h"
 
+#include <cmath>
+
 #include "parallel/comm/local.h"
 
 namespace weft {
@@ -57,6 +59,9 @@ class SegmentRank {
     }
     outcome_.leaked_bytes = rank_.ledger.live().total() - live_before;
     for (ConstTensorView gradient : memory_.gradients()) outcome_.gradients.push_back(rank_.values_of(gradient));
+    for (ConstTensorView place : memory_.frozen_places()) {
+      for (double value : rank_.values_of(place)) outcome_.frozen_untouched &= std::isnan(value);
+    }
     outcome_.report = rank_.reported();
     return std::move(outcome_);
   }

@@ -66,8 +66,13 @@ ParameterMemory::ParameterMemory(KernelContext& kernels, const SegmentSetup& set
     write_values(stream, weight,
                  std::span(values.at(spec.name)).subspan(to_size(spec.row_begin * spec.columns), to_size(spec.size())));
     weights_.push_back(weight.reshaped(spec.rows, spec.columns));
-    gradients_.push_back(
-        gradient_storage_.view().rows_from(gradient_at, spec.size()).reshaped(spec.rows, spec.columns));
+    const TensorView place = gradient_storage_.view().rows_from(gradient_at, spec.size());
+    const bool trains = setup.trains(spec.family);
+    gradients_.push_back(trains ? place.reshaped(spec.rows, spec.columns) : TensorView());
+    if (!trains) {
+      poison(stream, place);
+      frozen_.push_back(place);
+    }
     at += spec.size();
     gradient_at += spec.size();
   }
