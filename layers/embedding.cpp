@@ -45,6 +45,8 @@ class Embedding final : public Segment {
     return converted(kernels, std::move(y), setup_.compute, Bucket::activations);
   }
 
+  // Text has no gradient.
+  bool reads_weights_backward() const override { return false; }
   Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved& saved) override {
     static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
     return {};

@@ -138,6 +138,8 @@ class Segment {
   // Takes the activations (none for the embedding) and gives the next ones (none for the head).
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                          std::unique_ptr<Saved>& saved) = 0;
+  // Whether backward_input reads its weights; to one that does not, none need be passed.
+  virtual bool reads_weights_backward() const { return true; }
   // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight.
   virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
   // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input. A frozen

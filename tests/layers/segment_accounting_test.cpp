@@ -154,6 +154,13 @@ TEST_F(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
   }
 }
 
+// The harness passes no weights to those that read none: the gradients of an embedding are right without.
+TEST_F(SegmentCalls, AllButTheEmbeddingReadWeightsForTheirInputGradient) {
+  for (SegmentKind kind : all_kinds) {
+    EXPECT_EQ(make_segment(kind, full_case(kind).setup(0))->reads_weights_backward(), kind != SegmentKind::embedding);
+  }
+}
+
 TEST_F(SegmentCalls, WeightGradientsReadNoWeights) {
   for (SegmentKind kind : all_kinds) {
     const SegmentCase the_case = full_case(kind, 1, 2, 2);

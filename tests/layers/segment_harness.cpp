@@ -83,8 +83,8 @@ class SegmentRank {
       case SegmentTraffic::When::backward_input: {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
-        outcome_.dx[m] =
-            rank_.values_of(segment_->backward_input(rank_.context, memory_.weights(), std::move(dy), *saved_[m]));
+        const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
+        outcome_.dx[m] = rank_.values_of(segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]));
         return;
       }
       case SegmentTraffic::When::backward_weight:
