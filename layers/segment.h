@@ -36,8 +36,8 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
-  // Families whose parameters are constant. A segment that has nothing but these to compute gradients of performs no
-  // collective for them; what it keeps of a microbatch is the same.
+  // Families whose parameters are constant. What only their gradients would need is neither multiplied nor gathered;
+  // what a segment keeps of a microbatch is the same.
   std::set<Family> frozen;
 
   bool trains(Family family) const { return !frozen.contains(family); }
