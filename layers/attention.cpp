@@ -65,13 +65,13 @@ class Attention final : public Segment {
     const bool shared = setup_.context > 1;
     const std::int64_t keys_values =
         shared ? setup_.context * setup_.microbatch_tokens * key_value_columns() * size_of(setup_.compute) : 0;
-    return {gather_traffic(setup_, When::forward),
+    return {gather_traffic(setup_, When::forward, setup_.compute),
             {When::forward, CollectiveOp::all_gather, Group::cp, shared ? 1 : 0, keys_values, false},
-            scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input),
+            scatter_traffic(setup_, When::forward, setup_.compute),
+            gather_traffic(setup_, When::backward_input, setup_.compute),
             {When::backward_input, CollectiveOp::reduce_scatter, Group::cp, shared ? 1 : 0, keys_values, false},
-            scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)};
+            scatter_traffic(setup_, When::backward_input, setup_.compute),
+            weight_gather_traffic(setup_, Family::dense, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
@@ -124,6 +124,7 @@ class Attention final : public Segment {
       attention_backward(kernels, heads_, runs_, dout, kept.rotated, kept.rotated, kept.out, kept.log_sum_exp,
                          kept.dqkv, kept.dqkv);
     }
+    // The kernel makes these with the gradient of its input, also where they are frozen.
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
         *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
@@ -143,16 +144,17 @@ class Attention final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedAttention&>(saved);
     KernelContext& kernels = context.kernels;
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::dense)) return;
     {
       const GatheredTokens normed(context, kept.norm.normed);
-      multiply(kernels, kept.dqkv, Transpose::yes, normed.view(), Transpose::no,
-               stacked_rows(gradients.subspan(q_proj, 3)), true);
+      add_weight_gradient(kernels, kept.dqkv, normed.view(), stacked_rows(gradients.subspan(q_proj, 3)));
     }
-    multiply(kernels, kept.out, Transpose::yes, kept.dy, Transpose::no, gradients[o_proj], true);
+    add_weight_gradient(kernels, kept.out, kept.dy, gradients[o_proj]);
     norm_.backward_weight(context, gradients[norm_weight], kept.norm);
     if (setup_.model.qk_norm) {
-      add(kernels.stream, kept.dq_norm, gradients[q_norm]);
-      add(kernels.stream, kept.dk_norm, gradients[k_norm]);
+      if (!gradients[q_norm].empty()) add(kernels.stream, kept.dq_norm, gradients[q_norm]);
+      if (!gradients[k_norm].empty()) add(kernels.stream, kept.dk_norm, gradients[k_norm]);
     }
   }
 

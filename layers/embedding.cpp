@@ -1,5 +1,6 @@
 #include "layers/embedding.h"
 
+#include "layers/conversion.h"
 #include "layers/kernels/embedding.h"
 #include "layers/sequence_parallel.h"
 
@@ -28,21 +29,25 @@ class Embedding final : public Segment {
   std::int64_t activation_bytes() const override { return 0; }
   bool reads_weights_backward() const override { return false; }
   std::vector<SegmentTraffic> traffic() const override {
-    return {scatter_traffic(setup_, SegmentTraffic::When::forward),
-            gather_traffic(setup_, SegmentTraffic::When::backward_weight)};
+    return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
+            weight_gather_traffic(setup_, Family::embedding, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
                  std::unique_ptr<Saved>& saved) override {
     auto kept = std::make_unique<SavedEmbedding>();
     kept->tokens = input.tokens;
-    Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens,
-                                               setup_.model.hidden_size);
-    embedding_forward(context.kernels, input.tokens, weights[0], rows_.begin, y);
+    KernelContext& kernels = context.kernels;
+    Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.embedding_compute, setup_.microbatch_tokens,
+                                       setup_.model.hidden_size);
+    embedding_forward(kernels, input.tokens, weights[0], rows_.begin, y);
     saved = std::move(kept);
-    return scatter_tokens(context, std::move(y));
+    y = scatter_tokens(context, converted(kernels, std::move(y), exchanged(), Bucket::activations));
+    return converted(kernels, std::move(y), setup_.compute, Bucket::activations);
   }
 
+  // Text has no gradient.
+  bool reads_weights_backward() const override { return false; }
   Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved& saved) override {
     static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
     return {};
@@ -50,11 +55,18 @@ class Embedding final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedEmbedding&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::embedding)) return;
     const GatheredTokens dy(context, kept.dy);
-    embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
+    if (!gradients[0].empty()) {
+      embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
+    }
   }
 
  private:
+  // Of the rows that the tensor ranks have for a token all but one are zero: their sum is exact in any dtype.
+  DType exchanged() const { return narrower(setup_.compute, setup_.embedding_compute); }
+
   SegmentSetup setup_;
   Range rows_;
   std::string name_ = "embedding";

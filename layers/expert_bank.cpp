@@ -38,7 +38,7 @@ std::int64_t ExpertBank::bound_rows() const {
 }
 
 std::int64_t ExpertBank::bytes_per_row() const {
-  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.compute);
+  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
 }
 
 std::vector<ParameterSpec> ExpertBank::parameters() const {
@@ -63,7 +63,7 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
   KernelContext& kernels = context.kernels;
   const std::int64_t count = rows.rows();
   const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, count, columns, bound_rows());
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, count, columns, bound_rows());
   };
   kept.rows = std::move(rows);
   kept.gate_up = tensor(2 * width_);
@@ -86,7 +86,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
   KernelContext& kernels = context.kernels;
   kept.dout = std::move(dout);
   const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.dout.rows(), columns, bound_rows());
+    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, kept.dout.rows(), columns, bound_rows());
   };
   Tensor dactivated = tensor(width_);
   for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
@@ -106,14 +106,15 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  for_each_expert(
-      context.kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-        products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::yes,
-                            rows_of(ConstTensorView(kept.rows)), Transpose::no,
-                            stacked_rows(gradients.subspan(3 * e, 2)), true});
-        products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::yes,
-                            rows_of(ConstTensorView(kept.dout)), Transpose::no, gradients[3 * e + 2], true});
-      });
+  for_each_expert(context.kernels, expert_rows,
+                  [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+                    const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView gradient) {
+                      if (gradient.empty()) return;  // frozen
+                      products.push_back({rows_of(a), Transpose::yes, rows_of(b), Transpose::no, gradient, true});
+                    };
+                    add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)));
+                    add_product(kept.activated, kept.dout, gradients[3 * e + 2]);
+                  });
 }
 
 }  // namespace weft

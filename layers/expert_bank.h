@@ -24,7 +24,7 @@ class ExpertBank {
   // Kept per row, in bytes.
   std::int64_t bytes_per_row() const;
 
-  // rows: by expert, expert_rows[e] each. Returns [received, hidden].
+  // rows: by expert, expert_rows[e] each, in the dtype of experts like all others here. Returns [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,
                  Kept& kept) const;
   Tensor backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor dout,

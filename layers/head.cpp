@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/conversion.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
@@ -34,17 +35,17 @@ class Head final : public Segment {
   const std::string& scope() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
-    return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.compute);
+    return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
   }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     const bool many = setup_.tensor > 1;
     const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
-    return {gather_traffic(setup_, When::forward),
+    return {gather_traffic(setup_, When::forward, setup_.head_compute),
             {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0,
              false},
-            scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)};
+            scatter_traffic(setup_, When::backward_input, setup_.head_compute),
+            weight_gather_traffic(setup_, Family::head, setup_.head_compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
@@ -52,9 +53,10 @@ class Head final : public Segment {
     MemoryLedger& ledger = context.kernels.ledger;
     const std::int64_t tokens = setup_.microbatch_tokens;
     auto kept = std::make_unique<SavedHead>();
-    norm_.forward(context, weights[0], std::move(x), kept->norm);
+    norm_.forward(context, weights[0],
+                  converted(context.kernels, std::move(x), setup_.head_compute, Bucket::activations), kept->norm);
 
-    kept->dlogits = ledger.allocate(Bucket::activations, setup_.compute, tokens, rows_.count);
+    kept->dlogits = ledger.allocate(Bucket::activations, setup_.head_compute, tokens, rows_.count);
     const GatheredTokens normed(context, kept->norm.normed);
     for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens()) {
       const std::int64_t count = std::min(chunk_tokens(), tokens - begin);
@@ -69,18 +71,22 @@ class Head final : public Segment {
     auto& kept = static_cast<SavedHead&>(saved);
     MemoryLedger& ledger = context.kernels.ledger;
     Tensor partial =
-        ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, setup_.model.hidden_size);
+        ledger.allocate(Bucket::activations, setup_.head_compute, setup_.microbatch_tokens, setup_.model.hidden_size);
     multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
-    Tensor nothing = ledger.allocate(Bucket::activations, setup_.compute, kept.norm.x.rows(), kept.norm.x.columns());
+    Tensor nothing =
+        ledger.allocate(Bucket::activations, setup_.head_compute, kept.norm.x.rows(), kept.norm.x.columns());
     fill(context.kernels.stream, nothing, 0.0f);
-    return norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)), std::move(nothing),
-                                kept.norm);
+    Tensor dx = norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)),
+                                     std::move(nothing), kept.norm);
+    return converted(context.kernels, std::move(dx), setup_.compute, Bucket::activations);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::head)) return;
     const GatheredTokens normed(context, kept.norm.normed);
-    multiply(context.kernels, kept.dlogits, Transpose::yes, normed.view(), Transpose::no, gradients[1], true);
+    add_weight_gradient(context.kernels, kept.dlogits, normed.view(), gradients[1]);
     norm_.backward_weight(context, gradients[0], kept.norm);
   }
 
@@ -97,7 +103,7 @@ class Head final : public Segment {
     KernelContext& kernels = context.kernels;
     Tensor storage;
     TensorView logits = dlogits;
-    if (setup_.compute != DType::float32) {
+    if (setup_.head_compute != DType::float32) {
       storage = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), dlogits.columns());
       logits = storage;
     }
@@ -110,8 +116,8 @@ class Head final : public Segment {
     context.tensor.all_reduce(sums);
     // Every tensor rank knows the loss of all tokens; it is counted once.
     const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
-    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin,
-                           static_cast<float>(context.loss_factor), dlogits, loss);
+    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin, context.gradient_factor(), dlogits,
+                           loss);
   }
 
   SegmentSetup setup_;

@@ -31,9 +31,11 @@ class Mlp final : public Segment {
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)};
+    return {gather_traffic(setup_, When::forward, setup_.compute),
+            scatter_traffic(setup_, When::forward, setup_.compute),
+            gather_traffic(setup_, When::backward_input, setup_.compute),
+            scatter_traffic(setup_, When::backward_input, setup_.compute),
+            weight_gather_traffic(setup_, Family::dense, setup_.compute)};
   }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
@@ -57,6 +59,8 @@ class Mlp final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
+    require_frozen(setup_, parameters_, gradients);
+    if (!setup_.trains(Family::dense)) return;
     const GatheredTokens normed(context, kept.norm.normed);
     mlp_.backward_weight(context, gradients.subspan(1), normed.view(), kept.dy, kept.inner);
     norm_.backward_weight(context, gradients[0], kept.norm);

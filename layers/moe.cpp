@@ -1,8 +1,9 @@
 #include "layers/moe.h"
 
+#include "layers/conversion.h"
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
-#include "layers/kernels/routing.h"
+#include "layers/kernels/permutation.h"
 #include "layers/pre_norm.h"
 #include "layers/router.h"
 #include "layers/sequence_parallel.h"
@@ -56,7 +57,7 @@ class Moe final : public Segment {
     using When = SegmentTraffic::When;
     std::vector<SegmentTraffic> result = router_.traffic();
     const MoeConfig& moe = setup_.model.moe;
-    const std::int64_t row = setup_.model.hidden_size * size_of(setup_.compute);
+    const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
     if (setup_.expert > 1) {
       // Every choice of this rank's tokens is sent once each way, in forward and again in backward; what stays on the
       // rank is counted too, so this is what all_to_all counts, exactly: out and back move the same rows in sum.
@@ -79,10 +80,11 @@ class Moe final : public Segment {
       }
     }
     if (has_shared()) {
-      for (const auto& each :
-           {gather_traffic(setup_, When::forward), scatter_traffic(setup_, When::forward),
-            gather_traffic(setup_, When::backward_input), scatter_traffic(setup_, When::backward_input),
-            gather_traffic(setup_, When::backward_weight)}) {
+      for (const auto& each : {gather_traffic(setup_, When::forward, setup_.compute),
+                               scatter_traffic(setup_, When::forward, setup_.compute),
+                               gather_traffic(setup_, When::backward_input, setup_.compute),
+                               scatter_traffic(setup_, When::backward_input, setup_.compute),
+                               weight_gather_traffic(setup_, Family::dense, setup_.compute)}) {
         result.push_back(each);
       }
     }
@@ -106,15 +108,15 @@ class Moe final : public Segment {
     // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
     // queued behind them.
     ExpertCounts expert_counts(context, counts);
-    Tensor permuted = ledger.allocate(Bucket::moe_routing, setup_.compute, normed.rows() * choices, normed.columns());
-    permute_rows(kernels, normed, kept->slots, permuted);
+    Tensor permuted = permuted_rows(kernels, normed, kept->slots);
 
     kept->exchange = plan_exchange(context, expert_counts.wait());
     RowsUnderWay under_way = begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
     Tensor y = shared_forward(context, weights, *kept);
-    Tensor rows = finish_dispatch(context, kept->exchange, std::move(under_way), bank_.bound_rows());
+    Tensor rows =
+        for_experts(kernels, finish_dispatch(context, kept->exchange, std::move(under_way), bank_.bound_rows()));
     Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
-    kept->expert_out = return_rows(context, kept->exchange, std::move(out), bank_.bound_rows());
+    kept->expert_out = from_experts(context, kept->exchange, std::move(out));
 
     unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
     saved = std::move(kept);
@@ -131,6 +133,7 @@ class Moe final : public Segment {
     unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
     kept.expert_out.reset();
 
+    dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing);
     RowsUnderWay under_way = begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
     Tensor dshared;
     if (has_shared()) {
@@ -139,10 +142,11 @@ class Moe final : public Segment {
       dshared = scatter_tokens(context,
                                shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
     }
-    Tensor dout = finish_dispatch(context, kept.exchange, std::move(under_way), bank_.bound_rows());
+    Tensor dout =
+        for_experts(kernels, finish_dispatch(context, kept.exchange, std::move(under_way), bank_.bound_rows()));
     Tensor drows =
         bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
-    drows = return_rows(context, kept.exchange, std::move(drows), bank_.bound_rows());
+    drows = from_experts(context, kept.exchange, std::move(drows));
 
     Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
     unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
@@ -152,9 +156,10 @@ class Moe final : public Segment {
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
+    require_frozen(setup_, parameters_, gradients);
     bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
     router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
-    if (has_shared()) {
+    if (has_shared() && setup_.trains(Family::dense)) {
       const GatheredTokens normed(context, kept.norm.normed);
       shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
     }
@@ -166,6 +171,31 @@ class Moe final : public Segment {
   Weights bank_weights(Weights weights) const { return weights.subspan(2, first_shared_ - 2); }
   void append(const std::vector<ParameterSpec>& more) {
     parameters_.insert(parameters_.end(), more.begin(), more.end());
+  }
+
+  // Rows travel to the experts and back in the narrower of the dtypes at both ends.
+  DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
+  // The rows of every choice as they leave. Converted before they are permuted, when there is one for all choices.
+  Tensor permuted_rows(KernelContext& kernels, ConstTensorView normed, ConstTensorView slots) const {
+    MemoryLedger& ledger = kernels.ledger;
+    Tensor storage;
+    if (exchanged() != normed.dtype()) {
+      storage = ledger.allocate(Bucket::moe_routing, exchanged(), normed.rows(), normed.columns());
+      cast(kernels.stream, normed, storage);
+      normed = storage;
+    }
+    Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), slots.size(), normed.columns());
+    permute_rows(kernels, normed, slots, permuted);
+    return permuted;
+  }
+  Tensor for_experts(KernelContext& kernels, Tensor rows) const {
+    return converted(kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
+  }
+  Tensor from_experts(LayerContext& context, const ExchangePlan& plan, Tensor rows) const {
+    KernelContext& kernels = context.kernels;
+    rows = converted(kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
+    rows = return_rows(context, plan, std::move(rows), bank_.bound_rows());
+    return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing);
   }
 
   // x plus the shared expert, where there is one: what the routed experts are added to.

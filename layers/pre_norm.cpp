@@ -15,12 +15,13 @@ ParameterSpec PreNorm::parameter() const {
 }
 
 std::int64_t PreNorm::activation_bytes() const {
-  return setup_.slice_tokens() * (2 * setup_.model.hidden_size * size_of(setup_.compute) + size_of(DType::float32));
+  return setup_.slice_tokens() *
+         (2 * setup_.model.hidden_size * size_of(setup_.dtype_of(family_)) + size_of(DType::float32));
 }
 
 void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
   MemoryLedger& ledger = context.kernels.ledger;
-  kept.normed = ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
+  kept.normed = ledger.allocate(Bucket::activations, setup_.dtype_of(family_), x.rows(), x.columns());
   kept.inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
   rms_norm_forward(context.kernels, x, weight, static_cast<float>(setup_.model.rms_norm_eps), kept.normed,
                    kept.inverse_rms);
@@ -35,6 +36,7 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
 }
 
 void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {
+  if (gradient.empty()) return;
   rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
 }
 

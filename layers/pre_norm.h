@@ -20,11 +20,12 @@ class PreNorm {
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
 
-  // Fills x, inverse_rms and normed.
+  // x in the dtype of the family. Fills x, inverse_rms and normed.
   void forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const;
   // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
                         Kept& kept) const;
+  // An empty gradient is that of a frozen weight.
   void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
 
  private:

@@ -85,7 +85,8 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor *
+                          context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
@@ -93,7 +94,8 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.loss_factor;
-    z_loss(kernels, kept.logits, factor, kept.dlogits, context.report.z_loss(block_));
+    z_loss(kernels, kept.logits, factor, static_cast<float>(factor * context.loss_scale), kept.dlogits,
+           context.report.z_loss(block_));
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
@@ -105,7 +107,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
 
 void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
   const ConstTensorView input = kept.input.allocated() ? ConstTensorView(kept.input) : x;
-  multiply(context.kernels, kept.dlogits, Transpose::yes, input, Transpose::no, gradient, true);
+  add_weight_gradient(context.kernels, kept.dlogits, input, gradient);
 }
 
 }  // namespace weft

@@ -2,12 +2,13 @@
 // or expert part, the head. It declares its parameters, what it keeps per microbatch and which collectives it performs
 // before anything runs; the same object then computes forward, input gradient and weight gradient as separate calls.
 //
-// Between segments activations are [slice tokens, hidden] in the compute dtype: with tensor parallelism each rank holds
-// an equal run of the microbatch's tokens (sequence parallelism). Weights and gradients come in the order of
-// parameters().
+// Between segments activations are [slice tokens, hidden] in the compute dtype of the dense parts: with tensor
+// parallelism each rank holds an equal run of the microbatch's tokens (sequence parallelism). Weights come in the dtype
+// of their family, gradients in float32, both in the order of parameters().
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ namespace weft {
 // Sizes that decide a segment, on one rank. Pure data: planning builds segments of any rank without communicators.
 struct SegmentSetup {
   ModelConfig model;
+  // What the dense parts compute in, which is also the dtype of activations between segments, and what the others do.
   DType compute = DType::float32;
+  DType embedding_compute = DType::float32, expert_compute = DType::float32, head_compute = DType::float32;
   std::int64_t sequence_length = 0;    // whole, over the context group
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
   // The head computes its float32 logits for as many tokens at a time as fit in this: all of them never exist at once.
@@ -33,6 +36,15 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
+  // Families whose parameters are constant. What only their gradients would need is neither multiplied nor gathered;
+  // what a segment keeps of a microbatch is the same.
+  std::set<Family> frozen;
+
+  bool trains(Family family) const { return !frozen.contains(family); }
+  // Everything in one dtype.
+  void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
+  // Of a family's weights and of what is computed with them.
+  DType dtype_of(Family family) const;
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
@@ -73,6 +85,8 @@ class StepReport {
 };
 
 // What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.
+// `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a router's losses),
+// so that small ones do not vanish in float16; what is reported is not scaled.
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
@@ -82,6 +96,9 @@ struct LayerContext {
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport report;
+  double loss_scale = 1.0;
+
+  float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };
 
 using Weights = std::span<const ConstTensorView>;
@@ -104,6 +121,9 @@ struct SegmentTraffic {
   bool is_bound = false;
 };
 
+// Throws Error (failure) when there is a gradient of a family that is frozen.
+void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients);
+
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -120,9 +140,14 @@ class Segment {
   // Takes the activations (none for the embedding) and gives the next ones (none for the head).
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                          std::unique_ptr<Saved>& saved) = 0;
+  // Whether backward_input reads its weights; to one that does not, none need be passed.
+  virtual bool reads_weights_backward() const { return true; }
   // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight.
   virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
-  // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input.
+  // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input. A frozen
+  // parameter has an empty gradient, TensorView{}, and costs no product; parameters that are one product (q, k and v;
+  // gate and up) are frozen together, and those of a family that the setup calls frozen all are. Throws Error (failure)
+  // otherwise.
   virtual void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) = 0;
 };
 

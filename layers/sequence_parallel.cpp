@@ -8,6 +8,7 @@ View stack(std::span<const View> parts) {
   std::int64_t rows = 0;
   for (const View& part : parts) {
     const View& first = parts.front();
+    require(part.empty() == first.empty(), "weights of one product are frozen together");
     require(part.columns() == first.columns() &&
                 part.data() == first.data() + rows * first.columns() * size_of(first.dtype()),
             "stacked weights touch in memory");
@@ -16,12 +17,12 @@ View stack(std::span<const View> parts) {
   return View(parts.front().data(), parts.front().dtype(), rows, parts.front().columns());
 }
 
-SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op) {
+SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op, DType dtype) {
   return {when,
           op,
           Group::tp,
           setup.tensor > 1 ? 1 : 0,
-          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(setup.compute) : 0,
+          setup.tensor > 1 ? setup.microbatch_tokens * setup.model.hidden_size * size_of(dtype) : 0,
           false};
 }
 
@@ -50,11 +51,16 @@ TensorView stacked_rows(Gradients gradients) {
   return stack(gradients);
 }
 
-SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
-  return token_traffic(setup, when, CollectiveOp::all_gather);
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
+  return token_traffic(setup, when, CollectiveOp::all_gather, dtype);
 }
-SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when) {
-  return token_traffic(setup, when, CollectiveOp::reduce_scatter);
+SegmentTraffic weight_gather_traffic(const SegmentSetup& setup, Family family, DType dtype) {
+  SegmentTraffic traffic = gather_traffic(setup, SegmentTraffic::When::backward_weight, dtype);
+  if (!setup.trains(family)) traffic.count = traffic.bytes = 0;
+  return traffic;
+}
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {
+  return token_traffic(setup, when, CollectiveOp::reduce_scatter, dtype);
 }
 
 }  // namespace weft

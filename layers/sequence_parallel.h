@@ -21,11 +21,14 @@ class GatheredTokens {
 Tensor scatter_tokens(LayerContext& context, Tensor partial);
 
 // Adjacent weights of equal columns, read as one taller matrix. They must touch in memory, as shard units lay them out.
+// Of gradients all or none are empty.
 ConstTensorView stacked_rows(Weights weights);
 TensorView stacked_rows(Gradients gradients);
 
-// Collectives that these perform, for traffic().
-SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
-SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when);
+// Collectives that these perform on [tokens, hidden] of a dtype, for traffic().
+SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype);
+SegmentTraffic scatter_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype);
+// What backward_weight gathers for the parameters of a family: nothing where they are frozen.
+SegmentTraffic weight_gather_traffic(const SegmentSetup& setup, Family family, DType dtype);
 
 }  // namespace weft

@@ -51,8 +51,8 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
 
 void SwigluMlp::backward_weight(LayerContext& context, Gradients gradients, ConstTensorView x, ConstTensorView dy,
                                 const Kept& kept) const {
-  multiply(context.kernels, kept.dgate_up, Transpose::yes, x, Transpose::no, stacked_rows(gradients.first(2)), true);
-  multiply(context.kernels, kept.activated, Transpose::yes, dy, Transpose::no, gradients[2], true);
+  add_weight_gradient(context.kernels, kept.dgate_up, x, stacked_rows(gradients.first(2)));
+  add_weight_gradient(context.kernels, kept.activated, dy, gradients[2]);
 }
 
 }  // namespace weft

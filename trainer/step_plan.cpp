@@ -23,7 +23,7 @@ namespace {
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const Coordinates& at, int stage) {
   SegmentSetup setup;
   setup.model = config.model;
-  setup.compute = config.precision.compute;
+  setup.compute_in(config.precision.compute);
   setup.sequence_length = config.training.sequence_length;
   setup.context = config.parallelism.context;
   setup.context_rank = at.cp;

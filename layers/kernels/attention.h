@@ -6,7 +6,8 @@
 // disjoint. `q` holds their rows, sequence after sequence, with the query heads in its first columns; `kv` holds every
 // row of every sequence (heads.sequence_length each), with key heads and then value heads in its last columns. Both may
 // be one fused matrix (rotary.h) when the runs cover the sequence. out [query rows, query_heads * head_dim] in the same
-// dtype; log_sum_exp [query rows, query_heads] float32. float32 or bfloat16; sums are float32.
+// dtype; log_sum_exp [query rows, query_heads] float32. float32, bfloat16 or float16; sums are
+// float32.
 #pragma once
 
 #include <functional>

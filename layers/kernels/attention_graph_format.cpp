@@ -11,6 +11,8 @@ std::string_view name_of(GraphType type) {
       return "float32";
     case GraphType::bfloat16:
       return "bfloat16";
+    case GraphType::float16:
+      return "float16";
     case GraphType::int32:
       return "int32";
     case GraphType::boolean:

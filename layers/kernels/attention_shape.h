@@ -8,7 +8,7 @@
 
 namespace weft {
 
-enum class GraphType : std::uint8_t { float32, bfloat16, int32, boolean };
+enum class GraphType : std::uint8_t { float32, bfloat16, float16, int32, boolean };
 
 // Elements from one sequence, head or token to the next; columns of a head are adjacent.
 struct HeadStrides {

@@ -14,9 +14,9 @@ void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView m
 // 0).
 void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
                      std::int64_t begin, TensorView sums);
-// With maximum and sums complete over all shards: dlogits = factor * (softmax - one_hot), in float32 or bfloat16. A
-// float32 `dlogits` may be `logits` itself. loss [1, 1] float64 += the sum over tokens of log(sum) - target, in nats
-// and in double, in token order; an empty `loss` is left alone.
+// With maximum and sums complete over all shards: dlogits = factor * (softmax - one_hot), in float32, bfloat16 or
+// float16. A float32 `dlogits` may be `logits` itself. loss [1, 1] float64 += the sum over tokens of log(sum) - target,
+// in nats and in double, in an order that depends on the shape alone; an empty `loss` is left alone.
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
                             ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
                             TensorView dlogits, TensorView loss);

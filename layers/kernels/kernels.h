@@ -1,11 +1,12 @@
 // What a device brings to the layers: one table of functions an operation, each as its header says. The public
-// functions of those headers check what holds on every device and call the table of their context (dispatch.cpp).
+// functions of those headers check what holds on every device and call the table of their context.
 #pragma once
 
 #include "layers/kernels/attention.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/embedding.h"
 #include "layers/kernels/load_balance.h"
+#include "layers/kernels/permutation.h"
 #include "layers/kernels/rms_norm.h"
 #include "layers/kernels/rotary.h"
 #include "layers/kernels/routing.h"
@@ -18,6 +19,7 @@ struct LayerKernels {
   CrossEntropyKernels cross_entropy;
   EmbeddingKernels embedding;
   LoadBalanceKernels load_balance;
+  PermutationKernels permutation;
   RmsNormKernels rms_norm;
   RotaryKernels rotary;
   RoutingKernels routing;

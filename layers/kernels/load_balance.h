@@ -31,8 +31,9 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
 
 // loss [1, 1] float64 += factor * the sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE); dlogits [T, E]
-// += the gradient of that.
-void z_loss(KernelContext& context, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss);
+// += the gradient of that, with `gradient_factor` in the place of `factor`.
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
+            TensorView loss);
 
 struct LoadBalanceKernels {
   decltype(&expert_statistics) statistics;

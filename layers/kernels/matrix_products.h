@@ -26,8 +26,8 @@ class MatrixProducts {
  public:
   virtual ~MatrixProducts() = default;
   // c = op(a) op(b) when `accumulate` is false, c += op(a) op(b) when true; c is m x n, op(a) m x k, op(b) k x n.
-  // dtypes: all float32; or a and b bfloat16 with c bfloat16 or float32. Sums are kept in float32. Any size may be
-  // zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
+  // dtypes: all float32; or a and b bfloat16 or float16 (both the same) with c like them or float32. Sums are kept in
+  // float32. Any size may be zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
   // c = op(a) op(b) + addend, of c's shape and dtype, rounded once or twice. They do not overlap. Queued on `stream`

@@ -14,6 +14,11 @@ inline void multiply(KernelContext& context, ConstTensorView a, Transpose transp
   context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
+// gradient += a^T b, a and b being of one token a row; nothing where the gradient is empty, its parameter being frozen.
+inline void add_weight_gradient(KernelContext& context, ConstTensorView a, ConstTensorView b, TensorView gradient) {
+  if (!gradient.empty()) multiply(context, a, Transpose::yes, b, Transpose::no, gradient, true);
+}
+
 // See MatrixProducts::multiply_onto.
 inline void multiply_onto(KernelContext& context, ConstTensorView a, ConstTensorView b, Transpose transpose_b,
                           ConstTensorView addend, TensorView c) {

@@ -1,5 +1,6 @@
-// The permutation of tokens by expert; the router itself is in routing.cpp.
-#include "layers/kernels/routing.h"
+#include "layers/kernels/permutation.h"
+
+#include <limits>
 
 #include "layers/kernels/kernels.h"
 
@@ -18,11 +19,24 @@ void require_weights(ConstTensorView weights, ConstTensorView slots) {
 
 }  // namespace
 
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(slots.size() == indices.size(), "every choice has a slot");
+  require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
+  context.kernels.permutation.sort_by_expert(context, indices, counts, slots);
+}
+
+void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(counts.size() == totals.size(), "every count has a total");
+  context.kernels.permutation.add_counts(context, counts, totals);
+}
+
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(x, permuted, slots);
   require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
-  if (!permuted.empty()) context.kernels.routing.permute_rows(context, x, slots, permuted);
+  if (!permuted.empty()) context.kernels.permutation.permute_rows(context, x, slots, permuted);
 }
 
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
@@ -30,7 +44,7 @@ void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTenso
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(y, permuted, slots);
   require_weights(weights, slots);
-  if (!permuted.empty()) context.kernels.routing.unpermute_rows(context, permuted, slots, weights, y);
+  if (!permuted.empty()) context.kernels.permutation.unpermute_rows(context, permuted, slots, weights, y);
 }
 
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
@@ -42,7 +56,7 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
   require_weights(weights, slots);
   require_weights(dweights, slots);
   if (permuted.empty()) return;
-  context.kernels.routing.unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
+  context.kernels.permutation.unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
 }
 
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
@@ -56,7 +70,7 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
                 to[block] + counts[block] <= destination.rows(),
             "a block lies inside both tensors");
   }
-  context.kernels.routing.move_blocks(context, source, from, to, counts, destination);
+  context.kernels.permutation.move_blocks(context, source, from, to, counts, destination);
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // RMSNorm over the last dimension: y = w * x / sqrt(mean(x^2) + eps), statistics in float32.
-// x, y: [tokens, hidden], float32 or bfloat16 (all alike); weight [hidden, 1] in the same dtype; inverse_rms [tokens,
-// 1] float32.
+// x, y: [tokens, hidden], float32, bfloat16 or float16 (all alike); weight [hidden, 1] in the same dtype; inverse_rms
+// [tokens, 1] float32.
 #pragma once
 
 #include "layers/kernels/context.h"

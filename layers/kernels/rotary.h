@@ -1,7 +1,8 @@
 // Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
 // with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values pass through unchanged.
 //
-// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32 or bfloat16.
+// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32, bfloat16
+// or float16.
 // Row t stands at position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty means no QK-norm.
 #pragma once
 

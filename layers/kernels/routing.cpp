@@ -1,7 +1,5 @@
 #include "layers/kernels/routing.h"
 
-#include <limits>
-
 #include "layers/kernels/kernels.h"
 
 namespace weft {
@@ -27,19 +25,6 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
           "every choice of a token has an index and a gradient");
   if (scores.empty()) return;
   context.kernels.routing.backward(context, dweights, dscores, scores, indices, scoring, normalise, dlogits);
-}
-
-void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  require(slots.size() == indices.size(), "every choice has a slot");
-  require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  context.kernels.routing.sort_by_expert(context, indices, counts, slots);
-}
-
-void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  require(counts.size() == totals.size(), "every count has a total");
-  context.kernels.routing.add_counts(context, counts, totals);
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// SwiGLU: y = silu(gate) * up. gate_up [tokens, 2 * width], gate columns first; y [tokens, width]; same dtype, float32
-// or bfloat16, computed in float32.
+// SwiGLU: y = silu(gate) * up. gate_up [tokens, 2 * width], gate columns first; y [tokens, width]; same dtype, float32,
+// bfloat16 or float16, computed in float32.
 #pragma once
 
 #include "layers/kernels/context.h"

@@ -47,9 +47,9 @@ class Communicator {
   // or be zero; without them every rank gives output.size() / size(). `input` may be this rank's own part of `output`.
   void all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
   // output = this rank's part of the sum of all inputs, parts sized by `counts` (default equal). `output` may be this
-  // rank's own part of `input`. bfloat16 adds in float32 and rounds once.
+  // rank's own part of `input`. 16-bit types add in float32 and round once.
   void reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
-  // In place. float32, bfloat16 (added in float32, rounded once), float64 and int32.
+  // In place. Any dtype; those of 16 bits are added in float32 and rounded once.
   void all_reduce(TensorView data, Reduce reduce = Reduce::sum);
   // Sends send_counts[p] elements to rank p, taken one after another from `input`; receives receive_counts[p] elements
   // from rank p, laid one after another into `output`.

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-enum class DType : std::uint8_t { float32, bfloat16, float64, int32 };
+enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int32 };
 
 // Storage of one bfloat16: the upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
@@ -26,12 +26,43 @@ struct bfloat16 {
   explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-// Rounds `value` into an element. GCC does not vectorise a loop that assigns a bfloat16 as a whole.
+// Storage of one IEEE binary16. Conversion rounds to nearest, ties to even, overflows to infinity and keeps subnormals;
+// NaN stays NaN. In integers, because GCC 12 vectorises neither _Float16 nor branches: all cases are computed and one
+// is chosen.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  float16() = default;
+  explicit float16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t magnitude = word & 0x7fffffffu;
+    // The exponent is moved from bias 127 to 15; what rounds up from the largest finite number becomes infinity.
+    const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    // One half has a unit in the last place of 2^-24, the distance of subnormals: the addition rounds to it.
+    const std::uint32_t subnormal =
+        std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<std::uint32_t>(0.5f);
+    const std::uint32_t quiet = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
+    const std::uint32_t beyond = magnitude > 0x7f800000u ? quiet : 0x7c00u;
+    const std::uint32_t finite = magnitude < (113u << 23) ? subnormal : normal;
+    bits = static_cast<std::uint16_t>((magnitude < (143u << 23) ? finite : beyond) | ((word >> 16) & 0x8000u));
+  }
+  explicit operator float() const {
+    const std::uint32_t magnitude = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+    const auto subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + (113u << 23)) - 0x1p-14f);
+    const std::uint32_t finite = magnitude < (1u << 23) ? subnormal : magnitude + (112u << 23);
+    return std::bit_cast<float>((magnitude < (31u << 23) ? finite : magnitude | 0x7f800000u) | sign);
+  }
+};
+
+// Rounds `value` into an element. GCC does not vectorise a loop that assigns one of 16 bits as a whole.
 WEFT_INLINE void assign(float& element, float value) {
   element = value;
 }
 WEFT_INLINE void assign(bfloat16& element, float value) {
   element.bits = bfloat16(value).bits;
+}
+WEFT_INLINE void assign(float16& element, float value) {
+  element.bits = float16(value).bits;
 }
 
 constexpr std::int64_t size_of(DType dtype) {
@@ -39,6 +70,8 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::float32:
       return 4;
     case DType::bfloat16:
+      return 2;
+    case DType::float16:
       return 2;
     case DType::float64:
       return 8;
@@ -54,6 +87,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "float32";
     case DType::bfloat16:
       return "bfloat16";
+    case DType::float16:
+      return "float16";
     case DType::float64:
       return "float64";
     case DType::int32:
@@ -71,6 +106,10 @@ struct DTypeOf<float> {
 template <>
 struct DTypeOf<bfloat16> {
   static constexpr DType value = DType::bfloat16;
+};
+template <>
+struct DTypeOf<float16> {
+  static constexpr DType value = DType::float16;
 };
 template <>
 struct DTypeOf<double> {

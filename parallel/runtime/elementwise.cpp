@@ -2,15 +2,13 @@
 #include "parallel/runtime/elementwise.h"
 
 #include "parallel/runtime/device.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft {
 namespace {
 
 const ElementwiseKernels& kernels(Stream& stream) {
   return stream.device().elementwise();
-}
-bool narrow_or_wide(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::bfloat16;
 }
 
 }  // namespace
@@ -24,7 +22,7 @@ void cast(Stream& stream, ConstTensorView source, TensorView destination) {
     }
     return;
   }
-  if (!narrow_or_wide(source.dtype()) || !narrow_or_wide(destination.dtype())) {
+  if (!is_compute_type(source.dtype()) || !is_compute_type(destination.dtype())) {
     fail("no cast from {} to {}", name_of(source.dtype()), name_of(destination.dtype()));
   }
   kernels(stream).cast(stream, source, destination);

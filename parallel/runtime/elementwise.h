@@ -1,6 +1,6 @@
 // Element-wise work that is not neural: conversion, accumulation, sums of squares, reductions over ranks. All of it is
-// queued on a stream and done by its device. Sizes must agree; dtypes may be any of float32 and bfloat16 unless said
-// otherwise.
+// queued on a stream and done by its device. Sizes must agree; dtypes may be any of float32, bfloat16 and float16
+// unless said otherwise.
 #pragma once
 
 #include <span>
@@ -11,10 +11,10 @@ namespace weft {
 
 class Stream;
 
-// destination = source, converted to the destination's dtype (bfloat16 rounds to nearest even); or, for equal dtypes of
-// any kind, copied.
+// destination = source, converted to the destination's dtype, rounded once to nearest even; or, for equal dtypes of any
+// kind, copied.
 void cast(Stream& stream, ConstTensorView source, TensorView destination);
-// destination += source, computed in float32; both float32, both bfloat16, or bfloat16 into float32.
+// destination += source, computed in float32; both of one dtype, or anything into float32.
 void add(Stream& stream, ConstTensorView source, TensorView destination);
 // destination *= factor. float32 only.
 void scale(Stream& stream, TensorView destination, float factor);
@@ -36,8 +36,8 @@ void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_co
 
 enum class Reduce : std::uint8_t { sum, max };
 // Elements [begin, begin + count) of every input are combined, first to last, and the result is written to the start of
-// every output. An output may be that part of an input. At least two inputs; float32, bfloat16 (combined in float32,
-// rounded once), float64 and int32.
+// every output. An output may be that part of an input. At least two inputs of any dtype; those of 16 bits are combined
+// in float32 and rounded once.
 void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
                      std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs);
 

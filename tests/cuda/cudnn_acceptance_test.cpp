@@ -48,24 +48,29 @@ class CudnnAcceptance : public ::testing::TestWithParam<DescribedDevice> {
   std::optional<CudnnTarget> target;
 };
 
-AttentionShape fused(std::int64_t query_heads, std::int64_t key_value_heads, std::int64_t head_dim,
-                     std::int64_t length) {
-  return fused_attention_shape({query_heads, key_value_heads, head_dim, length}, 2, GraphType::bfloat16);
+AttentionShape fused(std::int64_t query_heads, std::int64_t key_value_heads, std::int64_t head_dim, std::int64_t length,
+                     GraphType type = GraphType::bfloat16) {
+  return fused_attention_shape({query_heads, key_value_heads, head_dim, length}, 2, type);
 }
 
 TEST_P(CudnnAcceptance, TakesTheShapesOfTraining) {
-  for (std::int64_t head_dim : {64, 128}) {
-    for (std::int64_t key_value_heads : {32, 8, 1}) {
-      for (std::int64_t length : {4096, 4095, 513}) {
-        for (bool causal : {true, false}) {
-          AttentionShape shape = fused(32, key_value_heads, head_dim, length);
-          shape.causal = causal;
-          const std::string what =
-              fmt::format("32/{} heads of {}, length {}, causal {}", key_value_heads, head_dim, length, causal);
-          EXPECT_GT(engines(attention_forward_graph(shape)), 0u) << what;
-          EXPECT_GT(engines(attention_backward_graph(shape, false)), 0u) << what;
-          EXPECT_GT(engines(attention_backward_graph(shape, true)), 0u) << what;
-          EXPECT_EQ(cudnn_attention_refusal(shape, GetParam().compute_capability), std::nullopt) << what;
+  const auto expect_taken = [&](const AttentionShape& shape) {
+    SCOPED_TRACE(fmt::format("type {}, 32/{} heads of {}, length {}, causal {}", static_cast<int>(shape.type),
+                             shape.key_value_heads, shape.head_dim, shape.key_length, shape.causal));
+    EXPECT_GT(engines(attention_forward_graph(shape)), 0u);
+    EXPECT_GT(engines(attention_backward_graph(shape, false)), 0u);
+    EXPECT_GT(engines(attention_backward_graph(shape, true)), 0u);
+    EXPECT_EQ(cudnn_attention_refusal(shape, GetParam().compute_capability), std::nullopt);
+  };
+  for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
+    for (std::int64_t head_dim : {64, 128}) {
+      for (std::int64_t key_value_heads : {32, 8, 1}) {
+        for (std::int64_t length : {4096, 4095, 513}) {
+          for (bool causal : {true, false}) {
+            AttentionShape shape = fused(32, key_value_heads, head_dim, length, type);
+            shape.causal = causal;
+            expect_taken(shape);
+          }
         }
       }
     }
@@ -75,6 +80,7 @@ TEST_P(CudnnAcceptance, TakesTheShapesOfTraining) {
 TEST_P(CudnnAcceptance, RefusalIsWhatTheHeuristicsSay) {
   for (std::int64_t head_dim : {4, 8, 12, 40, 80, 100, 128, 136, 192, 256, 264}) {
     expect_told(fused(4, 2, head_dim, 512), fmt::format("head_dim {}", head_dim));
+    expect_told(fused(4, 2, head_dim, 512, GraphType::float16), fmt::format("float16, head_dim {}", head_dim));
   }
   for (std::int64_t length : {1, 2, 17, 131072})
     expect_told(fused(4, 2, 128, length), fmt::format("length {}", length));
@@ -90,8 +96,10 @@ TEST_P(CudnnAcceptance, RefusalIsWhatTheHeuristicsSay) {
 TEST_P(CudnnAcceptance, TakesRunsOfQueries) {
   const HeadShape heads{32, 8, 128, 4096};
   for (const Range& run : {Range{512, 512}, {3072, 512}, {4000, 96}, {7, 13}, {1, 1}}) {
-    expect_told(run_attention_shape(heads, 2, 1024, run, heads.columns(), 2 * 8 * 128, GraphType::bfloat16),
-                fmt::format("run of {} at {}", run.count, run.begin));
+    for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
+      expect_told(run_attention_shape(heads, 2, 1024, run, heads.columns(), 2 * 8 * 128, type),
+                  fmt::format("run of {} at {}", run.count, run.begin));
+    }
   }
 }
 

@@ -47,17 +47,21 @@ class CudnnAttentionTest : public ::testing::Test {
     compute_capability = properties.major * 10 + properties.minor;
   }
 
-  // Rounds the inputs of `values` to bfloat16.
+  // Rounds the inputs of `values` to the type of their shape.
   static Result run(AttentionCase& values, CudnnAttention& attention) {
-    DeviceMatrix<bfloat16> q(values.q), kv(values.kv), dout(values.dout), out(values.out), dq(values.dq),
-        dkv(values.dkv);
+    return values.shape.type == GraphType::float16 ? run_in<float16>(values, attention)
+                                                   : run_in<bfloat16>(values, attention);
+  }
+  template <typename T>
+  static Result run_in(AttentionCase& values, CudnnAttention& attention) {
+    DeviceMatrix<T> q(values.q), kv(values.kv), dout(values.dout), out(values.out), dq(values.dq), dkv(values.dkv);
     DeviceMatrix<float> log_sum_exp(values.log_sum_exp);
     const AttentionPlaces places = values.places();
-    const auto at = [&](const DeviceMatrix<bfloat16>& matrix, AttentionTensor tensor) {
+    const auto at = [&](const DeviceMatrix<T>& matrix, AttentionTensor tensor) {
       return matrix.at(places.at(tensor).offset);
     };
     const bool fused = values.kv.empty();
-    const DeviceMatrix<bfloat16>&keys = fused ? q : kv, &dkeys = fused ? dq : dkv;
+    const DeviceMatrix<T>&keys = fused ? q : kv, &dkeys = fused ? dq : dkv;
     float* statistics = log_sum_exp.at(places.at(AttentionTensor::log_sum_exp).offset);
     std::vector<DeviceMemory> workspaces;
     const auto allocate = [&](std::int64_t bytes) { return workspaces.emplace_back(bytes).get(); };
@@ -83,8 +87,9 @@ class CudnnAttentionTest : public ::testing::Test {
     return {out.values(), log_sum_exp.values(), dq.values(), dkv.values()};
   }
 
-  // The bounds of AttentionTest (tests/layers/attention_test.cpp) with e = 2^-8. Gradients of keys are rounded once a
-  // query head before they are summed, hence 2 + group. exp is 2^x to 2^-21, eight units of float32, of each power.
+  // The bounds of AttentionTest (tests/layers/attention_test.cpp) with e = 2^-8, or 2^-11 for float16. Gradients of
+  // keys are rounded once a query head before they are summed, hence 2 + group. exp is 2^x to 2^-21, eight units of
+  // float32, of each power.
   void check(AttentionCase values, const std::string& what) {
     for (bool deterministic : {false, true}) {
       SCOPED_TRACE(what + (deterministic ? ", deterministic" : ""));
@@ -95,7 +100,8 @@ class CudnnAttentionTest : public ::testing::Test {
       const double d = static_cast<double>(values.shape.head_dim), keys = static_cast<double>(values.shape.key_length);
       const double group =
           static_cast<double>(values.shape.query_heads) / static_cast<double>(values.shape.key_value_heads);
-      const double float_error = 0x1.0p-24 * (d * std::sqrt(d) + keys + 8), rounding = 0x1.0p-8;
+      const double float_error = 0x1.0p-24 * (d * std::sqrt(d) + keys + 8);
+      const double rounding = values.shape.type == GraphType::float16 ? 0x1.0p-11 : 0x1.0p-8;
       expect_near(found.out, expected.out, 5 * (float_error + 2 * rounding), "out");
       expect_near(found.log_sum_exp, expected.log_sum_exp, 5 * float_error, "log-sum-exp");
       const double mass = std::max(largest_magnitude(expected.dq), largest_magnitude(expected.dkv));
@@ -116,8 +122,11 @@ TEST_F(CudnnAttentionTest, AgreesWithPlainLoops) {
         for (bool causal : {true, false}) {
           AttentionCase values = fused_case({query_heads, key_value_heads, head_dim, length}, 2);
           values.shape.causal = causal;
-          check(values, fmt::format("{}/{} heads of {}, length {}, causal {}", query_heads, key_value_heads, head_dim,
-                                    length, causal));
+          for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
+            values.shape.type = type;
+            check(values, fmt::format("type {}, {}/{} heads of {}, length {}, causal {}", static_cast<int>(type),
+                                      query_heads, key_value_heads, head_dim, length, causal));
+          }
         }
       }
     }
@@ -139,6 +148,9 @@ TEST_F(CudnnAttentionTest, AgreesForRunsOfQueries) {
   check(run_case(heads, 2, 160, 0, {80, 80}), "run at 80");
   check(run_case(heads, 2, 160, 80, {160, 80}), "run at 160");
   check(run_case(heads, 2, 20, 3, {131, 17}), "run at 131");
+  AttentionCase half = run_case(heads, 2, 160, 80, {160, 80});
+  half.shape.type = GraphType::float16;
+  check(half, "run at 160 of float16");
 }
 
 // Log-sum-exp [batch, head, token], the layout cuDNN itself would choose: if this passes where the others fail, the

@@ -12,7 +12,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::
 constexpr std::int64_t sizes[] = {0, 1, 3, 8, 37, 256, 4097, 20011};
 // Elements behind an aligned address.
 constexpr std::int64_t offsets[] = {0, 1, 2, 4};
-constexpr DType all_types[] = {DType::float32, DType::bfloat16, DType::float64, DType::int32};
+constexpr DType all_types[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32};
 
 struct DTypes {
   DType source, destination;
@@ -37,6 +37,8 @@ class CudaElementwise : public TwoDevices {
 
 TEST_F(CudaElementwise, CastsAsTheCpu) {
   for (const DTypes& dtypes : {DTypes{DType::float32, DType::bfloat16}, DTypes{DType::bfloat16, DType::float32},
+                               DTypes{DType::float32, DType::float16}, DTypes{DType::float16, DType::float32},
+                               DTypes{DType::bfloat16, DType::float16}, DTypes{DType::float16, DType::bfloat16},
                                DTypes{DType::int32, DType::int32}}) {
     for_each_place([&](std::int64_t size, std::int64_t from, std::int64_t to) {
       const Both source = random(dtypes.source, 1, size, from), result = poisoned(dtypes.destination, 1, size, to);
@@ -48,19 +50,26 @@ TEST_F(CudaElementwise, CastsAsTheCpu) {
 }
 
 TEST_F(CudaElementwise, RoundsSpecialNumbersAsTheCpu) {
-  const std::vector<double> numbers = {0.0, -0.0, infinity, -infinity, 1.00390625, 1.01171875, 3.4e38, 1e-40, -1e-45};
-  const Both source = values(DType::float32, 1, 9, numbers), result = poisoned(DType::bfloat16, 1, 9);
-  cast(*cpu_stream, source.cpu, result.cpu);
-  cast(*gpu_stream, source.gpu, result.gpu);
-  expect_equal(result);
-  const Both not_a_number = values(DType::float32, 1, 1, {nan}), rounded = values(DType::bfloat16, 1, 1, {0.0});
-  cast(*gpu_stream, not_a_number.gpu, rounded.gpu);
-  EXPECT_TRUE(std::isnan(at(gpu_bytes(rounded.gpu).data(), DType::bfloat16, 0)));
+  // The last row: ties between numbers of float16, at its largest and among its subnormal ones.
+  const std::vector<double> numbers = {0.0,     -0.0,    infinity, -infinity, 1.00390625, 1.01171875,
+                                       3.4e38,  1e-40,   -1e-45,   65519.9,   65520.0,    -65520.0,
+                                       65504.0, 0x1p-24, 0x1p-25,  0x3p-25,   0x5p-26};
+  const std::int64_t count = std::ssize(numbers);
+  for (DType narrow : {DType::bfloat16, DType::float16}) {
+    const Both source = values(DType::float32, 1, count, numbers), result = poisoned(narrow, 1, count);
+    cast(*cpu_stream, source.cpu, result.cpu);
+    cast(*gpu_stream, source.gpu, result.gpu);
+    expect_equal(result);
+    const Both not_a_number = values(DType::float32, 1, 1, {nan}), rounded = values(narrow, 1, 1, {0.0});
+    cast(*gpu_stream, not_a_number.gpu, rounded.gpu);
+    EXPECT_TRUE(std::isnan(at(gpu_bytes(rounded.gpu).data(), narrow, 0)));
+  }
 }
 
 TEST_F(CudaElementwise, AddsAsTheCpu) {
   for (const DTypes& dtypes : {DTypes{DType::float32, DType::float32}, DTypes{DType::bfloat16, DType::bfloat16},
-                               DTypes{DType::bfloat16, DType::float32}}) {
+                               DTypes{DType::bfloat16, DType::float32}, DTypes{DType::float16, DType::float16},
+                               DTypes{DType::float16, DType::float32}}) {
     for_each_place([&](std::int64_t size, std::int64_t from, std::int64_t to) {
       const Both source = random(dtypes.source, 1, size, from), sum = random(dtypes.destination, 1, size, to);
       add(*cpu_stream, source.cpu, sum.cpu);

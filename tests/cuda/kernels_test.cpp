@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr double unit = 0x1.0p-24;
-constexpr DType float_types[] = {DType::float32, DType::bfloat16};
+constexpr DType float_types[] = {DType::float32, DType::bfloat16, DType::float16};
 
 class NoProducts : public MatrixProducts {
  public:

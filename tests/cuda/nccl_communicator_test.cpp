@@ -63,7 +63,7 @@ class NcclCommunicatorTest : public testing::TestWithParam<Case> {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int world : {1, 2, 3, 4}) {
-    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64, DType::int32}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32}) {
       all.push_back({world, dtype});
     }
   }

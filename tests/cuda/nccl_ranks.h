@@ -159,6 +159,8 @@ class DeviceElements {
         return use(*reinterpret_cast<float*>(at));
       case DType::bfloat16:
         return use(*reinterpret_cast<bfloat16*>(at));
+      case DType::float16:
+        return use(*reinterpret_cast<float16*>(at));
       case DType::float64:
         return use(*reinterpret_cast<double*>(at));
       case DType::int32:
@@ -167,8 +169,8 @@ class DeviceElements {
   }
   void put(std::byte* data, std::int64_t i, double value) const {
     with_element(data, i, [&]<typename T>(T& element) {
-      if constexpr (std::is_same_v<T, bfloat16>) {
-        element = bfloat16(static_cast<float>(value));
+      if constexpr (sizeof(T) == 2) {
+        element = T(static_cast<float>(value));
       } else {
         element = static_cast<T>(value);
       }
@@ -177,7 +179,7 @@ class DeviceElements {
   double get(std::byte* data, std::int64_t i) const {
     double value = 0;
     with_element(data, i, [&]<typename T>(T& element) {
-      if constexpr (std::is_same_v<T, bfloat16>) {
+      if constexpr (sizeof(T) == 2) {
         value = static_cast<float>(element);
       } else {
         value = static_cast<double>(element);

@@ -60,6 +60,7 @@ class TwoDevices : public ::testing::Test {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       if (dtype == DType::float32) put(i, static_cast<float>(numbers[i]));
       if (dtype == DType::bfloat16) put(i, bfloat16(static_cast<float>(numbers[i])));
+      if (dtype == DType::float16) put(i, float16(static_cast<float>(numbers[i])));
       if (dtype == DType::float64) put(i, numbers[i]);
       if (dtype == DType::int32) put(i, static_cast<std::int32_t>(numbers[i]));
     }
@@ -100,13 +101,19 @@ class TwoDevices : public ::testing::Test {
   double expect_close(const Both& tensor, double float_error) {
     const std::vector<std::byte> bytes = gpu_bytes(tensor.gpu);
     const DType dtype = tensor.cpu.dtype();
-    const double unit = dtype == DType::bfloat16 ? 0x1.0p-8 : dtype == DType::float32 ? 0x1.0p-24 : 0x1.0p-53;
+    const double unit = dtype == DType::bfloat16  ? 0x1.0p-8
+                        : dtype == DType::float16 ? 0x1.0p-11
+                        : dtype == DType::float32 ? 0x1.0p-24
+                                                  : 0x1.0p-53;
+    // Half the distance of subnormal numbers; that of the others does not count.
+    const double least = dtype == DType::float16 ? 0x1.0p-25 : 0.0;
     double largest = 0;
     for (std::int64_t i = 0; i < tensor.cpu.size(); ++i) {
       const double actual = at(bytes.data(), dtype, i), expected = at(tensor.cpu.data(), dtype, i);
       if (std::isnan(expected) && std::isnan(actual)) continue;
       if (actual == expected) continue;
-      const double allowed = float_error + 2 * unit * std::abs(expected), off = std::abs(actual - expected);
+      const double allowed = float_error + 2 * std::max(unit * std::abs(expected), least),
+                   off = std::abs(actual - expected);
       EXPECT_LE(off, allowed) << "element " << i << " of " << tensor.cpu.rows() << " x " << tensor.cpu.columns() << " "
                               << name_of(dtype) << ": " << actual << ", the CPU has " << expected;
       if (!(off <= allowed)) return off / allowed;
@@ -122,6 +129,7 @@ class TwoDevices : public ::testing::Test {
     };
     if (dtype == DType::float32) return get(float());
     if (dtype == DType::bfloat16) return get(bfloat16());
+    if (dtype == DType::float16) return get(float16());
     if (dtype == DType::float64) return get(double());
     return get(std::int32_t());
   }

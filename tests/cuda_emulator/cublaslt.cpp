@@ -2,6 +2,7 @@
 // refuses (layouts that do not fit, types that do not go together, misaligned pointers) is refused with its status.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -29,7 +30,7 @@ std::size_t element_bytes(std::int32_t type) {
 }
 
 bool plausible(const MatrixLayout& layout) {
-  if (layout.type != CUDA_R_32F && layout.type != CUDA_R_16BF) return false;
+  if (layout.type != CUDA_R_32F && layout.type != CUDA_R_16BF && layout.type != CUDA_R_16F) return false;
   if (layout.order != CUBLASLT_ORDER_COL && layout.order != CUBLASLT_ORDER_ROW) return false;
   const std::uint64_t shortest = layout.order == CUBLASLT_ORDER_COL ? layout.rows : layout.columns;
   return layout.rows > 0 && layout.columns > 0 && layout.batch_count >= 1 &&
@@ -51,9 +52,9 @@ cublasStatus_t describe(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t
   const bool tensor_float = how.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
   if (how.compute_type != CUBLAS_COMPUTE_32F && how.compute_type != CUBLAS_COMPUTE_32F_PEDANTIC && !tensor_float)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  // float32 -> float32, bfloat16 -> bfloat16 or float32; C as D.
+  // float32 -> float32, a 16-bit type -> itself or float32; C as D.
   if (problem.a.type != problem.b.type || problem.c.type != problem.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (problem.a.type == CUDA_R_32F && problem.d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (problem.d.type != CUDA_R_32F && problem.d.type != problem.a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool turned_a = how.transpose_a != CUBLAS_OP_N, turned_b = how.transpose_b != CUBLAS_OP_N;
   problem.m = turned_a ? problem.a.columns : problem.a.rows;
   problem.k = turned_a ? problem.a.rows : problem.a.columns;
@@ -71,12 +72,15 @@ std::int64_t offset_of(const MatrixLayout& layout, std::uint64_t row, std::uint6
 
 float load(const MatrixLayout& layout, const void* data, std::int64_t offset) {
   if (layout.type == CUDA_R_32F) return static_cast<const float*>(data)[offset];
+  if (layout.type == CUDA_R_16F) return __half2float(static_cast<const __half*>(data)[offset]);
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[offset]);
 }
 
 void store(const MatrixLayout& layout, void* data, std::int64_t offset, float value) {
   if (layout.type == CUDA_R_32F) {
     static_cast<float*>(data)[offset] = value;
+  } else if (layout.type == CUDA_R_16F) {
+    static_cast<__half*>(data)[offset] = __float2half(value);
   } else {
     static_cast<__nv_bfloat16*>(data)[offset] = __float2bfloat16(value);
   }

@@ -31,8 +31,8 @@ void combine(std::byte* a, const std::byte* b, ncclDataType_t type, ncclRedOp_t 
     T left, right;
     std::memcpy(&left, a, sizeof left);
     std::memcpy(&right, b, sizeof right);
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      left = bfloat16(add(static_cast<float>(left), static_cast<float>(right), reduce));
+    if constexpr (sizeof(T) == 2) {
+      left = T(add(static_cast<float>(left), static_cast<float>(right), reduce));
     } else {
       left = add(left, right, reduce);
     }
@@ -45,6 +45,8 @@ void combine(std::byte* a, const std::byte* b, ncclDataType_t type, ncclRedOp_t 
       return each(float());
     case ncclFloat64:
       return each(double());
+    case ncclFloat16:
+      return each(float16());
     default:
       return each(bfloat16());
   }
@@ -168,6 +170,7 @@ std::size_t width(ncclDataType_t type) {
     case ncclFloat64:
       return 8;
     case ncclBfloat16:
+    case ncclFloat16:
       return 2;
     default:
       return 0;

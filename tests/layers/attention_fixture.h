@@ -26,7 +26,7 @@ class AttentionTest : public ProductKernelTest {
     return result;
   }
 
-  // Let e be the rounding of the factors: float32, or bfloat16 for probabilities and dscores between products.
+  // Let e be the rounding of the factors: float32, or 16 bits for probabilities and dscores between products.
   // Scores q.k / sqrt(d) of normal inputs stay below 6, up to e_32 d sqrt(d) off, and so do the exponents; a
   // probability errs by that times itself and out, a mean of values below 5, by 5 (e_32 (d sqrt(d) + keys) + 2 e): sums
   // over keys weighted by probabilities that add up to one. The stored result is rounded once more, which the 2 e

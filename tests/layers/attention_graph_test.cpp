@@ -115,6 +115,30 @@ TEST(AttentionGraph, HasTheOperationsTheEnginesLookFor) {
   EXPECT_EQ(attention_backward_graph(shape, false).operations.size(), 18u);
 }
 
+// The element type of a call is that of its stored heads and of what its products take, and changes nothing else.
+TEST(AttentionGraph, OfFloat16IsThatOfBfloat16WithTheOtherType) {
+  const HeadShape heads{4, 2, 8, 16};
+  const auto graphs = [&](GraphType type) {
+    const AttentionShape shape = fused_attention_shape(heads, 1, type);
+    return std::vector{attention_forward_graph(shape), attention_backward_graph(shape, false),
+                       attention_backward_graph(shape, true)};
+  };
+  std::vector<AttentionGraph> half = graphs(GraphType::float16);
+  int stored = 0;
+  for (AttentionGraph& graph : half) {
+    EXPECT_NE(format(graph).find("float16"), std::string::npos);
+    for (GraphTensor& tensor : graph.tensors) {
+      EXPECT_NE(tensor.type, GraphType::bfloat16) << tensor.name;
+      if (tensor.type != GraphType::float16) continue;
+      stored += tensor.is_virtual ? 0 : 1;
+      tensor.type = GraphType::bfloat16;
+    }
+  }
+  // q, k, v and out; then those, dout and three gradients, twice.
+  EXPECT_EQ(stored, 4 + 8 + 8);
+  EXPECT_EQ(half, graphs(GraphType::bfloat16));
+}
+
 TEST(AttentionGraph, ReadsAsText) {
   const std::string text =
       format(attention_forward_graph(fused_attention_shape({4, 2, 8, 16}, 1, GraphType::bfloat16)));

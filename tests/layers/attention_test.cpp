@@ -5,13 +5,13 @@ namespace weft {
 namespace {
 
 TEST_F(AttentionTest, AgreesWithTheFullMatrixAtEveryLength) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     for (std::int64_t length : {1, 5, 64, 100, 300}) check(dtype, {2, 1, 16, length}, 2);
   }
 }
 
 TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     for (std::int64_t head_dim : {2, 16, 64}) {
       check(dtype, {4, 4, head_dim, 70}, 3);
       check(dtype, {4, 2, head_dim, 70}, 3);
@@ -23,7 +23,7 @@ TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
 // Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
 // computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
 TEST_F(AttentionTest, RunsOfQueriesMakeUpTheWholeSequence) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     const HeadShape heads{4, 2, 6, 40};
     constexpr std::int64_t sequences = 2;
     const std::int64_t query_columns = 4 * 6, kv_columns = 2 * 2 * 6;
@@ -107,7 +107,7 @@ TEST_F(AttentionTest, ReferenceGradientIsTheDerivative) {
 }
 
 TEST_F(AttentionTest, GradientIsTheDerivativeOfTheReference) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     const HeadShape heads{2, 1, 4, 70};
     const Run found = run(dtype, heads, 1);
     std::vector<double> qkv = doubles(found.qkv);
@@ -131,7 +131,7 @@ TEST_F(AttentionTest, StoresNoMatrixOfTheSequence) {
   const std::int64_t full_matrix = heads.sequence_length * heads.sequence_length * size_of(DType::float32);
   // The products may keep workspace of their own.
   const std::int64_t before = ledger.live()[Bucket::workspace];
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     run(dtype, heads, 1);
     EXPECT_LT(ledger.peak_by_bucket()[Bucket::workspace] - before, full_matrix / 4) << name_of(dtype);
     EXPECT_EQ(ledger.live()[Bucket::workspace], before);

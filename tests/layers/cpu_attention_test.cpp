@@ -9,9 +9,9 @@ using CpuAttentionTest = AttentionTest;
 TEST_F(CpuAttentionTest, WorkspaceIsBlocksAndCopiesOfOneHead) {
   const HeadShape heads{2, 1, 16, 1024};
   const std::int64_t full_matrix = heads.sequence_length * heads.sequence_length * size_of(DType::float32);
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     run(dtype, heads, 1);
-    // Two blocks of 64 x 256 in float32 and two in bfloat16, and six copies of one head (four of them bfloat16).
+    // Two blocks of 64 x 256 in float32 and two in 16 bits, and six copies of one head (four of them in 16 bits).
     const std::int64_t blocks = 2 * 64 * 256 * (4 + 2),
                        copies = heads.sequence_length * heads.head_dim * (2 * 4 + 4 * 2);
     const std::int64_t peak = ledger.peak_by_bucket()[Bucket::workspace];

@@ -88,7 +88,7 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
   const std::vector<std::vector<std::int64_t>> splits = {
       {vocabulary}, {400, vocabulary - 400}, {1100, 0, vocabulary - 1100}, {0, vocabulary - 1, 1}};
   for (const std::vector<std::int64_t>& columns : splits) {
-    for (DType dtype : {DType::float32, DType::bfloat16}) {
+    for (DType dtype : float_types) {
       for (bool in_place : {false, true}) {
         const Sharded found = run(logits, targets, columns, dtype, factor, in_place);
         // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself, the exponent of a

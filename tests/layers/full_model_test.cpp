@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "layers/attention.h"
@@ -35,7 +36,7 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
   const std::vector<std::unique_ptr<Segment>> chain = make_chain(rank.setup);
   std::vector<ParameterMemory> memory;
   for (const auto& segment : chain) {
-    memory.emplace_back(rank.kernels, the_case.compute, segment->parameters(), inputs.parameters);
+    memory.emplace_back(rank.kernels, rank.setup, segment->parameters(), inputs.parameters);
   }
   const auto g = static_cast<std::size_t>(rank.data_index);
   const TextMemory text(rank.kernels, inputs.tokens[g], inputs.targets[g]);
@@ -80,14 +81,18 @@ SegmentCase model_case(int data, int tensor, int expert) {
   return the_case;
 }
 
-void expect_reference(const SegmentCase& the_case) {
+SegmentInputs draw_model_inputs(const SegmentCase& the_case) {
   SegmentInputs inputs = draw_inputs(the_case);
   inputs.parameters.clear();
   SegmentCase alone = the_case;
   alone.data = alone.tensor = alone.expert = 1;
-  for (const auto& segment : make_chain(alone.setup(0))) {
-    draw_parameters(segment->parameters(), the_case.compute, inputs.parameters);
-  }
+  const SegmentSetup setup = alone.setup(0);
+  for (const auto& segment : make_chain(setup)) draw_parameters(segment->parameters(), setup, inputs.parameters);
+  return inputs;
+}
+
+void expect_reference(const SegmentCase& the_case) {
+  SegmentInputs inputs = draw_model_inputs(the_case);
   const Outcome outcome = run_model(the_case, inputs);
 
   const ModelReference reference(the_case.model, inputs.parameters, the_case.sequence_length, the_case.loss_factor);
@@ -119,6 +124,33 @@ void expect_reference(const SegmentCase& the_case) {
 }
 
 using FullModel = DeviceTest;
+
+// A power of two moves the exponent of every number that depends on a gradient, and no rounding: nothing here is small
+// enough to vanish or large enough to overflow.
+TEST_F(FullModel, LossScaleMultipliesEveryGradientExactlyAndNothingReported) {
+  for (const std::array<int, 3>& layout : {std::array{1, 1, 1}, std::array{2, 2, 4}}) {
+    SegmentCase the_case = model_case(layout[0], layout[1], layout[2]);
+    const SegmentInputs inputs = draw_model_inputs(the_case);
+    Outcome expected = run_model(the_case, inputs);
+    for (auto& [name, gradient] : expected.gradients) {
+      double largest = 0.0;
+      for (double& value : gradient) {
+        largest = std::max(largest, std::abs(value));
+        value *= 1024.0;
+      }
+      ASSERT_GT(largest, 0.0) << name;
+    }
+    the_case.loss_scale = 1024.0;
+    const Outcome scaled = run_model(the_case, inputs);
+    EXPECT_EQ(scaled.gradients, expected.gradients);
+    EXPECT_EQ(scaled.loss_sum, expected.loss_sum);
+    EXPECT_EQ(scaled.auxiliary_loss, expected.auxiliary_loss);
+    EXPECT_EQ(scaled.z_loss, expected.z_loss);
+    EXPECT_EQ(scaled.expert_tokens, expected.expert_tokens);
+    ASSERT_GT(scaled.auxiliary_loss, 0.0);
+    ASSERT_GT(scaled.z_loss, 0.0);
+  }
+}
 
 TEST_F(FullModel, LossAndGradientsMatchReferenceOnOneRank) {
   expect_reference(model_case(1, 1, 1));

@@ -1,8 +1,9 @@
 // What every test of a kernel needs: a context on the device under test, seeded tensors, memory full of NaN, and
 // comparison with a reference in double. Tests see the contents of tensors only through the members of KernelTest.
 //
-// Tolerances are built from the unit roundoff u = 2^-24 of float32 or 2^-8 of bfloat16: one rounding of a result r
-// costs u |r|, and a sum of n terms at most sum_additions(n) u of the sum of their magnitudes, to first order.
+// Tolerances are built from the unit roundoff u = 2^-24 of float32, 2^-8 of bfloat16 or 2^-11 of float16: one rounding
+// of a result r costs u |r|, or half the distance of subnormal numbers (2^-25 in float16, nothing that counts in the
+// others), and a sum of n terms at most sum_additions(n) u of the sum of their magnitudes, to first order.
 // Exponentials are within 4 u (2 ulp) of their value on every device, reciprocal roots too.
 #pragma once
 
@@ -21,12 +22,15 @@
 
 namespace weft {
 
-inline constexpr DType float_types[] = {DType::float32, DType::bfloat16};
+inline constexpr DType float_types[] = {DType::float32, DType::bfloat16, DType::float16};
 inline constexpr std::int64_t odd_sizes[] = {1, 3, 17, 100, 256};
 
 inline constexpr double float_roundoff = 0x1.0p-24;
 inline double roundoff(DType dtype) {
-  return dtype == DType::bfloat16 ? 0x1.0p-8 : float_roundoff;
+  return dtype == DType::bfloat16 ? 0x1.0p-8 : dtype == DType::float16 ? 0x1.0p-11 : float_roundoff;
+}
+inline double subnormal_roundoff(DType dtype) {
+  return dtype == DType::float16 ? 0x1.0p-25 : 0.0;
 }
 // The additions that a term of a float32 sum of n terms passes at most, in any order that a kernel may choose:
 // - 16 interleaved partial sums folded in halves: n / 16 + 4;
@@ -74,6 +78,9 @@ class KernelTest : public DeviceTest {
       case DType::bfloat16:
         write<bfloat16>(*stream, converted<bfloat16>(values), tensor);
         break;
+      case DType::float16:
+        write<float16>(*stream, converted<float16>(values), tensor);
+        break;
       case DType::int32:
         write<std::int32_t>(*stream, converted<std::int32_t>(values), tensor);
         break;
@@ -104,6 +111,8 @@ class KernelTest : public DeviceTest {
         return widened(read<float>(*stream, tensor));
       case DType::bfloat16:
         return widened(read<bfloat16>(*stream, tensor));
+      case DType::float16:
+        return widened(read<float16>(*stream, tensor));
       case DType::int32:
         return widened(read<std::int32_t>(*stream, tensor));
       case DType::float64:
@@ -122,7 +131,8 @@ class KernelTest : public DeviceTest {
     ASSERT_EQ(values.size(), expected.size());
     ASSERT_EQ(values.size(), float_error.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const double rounding = roundoff(actual.dtype()) * (std::abs(expected[i]) + float_error[i]);
+      const double rounding = std::max(roundoff(actual.dtype()) * (std::abs(expected[i]) + float_error[i]),
+                                       subnormal_roundoff(actual.dtype()));
       ASSERT_LE(std::abs(values[i] - expected[i]), rounding + float_error[i])
           << "element " << i << " of " << actual.rows() << " x " << actual.columns() << " " << name_of(actual.dtype())
           << ": " << values[i] << ", expected " << expected[i];
@@ -146,7 +156,7 @@ class KernelTest : public DeviceTest {
   static std::vector<double> widened(const std::vector<T>& values) {
     std::vector<double> result;
     for (const T& value : values) {
-      if constexpr (std::is_same_v<T, bfloat16>) {
+      if constexpr (sizeof(T) == 2) {
         result.push_back(static_cast<float>(value));
       } else {
         result.push_back(value);

@@ -9,8 +9,11 @@ namespace weft {
 struct Dtypes {
   DType factors, result;
 };
-inline constexpr Dtypes all_dtypes[] = {
-    {DType::float32, DType::float32}, {DType::bfloat16, DType::bfloat16}, {DType::bfloat16, DType::float32}};
+inline constexpr Dtypes all_dtypes[] = {{DType::float32, DType::float32},
+                                        {DType::bfloat16, DType::bfloat16},
+                                        {DType::bfloat16, DType::float32},
+                                        {DType::float16, DType::float16},
+                                        {DType::float16, DType::float32}};
 
 class MatrixProductsTest : public ProductKernelTest {
  protected:

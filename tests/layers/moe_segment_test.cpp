@@ -123,19 +123,36 @@ TEST_F(MoeSegment, RankThatOwnsNoExpertOfItsTokens) {
 }
 
 // The backward's longest path is twice the forward's.
-TEST_F(MoeSegment, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
+void expect_close(const SegmentCase& the_case) {
+  const SegmentInputs inputs = draw_inputs(the_case);
+  const Outcome expected = expected_outcome(the_case, inputs);
+  const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+  // A choice that rounding turns round would be an error of its own; none is near a tie.
+  ASSERT_EQ(actual.expert_tokens, expected.expert_tokens);
+  for (std::size_t g = 0; g < expected.y.size(); ++g) {
+    EXPECT_LE(relative_error(actual.y[g], expected.y[g]), tolerance(the_case));
+  }
+  EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+}
+
+TEST_F(MoeSegment, SixteenBitForwardAndGradientsAreCloseToTheReference) {
   for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 2, 4}}) {
-    SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
-    the_case.compute = DType::bfloat16;
-    const SegmentInputs inputs = draw_inputs(the_case);
-    const Outcome expected = expected_outcome(the_case, inputs);
-    const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
-    // A choice that rounding turns round would be an error of its own; none is near a tie.
-    ASSERT_EQ(actual.expert_tokens, expected.expert_tokens);
-    for (std::size_t g = 0; g < expected.y.size(); ++g) {
-      EXPECT_LE(relative_error(actual.y[g], expected.y[g]), tolerance(the_case));
+    for (DType compute : {DType::bfloat16, DType::float16}) {
+      SCOPED_TRACE(name_of(compute));
+      SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+      the_case.compute = compute;
+      expect_close(the_case);
     }
-    EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+  }
+}
+
+TEST_F(MoeSegment, ExpertsOfTheirOwnDtypeAreCloseToTheReference) {
+  for (const Layout& layout : {Layout{1, 1, 1}, Layout{1, 4, 4}}) {
+    for (const MixedDtypes& dtypes : mixed_dtypes) {
+      SCOPED_TRACE(fmt::format("{} with experts of {}, {} ranks", name_of(dtypes.compute), name_of(dtypes.family),
+                               layout.tensor));
+      expect_close(with_dtypes(moe_case(Scoring::softmax, true, 8, layout), dtypes));
+    }
   }
 }
 

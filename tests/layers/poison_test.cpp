@@ -9,7 +9,7 @@ class Poison : public KernelTest {};
 
 TEST_F(Poison, ShowsInEveryDtypeAndAgainAfterReuse) {
   for (int use = 0; use < 2; ++use) {
-    for (DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+    for (DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
       // Of the size of a block that was written before: devices hand out the same memory again.
       Tensor workspace = ledger.allocate(Bucket::workspace, dtype, 300, 1000);
       for (double value : doubles(workspace)) ASSERT_TRUE(std::isnan(value)) << name_of(dtype);

@@ -52,7 +52,7 @@ class RotaryTest : public KernelTest {
 constexpr HeadShape shapes[] = {{2, 1, 2, 3}, {4, 2, 16, 7}, {1, 1, 6, 33}, {2, 2, 64, 5}};
 
 TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     for (const HeadShape& heads : shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
@@ -70,7 +70,7 @@ TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
 }
 
 TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     for (const HeadShape& heads : shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
@@ -108,7 +108,7 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
 }
 
 TEST_F(RotaryTest, BackwardMayWorkInPlace) {
-  for (DType dtype : {DType::float32, DType::bfloat16}) {
+  for (DType dtype : float_types) {
     for (bool normalise : {false, true}) {
       const HeadShape heads = shapes[1];
       const RotaryOptions options = options_for(heads);

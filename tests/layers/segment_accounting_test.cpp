@@ -14,21 +14,19 @@ constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::atte
 constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe,
                                      SegmentKind::head};
 
-// All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
-SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1) {
-  SegmentCase the_case{.kind = kind, .model = small_model(), .data = data, .tensor = tensor, .expert = expert};
-  ModelConfig& model = the_case.model;
-  model.num_attention_heads = 8;
-  model.num_key_value_heads = 4;
-  model.moe.shared_expert_intermediate_size = 8;
-  model.moe.router_aux_loss_coef = 2.0;
-  model.moe.router_z_loss_coef = 0.5;
-  return the_case;
+std::string describe(const SegmentCase& the_case) {
+  const SegmentSetup setup = the_case.setup(0);
+  return fmt::format("segment {}, data {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
+                     static_cast<int>(the_case.kind), the_case.data, the_case.tensor, the_case.expert,
+                     name_of(setup.compute), name_of(setup.embedding_compute), name_of(setup.expert_compute),
+                     name_of(setup.head_compute));
 }
 
-std::string describe(const SegmentCase& the_case) {
-  return fmt::format("segment {}, data {}, tensor {}, expert {}, {}", static_cast<int>(the_case.kind), the_case.data,
-                     the_case.tensor, the_case.expert, name_of(the_case.compute));
+// All of one dtype, and every mixture.
+std::vector<MixedDtypes> all_dtypes() {
+  std::vector<MixedDtypes> dtypes = {{DType::float32, DType::float32}, {DType::bfloat16, DType::bfloat16}};
+  dtypes.insert(dtypes.end(), std::begin(mixed_dtypes), std::end(mixed_dtypes));
+  return dtypes;
 }
 
 using SegmentMemory = DeviceTest;
@@ -38,10 +36,9 @@ using SegmentCalls = DeviceTest;
 TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
   for (SegmentKind kind : dense_kinds) {
     for (bool qk_norm : {false, true}) {
-      for (DType compute : {DType::float32, DType::bfloat16}) {
+      for (const MixedDtypes& dtypes : all_dtypes()) {
         for (int tensor : {1, 2, 4}) {
-          SegmentCase the_case = full_case(kind, 1, tensor);
-          the_case.compute = compute;
+          SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
           SCOPED_TRACE(describe(the_case));
           for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
@@ -55,10 +52,9 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
 }
 
 TEST_F(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
-  for (DType compute : {DType::float32, DType::bfloat16}) {
+  for (const MixedDtypes& dtypes : all_dtypes()) {
     for (int tensor : {1, 2, 4}) {
-      SegmentCase the_case = full_case(SegmentKind::moe, 1, tensor);
-      the_case.compute = compute;
+      const SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe, 1, tensor), dtypes);
       SCOPED_TRACE(describe(the_case));
       for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
         EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
@@ -85,30 +81,6 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
   EXPECT_EQ(ranks[1].kept_bytes[0], ranks[1].declared_bytes - 2 * the_case.tokens() * 2 * row_bytes);
 }
 
-struct Declared {
-  CommunicationCount exact, bound;
-};
-
-void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
-  std::map<std::pair<When, CommunicationKey>, Declared> declared;
-  for (const SegmentTraffic& entry : rank.declared_traffic) {
-    if (entry.count == 0) continue;
-    Declared& total = declared[{entry.when, {std::string(name_of(entry.group)), entry.op}}];
-    CommunicationCount& part = entry.is_bound ? total.bound : total.exact;
-    part.count += entry.count * microbatches;
-    part.bytes += entry.bytes * microbatches;
-  }
-  for (const auto& [key, counted] : rank.counted_traffic) {
-    SCOPED_TRACE(fmt::format("phase {}, {} {}", static_cast<int>(key.first), key.second.group, name_of(key.second.op)));
-    ASSERT_TRUE(declared.contains(key));
-    const Declared& expected = declared.at(key);
-    EXPECT_EQ(counted.count, expected.exact.count + expected.bound.count);
-    EXPECT_GE(counted.bytes, expected.exact.bytes);
-    EXPECT_LE(counted.bytes, expected.exact.bytes + expected.bound.bytes);
-  }
-  EXPECT_EQ(rank.counted_traffic.size(), declared.size());
-}
-
 TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
   struct Layout {
     int data, tensor, expert;
@@ -116,9 +88,8 @@ TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
   for (SegmentKind kind : all_kinds) {
     for (const Layout& layout :
          {Layout{1, 1, 1}, Layout{1, 2, 1}, Layout{1, 4, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}, Layout{2, 2, 4}}) {
-      for (DType compute : {DType::float32, DType::bfloat16}) {
-        SegmentCase the_case = full_case(kind, layout.data, layout.tensor, layout.expert);
-        the_case.compute = compute;
+      for (const MixedDtypes& dtypes : all_dtypes()) {
+        SegmentCase the_case = with_dtypes(full_case(kind, layout.data, layout.tensor, layout.expert), dtypes);
         the_case.microbatches = 2;
         SCOPED_TRACE(describe(the_case));
         for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
@@ -126,6 +97,26 @@ TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
         }
       }
     }
+  }
+}
+
+// What passes between ranks on the way into another dtype travels in the narrower of both.
+TEST_F(SegmentTrafficTest, IsThatOfTheNarrowerDtype) {
+  const auto bytes = [](SegmentKind kind, MixedDtypes dtypes) {
+    const SegmentCase the_case = with_dtypes(full_case(kind, 2, 2, 4), dtypes);
+    std::int64_t sum = 0;
+    for (const SegmentTraffic& entry : make_segment(kind, the_case.setup(0))->traffic()) {
+      const bool between =
+          kind == SegmentKind::moe ? entry.op == CollectiveOp::all_to_all : entry.when == When::forward;
+      if (between) sum += entry.bytes;
+    }
+    return sum;
+  };
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::moe}) {
+    const std::int64_t wide = bytes(kind, {DType::float32, DType::float32});
+    EXPECT_GT(wide, 0);
+    EXPECT_EQ(2 * bytes(kind, {DType::float32, DType::bfloat16}), wide);
+    EXPECT_EQ(2 * bytes(kind, {DType::float16, DType::float32}), wide);
   }
 }
 
@@ -160,6 +151,13 @@ TEST_F(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
     const Outcome alone = assemble(the_case, run_segment(the_case, inputs));
     EXPECT_EQ(outcome.y, alone.y);
     EXPECT_EQ(outcome.dx, alone.dx);
+  }
+}
+
+// The harness passes no weights to those that read none: the gradients of an embedding are right without.
+TEST_F(SegmentCalls, AllButTheEmbeddingReadWeightsForTheirInputGradient) {
+  for (SegmentKind kind : all_kinds) {
+    EXPECT_EQ(make_segment(kind, full_case(kind).setup(0))->reads_weights_backward(), kind != SegmentKind::embedding);
   }
 }
 

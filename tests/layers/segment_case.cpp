@@ -5,6 +5,7 @@
 #include "layers/head.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/random.h"
 
 namespace weft {
@@ -12,6 +13,25 @@ namespace {
 
 std::size_t to_size(std::int64_t n) {
   return static_cast<std::size_t>(n);
+}
+
+// The family whose dtype a segment may have beside that of the dense parts.
+Family own_family(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::embedding:
+      return Family::embedding;
+    case SegmentKind::moe:
+      return Family::experts;
+    case SegmentKind::head:
+      return Family::head;
+    default:
+      return Family::dense;
+  }
+}
+
+float rounded(float value, DType dtype) {
+  with_element_type(dtype, [&](auto element) { value = static_cast<float>(decltype(element)(value)); });
+  return value;
 }
 
 }  // namespace
@@ -43,7 +63,11 @@ SegmentSetup SegmentCase::setup(int rank) const {
   const Coordinates at = mesh().coordinates(rank);
   SegmentSetup setup;
   setup.model = model;
-  setup.compute = compute;
+  setup.compute_in(compute);
+  setup.frozen = frozen;
+  setup.embedding_compute = embedding_compute.value_or(compute);
+  setup.expert_compute = expert_compute.value_or(compute);
+  setup.head_compute = head_compute.value_or(compute);
   setup.sequence_length = sequence_length;
   setup.microbatch_tokens = tokens();
   setup.tensor = tensor;
@@ -51,6 +75,36 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.expert = expert;
   setup.expert_rank = at.ep;
   return setup;
+}
+
+DType SegmentCase::coarsest() const {
+  const SegmentSetup all = setup(0);
+  const DType own = all.dtype_of(own_family(kind));
+  for (DType dtype : {DType::bfloat16, DType::float16}) {
+    if (compute == dtype || own == dtype) return dtype;
+  }
+  return DType::float32;
+}
+
+bool SegmentCase::mixed() const {
+  return setup(0).dtype_of(own_family(kind)) != compute;
+}
+
+SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes) {
+  the_case.compute = dtypes.compute;
+  the_case.embedding_compute = the_case.expert_compute = the_case.head_compute = dtypes.family;
+  return the_case;
+}
+
+SegmentCase full_case(SegmentKind kind, int data, int tensor, int expert) {
+  SegmentCase the_case{.kind = kind, .model = small_model(), .data = data, .tensor = tensor, .expert = expert};
+  ModelConfig& model = the_case.model;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 4;
+  model.moe.shared_expert_intermediate_size = 8;
+  model.moe.router_aux_loss_coef = 2.0;
+  model.moe.router_z_loss_coef = 0.5;
+  return the_case;
 }
 
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup) {
@@ -74,14 +128,14 @@ Values draw(std::string_view name, std::int64_t count, DType dtype, double scale
   Values values;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto value = static_cast<float>(scale * stream.normal(static_cast<std::uint64_t>(i)));
-    values.push_back(dtype == DType::bfloat16 ? static_cast<float>(bfloat16(value)) : value);
+    values.push_back(rounded(value, dtype));
   }
   return values;
 }
 
-void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters) {
+void draw_parameters(const std::vector<ParameterSpec>& specs, const SegmentSetup& setup, NamedValues& parameters) {
   for (const ParameterSpec& spec : specs) {
-    const DType dtype = spec.family == Family::routing ? DType::float32 : compute;
+    const DType dtype = setup.dtype_of(spec.family);
     // Gains near one; projections that keep the scale of what they project; embeddings that tell tokens apart.
     const double scale = spec.global_columns == 1 ? 0.25 : spec.family == Family::embedding ? 1.0 : 0.375;
     Values values = draw(spec.name, spec.global_size(), dtype, scale);
@@ -96,7 +150,8 @@ SegmentInputs draw_inputs(const SegmentCase& the_case) {
   SegmentInputs inputs;
   SegmentCase alone = the_case;
   alone.data = alone.tensor = alone.expert = 1;
-  draw_parameters(make_segment(alone.kind, alone.setup(0))->parameters(), the_case.compute, inputs.parameters);
+  const SegmentSetup setup = alone.setup(0);
+  draw_parameters(make_segment(alone.kind, setup)->parameters(), setup, inputs.parameters);
   const std::int64_t elements = the_case.tokens() * the_case.model.hidden_size;
   for (int g = 0; g < the_case.all_microbatches(); ++g) {
     inputs.x.push_back(draw(fmt::format("x {}", g), elements, the_case.compute));

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -21,22 +23,39 @@ struct SegmentCase {
   int data = 1, tensor = 1, expert = 1;
   int microbatches = 1;  // of each data-parallel rank
   DType compute = DType::float32;
+  // Of the families that may differ; `compute` where none is given.
+  std::optional<DType> embedding_compute = {}, expert_compute = {}, head_compute = {};
   std::int64_t sequence_length = 4, sequences = 2;
-  double loss_factor = 1.0 / 16.0;
+  double loss_factor = 1.0 / 16.0, loss_scale = 1.0;
+
+  std::set<Family> frozen = {};
 
   std::int64_t tokens() const { return sequence_length * sequences; }
   int ranks() const { return data * tensor; }
   int all_microbatches() const { return data * microbatches; }
   Mesh mesh() const;
   SegmentSetup setup(int rank) const;
+  // The dtype that rounds most on the way through the segment, and whether there is another beside it.
+  DType coarsest() const;
+  bool mixed() const;
 };
+// `compute` and a dtype for every family that may have one of its own.
+struct MixedDtypes {
+  DType compute, family;
+};
+inline constexpr MixedDtypes mixed_dtypes[] = {{DType::float32, DType::bfloat16}, {DType::bfloat16, DType::float32},
+                                               {DType::float32, DType::float16},  {DType::float16, DType::float32},
+                                               {DType::bfloat16, DType::float16}, {DType::float16, DType::bfloat16}};
+SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 
 // Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
 // tolerances, sizes that differ so that no two can be mistaken for each other.
 ModelConfig small_model();
+// All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
+SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
 
-// Everything a case computes from, exact in its compute dtype (the router in float32).
+// Everything a case computes from, exact in its compute dtype, parameters in that of their family.
 struct SegmentInputs {
   NamedValues parameters;
   // By global microbatch. dy is the gradient of the segment's output.
@@ -44,9 +63,9 @@ struct SegmentInputs {
   std::vector<Values> x, dy;
 };
 SegmentInputs draw_inputs(const SegmentCase& the_case);
-// Standard normal numbers times `scale`, rounded to float32 or bfloat16.
+// Standard normal numbers times `scale`, rounded to the dtype.
 Values draw(std::string_view name, std::int64_t count, DType dtype, double scale = 1.0);
 // Global values for the parameters of the given segments.
-void draw_parameters(const std::vector<ParameterSpec>& specs, DType compute, NamedValues& parameters);
+void draw_parameters(const std::vector<ParameterSpec>& specs, const SegmentSetup& setup, NamedValues& parameters);
 
 }  // namespace weft

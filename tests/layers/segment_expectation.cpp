@@ -1,5 +1,7 @@
 #include "tests/layers/segment_expectation.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -60,6 +62,10 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       return;
   }
 }
+
+struct Declared {
+  CommunicationCount exact, bound;
+};
 
 }  // namespace
 
@@ -133,17 +139,41 @@ double largest_relative_error(const Outcome& actual, const Outcome& expected) {
 // of n terms loses at most n u of their magnitudes. That roundings do not all point one way leaves room for sums that
 // cancel to less than their terms.
 //
-// bfloat16: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
-// (input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the routed sum).
-// Each is at most as large as the output's largest element.
+// 16 bits: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
+// (input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the routed sum),
+// and two more where values pass into another dtype and back. Each is at most as large as the output's largest element
+// and, as a bound, is rounded like the coarsest dtype on the way.
 double tolerance(const SegmentCase& the_case) {
-  if (the_case.compute == DType::bfloat16) return 8.0 * 0x1.0p-8;
+  const DType coarsest = the_case.coarsest();
+  if (coarsest != DType::float32) {
+    return (the_case.mixed() ? 10.0 : 8.0) * (coarsest == DType::bfloat16 ? 0x1.0p-8 : 0x1.0p-11);
+  }
   const ModelConfig& model = the_case.model;
   const std::int64_t widest = std::max({(model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim,
                                         2 * model.intermediate_size, model.vocab_size});
   const std::int64_t roundings = 4 * model.hidden_size + 2 * widest + 6 * the_case.sequence_length +
                                  the_case.tokens() * the_case.all_microbatches() + 64;
   return static_cast<double>(roundings) * 0x1.0p-24;
+}
+
+void expect_declared_traffic(const RankOutcome& rank, int microbatches) {
+  std::map<std::pair<SegmentTraffic::When, CommunicationKey>, Declared> declared;
+  for (const SegmentTraffic& entry : rank.declared_traffic) {
+    if (entry.count == 0) continue;
+    Declared& total = declared[{entry.when, {std::string(name_of(entry.group)), entry.op}}];
+    CommunicationCount& part = entry.is_bound ? total.bound : total.exact;
+    part.count += entry.count * microbatches;
+    part.bytes += entry.bytes * microbatches;
+  }
+  for (const auto& [key, counted] : rank.counted_traffic) {
+    SCOPED_TRACE(fmt::format("phase {}, {} {}", static_cast<int>(key.first), key.second.group, name_of(key.second.op)));
+    ASSERT_TRUE(declared.contains(key));
+    const Declared& expected = declared.at(key);
+    EXPECT_EQ(counted.count, expected.exact.count + expected.bound.count);
+    EXPECT_GE(counted.bytes, expected.exact.bytes);
+    EXPECT_LE(counted.bytes, expected.exact.bytes + expected.bound.bytes);
+  }
+  EXPECT_EQ(rank.counted_traffic.size(), declared.size());
 }
 
 }  // namespace weft

@@ -25,4 +25,7 @@ double relative_error(const Values& actual, const Values& expected);
 
 double tolerance(const SegmentCase& the_case);
 
+// Every collective that a rank performed is declared for its phase, of the bytes declared, and none besides.
+void expect_declared_traffic(const RankOutcome& rank, int microbatches);
+
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "tests/layers/segment_harness.h"
 
+#include <cmath>
+
 #include "parallel/comm/local.h"
 
 namespace weft {
@@ -30,7 +32,7 @@ class SegmentRank {
         inputs_(inputs),
         rank_(world, the_case, options.drop_expert_row),
         segment_(make_segment(the_case.kind, rank_.setup)),
-        memory_(rank_.kernels, the_case.compute, segment_->parameters(), inputs.parameters),
+        memory_(rank_.kernels, rank_.setup, segment_->parameters(), inputs.parameters),
         saved_(to_size(the_case.microbatches)) {
     for (std::size_t m = 0; m < saved_.size(); ++m) {
       const std::size_t global = to_size(rank_.data_index * the_case.microbatches) + m;
@@ -57,6 +59,9 @@ class SegmentRank {
     }
     outcome_.leaked_bytes = rank_.ledger.live().total() - live_before;
     for (ConstTensorView gradient : memory_.gradients()) outcome_.gradients.push_back(rank_.values_of(gradient));
+    for (ConstTensorView place : memory_.frozen_places()) {
+      for (double value : rank_.values_of(place)) outcome_.frozen_untouched &= std::isnan(value);
+    }
     outcome_.report = rank_.reported();
     return std::move(outcome_);
   }
@@ -78,8 +83,8 @@ class SegmentRank {
       case SegmentTraffic::When::backward_input: {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
-        outcome_.dx[m] =
-            rank_.values_of(segment_->backward_input(rank_.context, memory_.weights(), std::move(dy), *saved_[m]));
+        const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
+        outcome_.dx[m] = rank_.values_of(segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]));
         return;
       }
       case SegmentTraffic::When::backward_weight:

@@ -28,8 +28,9 @@ using PhaseTraffic = std::map<std::pair<SegmentTraffic::When, CommunicationKey>,
 // What one rank did, in its own boxes and slices.
 struct RankOutcome {
   std::vector<ParameterSpec> parameters;
-  std::vector<Values> gradients;  // by parameter
-  std::vector<Values> y, dx;      // by microbatch of this rank
+  std::vector<Values> gradients;  // by parameter; none of what is frozen
+  bool frozen_untouched = true;
+  std::vector<Values> y, dx;  // by microbatch of this rank
   Reported report;
   std::int64_t declared_bytes = 0;
   std::vector<std::int64_t> kept_bytes;  // by microbatch: between forward and backward, with the x it was handed

@@ -2,6 +2,7 @@
 // of tensor parallelism. What is held for any layout is also held between layouts.
 #include <gtest/gtest.h>
 
+#include "parallel/runtime/element_type.h"
 #include "tests/layers/segment_expectation.h"
 
 namespace weft {
@@ -79,17 +80,54 @@ TEST_F(HeadSegment, EmptyVocabularyShard) {
   expect_reference({.kind = SegmentKind::head, .model = model}, tensor_degrees);
 }
 
-// The backward's longest path is twice the forward's.
-TEST_F(DenseSegments, Bfloat16ForwardAndGradientsAreCloseToTheReference) {
-  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
-    for (int tensor : {1, 2}) {
-      SCOPED_TRACE(fmt::format("segment {}, {} tensor ranks", static_cast<int>(kind), tensor));
-      const SegmentCase the_case{.kind = kind, .model = small_model(), .tensor = tensor, .compute = DType::bfloat16};
+// Rows of the table are rounded once on their way into the other dtype, and their sum over the ranks is exact.
+TEST_F(EmbeddingSegment, RoundsRowsOfItsTableOnce) {
+  for (const MixedDtypes& dtypes : mixed_dtypes) {
+    for (int tensor : tensor_degrees) {
+      const SegmentCase the_case =
+          with_dtypes({.kind = SegmentKind::embedding, .model = small_model(), .tensor = tensor}, dtypes);
       const SegmentInputs inputs = draw_inputs(the_case);
-      const Outcome expected = expected_outcome(the_case, inputs);
-      const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
-      EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
-      EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+      Values expected = expected_outcome(the_case, inputs).y[0];
+      with_element_type(dtypes.compute, [&](auto element) {
+        using T = decltype(element);
+        for (double& value : expected) value = static_cast<float>(T(static_cast<float>(value)));
+      });
+      EXPECT_EQ(assemble(the_case, run_segment(the_case, inputs)).y[0], expected)
+          << name_of(dtypes.family) << " to " << name_of(dtypes.compute) << ", " << tensor << " tensor ranks";
+    }
+  }
+}
+
+TEST_F(DenseSegments, FamiliesOfTheirOwnDtypeAreCloseToTheReference) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::head}) {
+    for (const MixedDtypes& dtypes : mixed_dtypes) {
+      for (int tensor : {1, 2}) {
+        SCOPED_TRACE(fmt::format("segment {}, {} with {}, {} tensor ranks", static_cast<int>(kind),
+                                 name_of(dtypes.compute), name_of(dtypes.family), tensor));
+        const SegmentCase the_case = with_dtypes({.kind = kind, .model = small_model(), .tensor = tensor}, dtypes);
+        const SegmentInputs inputs = draw_inputs(the_case);
+        const Outcome expected = expected_outcome(the_case, inputs);
+        const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+        EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
+        EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+      }
+    }
+  }
+}
+
+// The backward's longest path is twice the forward's.
+TEST_F(DenseSegments, SixteenBitForwardAndGradientsAreCloseToTheReference) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
+    for (DType compute : {DType::bfloat16, DType::float16}) {
+      for (int tensor : {1, 2}) {
+        SCOPED_TRACE(fmt::format("segment {}, {}, {} tensor ranks", static_cast<int>(kind), name_of(compute), tensor));
+        const SegmentCase the_case{.kind = kind, .model = small_model(), .tensor = tensor, .compute = compute};
+        const SegmentInputs inputs = draw_inputs(the_case);
+        const Outcome expected = expected_outcome(the_case, inputs);
+        const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+        EXPECT_LE(relative_error(actual.y[0], expected.y[0]), tolerance(the_case));
+        EXPECT_LE(largest_relative_error(actual, expected), 2.0 * tolerance(the_case));
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "tests/layers/test_rank.h"
 
 #include "layers/kernels/rotary.h"
+#include "parallel/runtime/element_type.h"
 #include "tests/layers/dropping_communicator.h"
 
 namespace weft {
@@ -12,13 +13,12 @@ std::size_t to_size(std::int64_t n) {
 
 // Writes values to a float tensor of any dtype.
 void write_values(Stream& stream, TensorView tensor, std::span<const double> values) {
-  if (tensor.dtype() == DType::bfloat16) {
-    std::vector<bfloat16> rounded;
+  with_element_type(tensor.dtype(), [&](auto element) {
+    using T = decltype(element);
+    std::vector<T> rounded;
     for (double value : values) rounded.emplace_back(static_cast<float>(value));
-    write<bfloat16>(stream, rounded, tensor);
-  } else {
-    write<float>(stream, std::vector<float>(values.begin(), values.end()), tensor);
-  }
+    write<T>(stream, rounded, tensor);
+  });
 }
 
 Tensor allocate_text(KernelContext& kernels, std::span<const std::int32_t> ids) {
@@ -41,36 +41,45 @@ std::unique_ptr<Communicator> expert_group(Communicator& world, const SegmentCas
 
 }  // namespace
 
-ParameterMemory::ParameterMemory(KernelContext& kernels, DType compute, const std::vector<ParameterSpec>& specs,
-                                 const NamedValues& values) {
+ParameterMemory::ParameterMemory(KernelContext& kernels, const SegmentSetup& setup,
+                                 const std::vector<ParameterSpec>& specs, const NamedValues& values) {
   MemoryLedger& ledger = kernels.ledger;
   Stream& stream = kernels.stream;
-  std::int64_t in_units = 0, routing = 0;
-  for (const ParameterSpec& spec : specs) (spec.family == Family::routing ? routing : in_units) += spec.size();
-  weight_storage_ = ledger.allocate(Bucket::unsharded_parameters, compute, in_units, 1);
-  routing_storage_ = ledger.allocate(Bucket::replicated_parameters, DType::float32, routing, 1);
-  gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, in_units + routing, 1);
+  std::map<Family, std::int64_t> sizes;
+  std::int64_t all = 0;
+  for (const ParameterSpec& spec : specs) {
+    sizes[spec.family] += spec.size();
+    all += spec.size();
+  }
+  for (const auto& [family, size] : sizes) {
+    weight_storage_[family] = ledger.allocate(Bucket::unsharded_parameters, setup.dtype_of(family), size, 1);
+  }
+  gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, all, 1);
   write_bytes(stream, gradient_storage_, 0);
 
-  std::int64_t weight_at = 0, routing_at = 0, gradient_at = 0;
+  std::map<Family, std::int64_t> weight_at;
+  std::int64_t gradient_at = 0;
   for (const ParameterSpec& spec : specs) {
     require(spec.columns == spec.global_columns, "a rank holds whole rows of a parameter");
-    const bool is_routing = spec.family == Family::routing;
-    std::int64_t& at = is_routing ? routing_at : weight_at;
-    const TensorView weight = (is_routing ? routing_storage_ : weight_storage_).view().rows_from(at, spec.size());
+    std::int64_t& at = weight_at[spec.family];
+    const TensorView weight = weight_storage_[spec.family].view().rows_from(at, spec.size());
     write_values(stream, weight,
                  std::span(values.at(spec.name)).subspan(to_size(spec.row_begin * spec.columns), to_size(spec.size())));
     weights_.push_back(weight.reshaped(spec.rows, spec.columns));
-    gradients_.push_back(
-        gradient_storage_.view().rows_from(gradient_at, spec.size()).reshaped(spec.rows, spec.columns));
+    const TensorView place = gradient_storage_.view().rows_from(gradient_at, spec.size());
+    const bool trains = setup.trains(spec.family);
+    gradients_.push_back(trains ? place.reshaped(spec.rows, spec.columns) : TensorView());
+    if (!trains) {
+      poison(stream, place);
+      frozen_.push_back(place);
+    }
     at += spec.size();
     gradient_at += spec.size();
   }
 }
 
 void ParameterMemory::poison_weights(Stream& stream) {
-  poison(stream, weight_storage_);
-  poison(stream, routing_storage_);
+  for (auto& [family, storage] : weight_storage_) poison(stream, storage);
 }
 
 TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens,
@@ -95,7 +104,8 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               *expert_tensor,
               rotary,
               the_case.loss_factor,
-              StepReport(report, setup.model.moe.num_experts)} {
+              StepReport(report, setup.model.moe.num_experts),
+              the_case.loss_scale} {
   const Range whole_sequence[] = {{0, setup.sequence_length}};
   write<float>(*stream,
                rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}},
@@ -114,11 +124,9 @@ Tensor TestRank::slice_of(const Values& values) {
 
 Values TestRank::values_of(ConstTensorView elements) {
   Values values;
-  if (elements.dtype() == DType::bfloat16) {
-    for (bfloat16 value : read<bfloat16>(*stream, elements)) values.push_back(static_cast<float>(value));
-  } else {
-    for (float value : read<float>(*stream, elements)) values.push_back(value);
-  }
+  with_element_type(elements.dtype(), [&](auto element) {
+    for (const auto value : read<decltype(element)>(*stream, elements)) values.push_back(static_cast<float>(value));
+  });
   return values;
 }
 

@@ -2,6 +2,7 @@
 // out. All of it is memory of the rank's own device under test; values come and go through staging.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,20 +12,22 @@
 
 namespace weft {
 
-// The weights of one segment on one rank, one after another in one buffer as shard units lay them out, and as many
-// float32 gradients. Routing helpers are apart, in float32.
+// The weights of one segment on one rank, those of a family one after another in one buffer as shard units lay them
+// out, in its dtype, and as many float32 gradients. The place of a frozen gradient is poisoned and handed to nobody.
 class ParameterMemory {
  public:
-  ParameterMemory(KernelContext& kernels, DType compute, const std::vector<ParameterSpec>& specs,
+  ParameterMemory(KernelContext& kernels, const SegmentSetup& setup, const std::vector<ParameterSpec>& specs,
                   const NamedValues& values);
   Weights weights() const { return weights_; }
   Gradients gradients() const { return gradients_; }
+  const std::vector<TensorView>& frozen_places() const { return frozen_; }
   void poison_weights(Stream& stream);
 
  private:
-  Tensor weight_storage_, routing_storage_, gradient_storage_;
+  std::map<Family, Tensor> weight_storage_;
+  Tensor gradient_storage_;
   std::vector<ConstTensorView> weights_;
-  std::vector<TensorView> gradients_;
+  std::vector<TensorView> gradients_, frozen_;
 };
 
 // A microbatch's text in the memory of a rank's device.

@@ -18,7 +18,7 @@ namespace weft {
 namespace {
 
 const int group_sizes[] = {1, 2, 3, 4, 8};
-const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float64, DType::int32};
+const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32};
 
 // A buffer of any dtype, filled with a pattern that no result contains.
 struct Buffer {
@@ -36,6 +36,9 @@ struct Buffer {
       case DType::bfloat16:
         view().as<bfloat16>()[i] = bfloat16(static_cast<float>(value));
         break;
+      case DType::float16:
+        view().as<float16>()[i] = float16(static_cast<float>(value));
+        break;
       case DType::float64:
         view().as<double>()[i] = value;
         break;
@@ -50,6 +53,8 @@ struct Buffer {
         return view().as<float>()[i];
       case DType::bfloat16:
         return static_cast<float>(view().as<bfloat16>()[i]);
+      case DType::float16:
+        return static_cast<float>(view().as<float16>()[i]);
       case DType::float64:
         return view().as<double>()[i];
       case DType::int32:
@@ -260,29 +265,31 @@ TEST(ReduceScatter, AddsTheSameBitsAsAllReduce) {
   }
 }
 
-// Unit roundoffs: u32 = 2^-24 for float32, u16 = 2^-8 for bfloat16 (8 significant bits, to nearest). Adding p numbers
-// in float32 errs by at most (p - 1) u32 sum|x|, and one rounding to bfloat16 by u16 |sum|; the 1 + u16 on the first
-// term and all higher orders are covered by the factor 1.01. Rounding after every addition would err by up to (p - 1)
-// u16 sum|x|, and on 5,000 elements of eight ranks is sure to leave this bound.
-TEST(AllReduce, RoundsBfloat16Once) {
+// Unit roundoffs: u32 = 2^-24 for float32, u16 = 2^-8 for bfloat16 and 2^-11 for float16 (8 and 11 significant bits, to
+// nearest). Adding p numbers in float32 errs by at most (p - 1) u32 sum|x|, and one rounding to 16 bits by u16 |sum|,
+// or 2^-25 where the sum is subnormal in float16; the 1 + u16 on the first term and all higher orders are covered by
+// the factor 1.01. Rounding after every addition would err by up to (p - 1) u16 sum|x|, and on 5,000 elements of eight
+// ranks is sure to leave this bound.
+template <typename T>
+void expect_rounded_once(double u16) {
   constexpr std::int64_t n = 5'000;
   for (int size : {2, 3, 4, 8}) {
     const auto values = random_inputs(size, n);
     run_local_ranks(size, [&](Communicator& world) {
-      std::vector<bfloat16> data;
+      std::vector<T> data;
       for (float value : values[world.rank()]) data.emplace_back(value);
-      std::vector<bfloat16> input(data), part(n / size);
+      std::vector<T> input(data), part(n / size);
       world.all_reduce(view_of(std::span(data), n, 1));
       const auto even = std::span(input).first(n / size * size);
       world.reduce_scatter(view_of(even, n / size * size, 1), view_of(std::span(part), n / size, 1));
       for (std::int64_t i = 0; i < n; ++i) {
         double sum = 0, magnitude = 0;
         for (int rank = 0; rank < size; ++rank) {
-          const double x = static_cast<float>(bfloat16(values[rank][i]));
+          const double x = static_cast<float>(T(values[rank][i]));
           sum += x;
           magnitude += std::fabs(x);
         }
-        const double bound = 1.01 * (0x1p-8 * std::fabs(sum) + (size - 1) * 0x1p-24 * magnitude);
+        const double bound = 1.01 * (std::max(u16 * std::fabs(sum), 0x1p-25) + (size - 1) * 0x1p-24 * magnitude);
         ASSERT_LE(std::fabs(static_cast<float>(data[i]) - sum), bound) << size << " ranks, element " << i;
       }
       for (std::size_t i = 0; i < part.size(); ++i) {
@@ -290,6 +297,11 @@ TEST(AllReduce, RoundsBfloat16Once) {
       }
     });
   }
+}
+
+TEST(AllReduce, RoundsSixteenBitsOnce) {
+  expect_rounded_once<bfloat16>(0x1p-8);
+  expect_rounded_once<float16>(0x1p-11);
 }
 
 TEST(AllToAll, MovesUnevenAndEmptyBlocks) {

@@ -76,6 +76,68 @@ TEST(Bfloat16, ConvertsToFloatAndBackUnchanged) {
   }
 }
 
+// The compiler's own binary16, converted by the processor's instruction.
+_Float16 native(float16 value) {
+  return std::bit_cast<_Float16>(value.bits);
+}
+float16 half_from_bits(std::uint32_t bits) {
+  float16 value;
+  value.bits = static_cast<std::uint16_t>(bits);
+  return value;
+}
+float16 nearest_float16(float x) {
+  return half_from_bits(std::bit_cast<std::uint16_t>(static_cast<_Float16>(x)));
+}
+
+TEST(Float16, EveryValueWidensAsTheProcessorDoesAndComesBack) {
+  for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const float16 value = half_from_bits(bits);
+    const auto wide = static_cast<float>(value), expected = static_cast<float>(native(value));
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(wide)) << bits;
+      ASSERT_TRUE(std::isnan(static_cast<float>(float16(wide)))) << bits;
+    } else {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(wide), std::bit_cast<std::uint32_t>(expected)) << bits;
+      ASSERT_EQ(float16(wide).bits, bits);
+    }
+  }
+}
+
+// Half of the draws lie where float16 has numbers; others overflow or vanish. Every fourth is a tie or next to one.
+TEST(Float16, RoundsAsTheProcessorDoes) {
+  const RandomStream stream(1, "float32 bit patterns");
+  int ties = 0, subnormal = 0, infinite = 0;
+  for (std::uint64_t i = 0; i < 400'000; ++i) {
+    auto word = static_cast<std::uint32_t>(stream.bits(i));
+    if (i % 2 == 0) word = (word & 0x807fffffu) | (100u + (word >> 23) % 45u) << 23;
+    if (i % 4 == 0) word = (word & 0xffffe000u) | (0xfffu + i / 4 % 3);
+    const auto x = std::bit_cast<float>(word);
+    if (std::isnan(x)) continue;
+    ties += (word & 0x1fffu) == 0x1000u ? 1 : 0;
+    const float16 expected = nearest_float16(x);
+    subnormal += (expected.bits & 0x7c00u) == 0 && (expected.bits & 0x3ffu) != 0 ? 1 : 0;
+    infinite += (expected.bits & 0x7fffu) == 0x7c00u ? 1 : 0;
+    ASSERT_EQ(float16(x).bits, expected.bits) << x;
+  }
+  EXPECT_GT(ties, 10'000);
+  EXPECT_GT(subnormal, 10'000);
+  EXPECT_GT(infinite, 10'000);
+}
+
+TEST(Float16, KeepsZerosInfinitiesAndNaNs) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(float16(0.0F).bits, 0x0000);
+  EXPECT_EQ(float16(-0.0F).bits, 0x8000);
+  EXPECT_EQ(float16(infinity).bits, 0x7c00);
+  EXPECT_EQ(float16(-infinity).bits, 0xfc00);
+  EXPECT_EQ(float16(65519.99F).bits, 0x7bff);
+  EXPECT_EQ(float16(65520.0F).bits, 0x7c00);
+  EXPECT_EQ(float16(std::numeric_limits<float>::max()).bits, 0x7c00);
+  for (std::uint32_t word : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu, 0x7fc00000u}) {
+    EXPECT_TRUE(std::isnan(static_cast<float>(float16(std::bit_cast<float>(word))))) << word;
+  }
+}
+
 TEST(TensorView, SlicesRowsAndReshapes) {
   std::vector<float> elements(12);
   for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<float>(i);
@@ -249,6 +311,15 @@ TEST_F(Elementwise, CastRoundsDownAndWidensExactly) {
       ASSERT_EQ(narrow[i].bits, nearest_bfloat16(source[i]).bits);
       ASSERT_EQ(wide[i], static_cast<float>(narrow[i]));
     }
+    std::vector<float16> half(n, half_from_bits(0x7e01u));
+    cast(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(half), n, 1));
+    cast(rank_.stream, view_of(std::span(half), n, 1), view_of(std::span(wide), n, 1));
+    cast(rank_.stream, view_of(std::span(half), n, 1), view_of(std::span(narrow), n, 1));
+    for (std::int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(half[i].bits, nearest_float16(source[i]).bits);
+      ASSERT_EQ(wide[i], static_cast<float>(native(half[i])));
+      ASSERT_EQ(narrow[i].bits, nearest_bfloat16(wide[i]).bits);
+    }
     std::vector<float> same(n);
     cast(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(same), n, 1));
     ASSERT_EQ(same, source);
@@ -260,11 +331,17 @@ TEST_F(Elementwise, AddsInFloat32) {
     auto source = normals(n, "source"), start = normals(n, "destination"), destination = start;
     std::vector<bfloat16> narrow;
     for (float value : source) narrow.emplace_back(value);
+    std::vector<float16> half(source.begin(), source.end()), half_sum(start.begin(), start.end());
     add(rank_.stream, view_of(std::span(source), n, 1), view_of(std::span(destination), n, 1));
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(destination[i], start[i] + source[i]);
     destination = start;
     add(rank_.stream, view_of(std::span(narrow), n, 1), view_of(std::span(destination), n, 1));
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(destination[i], start[i] + static_cast<float>(narrow[i]));
+    add(rank_.stream, view_of(std::span(half), n, 1), view_of(std::span(half_sum), n, 1));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float exact = static_cast<float>(native(half[i])) + static_cast<float>(native(float16(start[i])));
+      ASSERT_EQ(half_sum[i].bits, nearest_float16(exact).bits);
+    }
   }
 }
 
@@ -310,6 +387,9 @@ TEST_F(Elementwise, ScalesFillsAndCountsNonfiniteValues) {
   std::vector<bfloat16> narrow(3);
   fill(rank_.stream, view_of(std::span(narrow), 3, 1), 1.5F);
   for (bfloat16 value : narrow) EXPECT_EQ(static_cast<float>(value), 1.5F);
+  std::vector<float16> half(3);
+  fill(rank_.stream, view_of(std::span(half), 3, 1), 1.5F);
+  for (float16 value : half) EXPECT_EQ(static_cast<float>(value), 1.5F);
 }
 
 // One fused operation and one product before it: each is off by half a unit of what it rounds. bfloat16 rounds the

@@ -26,6 +26,7 @@ class CudaBackend final : public Backend {
                        cuda::cross_entropy_kernels,
                        cuda::embedding_kernels,
                        cuda::load_balance_kernels,
+                       cuda::permutation_kernels,
                        cuda::rms_norm_kernels,
                        cuda::rotary_kernels,
                        cuda::routing_kernels,

@@ -4,6 +4,7 @@
 
 #include "layers/kernels/cpu/attention_blocks.h"
 #include "parallel/runtime/cpu/elementwise.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -206,21 +207,16 @@ struct Backward {
 
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
                        ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-  if (q.dtype() == DType::bfloat16) {
-    Forward<bfloat16>(context, heads, runs).run(q, kv, out, log_sum_exp);
-  } else {
-    Forward<float>(context, heads, runs).run(q, kv, out, log_sum_exp);
-  }
+  with_element_type(
+      q.dtype(), [&](auto element) { Forward<decltype(element)>(context, heads, runs).run(q, kv, out, log_sum_exp); });
 }
 
 void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv) {
-  if (q.dtype() == DType::bfloat16) {
-    Backward<bfloat16>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
-  } else {
-    Backward<float>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
-  }
+  with_element_type(q.dtype(), [&](auto element) {
+    Backward<decltype(element)>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
+  });
 }
 
 const AttentionKernels attention_kernels = {

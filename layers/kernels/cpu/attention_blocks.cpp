@@ -118,12 +118,20 @@ WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float
                                      RunningSoftmax softmax, float* out, std::int64_t head_dim) {
   softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
 }
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities,
+                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+}
 WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                       const float* dprobabilities, float* probabilities, float* dscores) {
   gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
 }
 WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                       const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores) {
+  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
+}
+WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
+                                      const float* dprobabilities, float16* probabilities, float16* dscores) {
   gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
 }
 WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
@@ -134,11 +142,19 @@ WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::
                                   bfloat16* to, std::int64_t stride) {
   store(from, factors, rows, columns, to, stride);
 }
+WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
+                                  float16* to, std::int64_t stride) {
+  store(from, factors, rows, columns, to, stride);
+}
 WEFT_MULTIVERSION void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows,
                                      std::int64_t columns, float* products) {
   row_products(a, b, rows, columns, products);
 }
 WEFT_MULTIVERSION void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows,
+                                     std::int64_t columns, float* products) {
+  row_products(a, b, rows, columns, products);
+}
+WEFT_MULTIVERSION void multiply_rows(StridedMatrix<float16> a, StridedMatrix<float16> b, std::int64_t rows,
                                      std::int64_t columns, float* products) {
   row_products(a, b, rows, columns, products);
 }

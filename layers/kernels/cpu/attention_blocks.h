@@ -43,6 +43,8 @@ void softmax_block(const ScoreBlock& block, float scale, float* scores, float* p
                    float* out, std::int64_t head_dim);
 void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
                    float* out, std::int64_t head_dim);
+void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities, RunningSoftmax softmax,
+                   float* out, std::int64_t head_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
 // beyond the diagonal, `product` being sum(dout * out) of the row. Results may lie on `scores`, which are overwritten,
@@ -56,16 +58,22 @@ void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, fl
                     const float* dprobabilities, float* probabilities, float* dscores);
 void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                     const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores);
+void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
+                    const float* dprobabilities, float16* probabilities, float16* dscores);
 
 // to[r] = from[r] * factors[r] for rows of `columns` elements; null factors are ones. `from` is dense.
 void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, float* to,
                 std::int64_t stride);
 void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, bfloat16* to,
                 std::int64_t stride);
+void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, float16* to,
+                std::int64_t stride);
 // products[r] = sum over the row of a * b.
 void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows, std::int64_t columns,
                    float* products);
 void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows, std::int64_t columns,
+                   float* products);
+void multiply_rows(StridedMatrix<float16> a, StridedMatrix<float16> b, std::int64_t rows, std::int64_t columns,
                    float* products);
 
 template <typename T>
@@ -73,30 +81,30 @@ StridedMatrix<T> rows_from(StridedMatrix<T> matrix, std::int64_t row) {
   return {matrix.data + row * matrix.stride, matrix.stride};
 }
 
-// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; bfloat16 ones are dense (`pack_head`).
+// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; those of 16 bits are dense (`pack_head`).
 inline void block_product(KernelContext&, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a,
                           Transpose transpose_a, StridedMatrix<float> b, Transpose transpose_b, float* c,
                           bool accumulate) {
   strided_product(m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
 }
-inline void block_product(KernelContext& context, std::int64_t m, std::int64_t n, std::int64_t k,
-                          StridedMatrix<bfloat16> a, Transpose transpose_a, StridedMatrix<bfloat16> b,
-                          Transpose transpose_b, float* c, bool accumulate) {
-  const auto view = [](StridedMatrix<bfloat16> matrix, Transpose transpose, std::int64_t rows, std::int64_t columns) {
+template <typename T>
+void block_product(KernelContext& context, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<T> a,
+                   Transpose transpose_a, StridedMatrix<T> b, Transpose transpose_b, float* c, bool accumulate) {
+  const auto view = [](StridedMatrix<T> matrix, Transpose transpose, std::int64_t rows, std::int64_t columns) {
     if (transpose == Transpose::yes) std::swap(rows, columns);
-    return ConstTensorView(matrix.data, DType::bfloat16, rows, columns);
+    return ConstTensorView(matrix.data, dtype_of<T>, rows, columns);
   };
   context.products.multiply(view(a, transpose_a, m, k), transpose_a, view(b, transpose_b, k, n), transpose_b,
                             TensorView(c, DType::float32, m, n), accumulate);
 }
 
-// A head as a factor of products. float32 is read where it lies; bfloat16 is copied into `workspace`, because the
-// products of that dtype take dense factors.
+// A head as a factor of products. float32 is read where it lies; 16 bits are copied into `workspace`, because the
+// products of those dtypes take dense factors.
 inline StridedMatrix<float> pack_head(StridedMatrix<float> head, std::int64_t, std::int64_t, float*) {
   return head;
 }
-inline StridedMatrix<bfloat16> pack_head(StridedMatrix<bfloat16> head, std::int64_t rows, std::int64_t head_dim,
-                                         bfloat16* workspace) {
+template <typename T>
+StridedMatrix<T> pack_head(StridedMatrix<T> head, std::int64_t rows, std::int64_t head_dim, T* workspace) {
   for (std::int64_t row = 0; row < rows; ++row) {
     std::copy_n(head.data + row * head.stride, head_dim, workspace + row * head_dim);
   }

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -32,15 +32,6 @@ WEFT_INLINE void softmax_gradient(const float* logits, float maximum, float fact
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(gradient[i], factor * exponential(logits[i] - maximum));
 }
-WEFT_MULTIVERSION void write_gradient(const float* logits, float maximum, float factor, float* gradient,
-                                      std::int64_t count) {
-  softmax_gradient(logits, maximum, factor, gradient, count);
-}
-WEFT_MULTIVERSION void write_gradient(const float* logits, float maximum, float factor, bfloat16* gradient,
-                                      std::int64_t count) {
-  softmax_gradient(logits, maximum, factor, gradient, count);
-}
-
 // The row entry of a target, or -1 when another shard holds it.
 std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
   const std::int64_t column = target - begin;
@@ -48,8 +39,9 @@ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t 
 }
 
 template <typename T>
-void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums, ConstTensorView targets,
-                   std::int64_t begin, float factor, TensorView dlogits, TensorView loss_sum) {
+WEFT_INLINE void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
+                               ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
+                               TensorView loss_sum) {
   const std::int64_t columns = logits.columns();
   const float* row = logits.as<float>().data();
   T* gradient = dlogits.as<T>().data();
@@ -60,7 +52,7 @@ void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorV
     const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
     // Computed before the row is written, which may be the logits themselves, and rounded once.
     const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
-    write_gradient(row, row_maximum, factor / sum, gradient, columns);
+    softmax_gradient(row, row_maximum, factor / sum, gradient, columns);
     if (target >= 0) assign(gradient[target], at_target);
   }
   if (!loss_sum.empty()) loss_sum.as<double>()[0] += loss;
@@ -92,12 +84,13 @@ void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView max
   }
 }
 
-void cross_entropy_gradient(KernelContext&, ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
-                            ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
-                            TensorView loss) {
-  with_element_type(dlogits.dtype(), [&](auto element) {
-    gradient_rows<decltype(element)>(logits, maximum, sums, targets, begin, factor, dlogits, loss);
-  });
+WEFT_MULTIVERSION void cross_entropy_gradient(KernelContext&, ConstTensorView logits, ConstTensorView maximum,
+                                              ConstTensorView sums, ConstTensorView targets, std::int64_t begin,
+                                              float factor, TensorView dlogits, TensorView loss) {
+  with_element_type(
+      dlogits.dtype(), [&](auto element) __attribute__((always_inline)) {
+        gradient_rows<decltype(element)>(logits, maximum, sums, targets, begin, factor, dlogits, loss);
+      });
 }
 
 const CrossEntropyKernels cross_entropy_kernels = {vocabulary_max, vocabulary_sums, cross_entropy_gradient};

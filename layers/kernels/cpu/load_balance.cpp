@@ -94,13 +94,14 @@ void auxiliary_loss_backward(KernelContext&, ConstTensorView scores, ConstTensor
   }
 }
 
-void z_loss(KernelContext&, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss) {
+void z_loss(KernelContext&, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
+            TensorView loss) {
   const std::int64_t experts = logits.columns();
   const float* logit = logits.as<float>().data();
   float* gradient = dlogits.as<float>().data();
   double sum = 0.0;
   for (std::int64_t token = 0; token < logits.rows(); ++token, logit += experts, gradient += experts) {
-    const double log_sum_exp = add_z_gradient(logit, experts, static_cast<float>(factor), gradient);
+    const double log_sum_exp = add_z_gradient(logit, experts, gradient_factor, gradient);
     sum += log_sum_exp * log_sum_exp;
   }
   loss.as<double>()[0] += factor * sum;

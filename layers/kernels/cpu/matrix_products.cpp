@@ -1,7 +1,8 @@
-// Matrix products by oneDNN. float32 goes to dnnl_sgemm, which prepares nothing; bfloat16 needs a primitive prepared
-// for its exact shape, which costs 0.1 to 0.5 ms the first time. Routed experts bring another number of tokens at every
-// call, so that number is cut into a multiple of 64 and a rest: few shapes recur, and the two calls cost some 2 % over
-// one.
+// Matrix products by oneDNN. float32 goes to dnnl_sgemm, which prepares nothing. float16, for which the library has
+// products on few processors, is widened to float32 as a whole and rounded again: correct, but slower than float32
+// itself. bfloat16 needs a primitive prepared for its exact shape, which costs 0.1 to 0.5 ms the first time. Routed
+// experts bring another number of tokens at every call, so that number is cut into a multiple of 64 and a rest: few
+// shapes recur, and the two calls cost some 2 % over one.
 #include "layers/kernels/matrix_products.h"
 
 #include <omp.h>
@@ -16,6 +17,7 @@
 
 #include "layers/kernels/cpu/library_products.h"
 #include "parallel/runtime/cpu/elementwise.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft {
 namespace {
@@ -98,7 +100,7 @@ class LibraryProducts final : public MatrixProducts {
     require((turned_b ? b.rows() : b.columns()) == c.columns(), "op(b) has as many columns as c");
     require((turned_b ? b.columns() : b.rows()) == k, "op(a) has as many columns as op(b) has rows");
     require(a.dtype() == b.dtype(), "both factors have one dtype");
-    require(a.dtype() == DType::float32 || a.dtype() == DType::bfloat16, "factors are float32 or bfloat16");
+    require(is_compute_type(a.dtype()), "factors are float32, bfloat16 or float16");
     require(c.dtype() == DType::float32 || c.dtype() == a.dtype(), "the result has the factors' dtype or float32");
     if (c.empty()) return;
     if (k == 0) {
@@ -106,7 +108,7 @@ class LibraryProducts final : public MatrixProducts {
       return;
     }
     const ProductShape product{c.rows(), c.columns(), k, turned_a, turned_b, a.dtype(), c.dtype(), accumulate};
-    if (product.input == DType::bfloat16 && !bfloat16_products_) {
+    if (product.input == DType::float16 || (product.input == DType::bfloat16 && !bfloat16_products_)) {
       multiply_widened(product, a, b, c);
     } else if (product.input == DType::bfloat16 || suits_primitive(product)) {
       multiply_in_blocks(product, a.data(), b.data(), c.data());

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -34,25 +34,11 @@ WEFT_INLINE void gather_rows(const T* permuted, const std::int32_t* slots, const
     }
   }
 }
-WEFT_MULTIVERSION void gather(const float* permuted, const std::int32_t* slots, const float* weights,
-                              std::int64_t tokens, std::int64_t choices, std::int64_t hidden, float* y) {
-  gather_rows(permuted, slots, weights, tokens, choices, hidden, y);
-}
-WEFT_MULTIVERSION void gather(const bfloat16* permuted, const std::int32_t* slots, const float* weights,
-                              std::int64_t tokens, std::int64_t choices, std::int64_t hidden, bfloat16* y) {
-  gather_rows(permuted, slots, weights, tokens, choices, hidden, y);
-}
 
 template <typename T>
 WEFT_INLINE void scale_row(const T* from, float weight, std::int64_t hidden, T* to) {
 #pragma omp simd
   for (std::int64_t i = 0; i < hidden; ++i) assign(to[i], weight * static_cast<float>(from[i]));
-}
-WEFT_MULTIVERSION void scale(const float* from, float weight, std::int64_t hidden, float* to) {
-  scale_row(from, weight, hidden, to);
-}
-WEFT_MULTIVERSION void scale(const bfloat16* from, float weight, std::int64_t hidden, bfloat16* to) {
-  scale_row(from, weight, hidden, to);
 }
 
 template <typename T>
@@ -60,12 +46,6 @@ WEFT_INLINE float dot_row(const T* a, const T* b, std::int64_t hidden) {
   return lane_sum(
       hidden, [ a, b ](std::int64_t i)
                   __attribute__((always_inline)) { return static_cast<float>(a[i]) * static_cast<float>(b[i]); });
-}
-WEFT_MULTIVERSION float dot(const float* a, const float* b, std::int64_t hidden) {
-  return dot_row(a, b, hidden);
-}
-WEFT_MULTIVERSION float dot(const bfloat16* a, const bfloat16* b, std::int64_t hidden) {
-  return dot_row(a, b, hidden);
 }
 
 const float* pointer_or_null(ConstTensorView weights) {
@@ -106,33 +86,36 @@ void permute_rows(KernelContext&, ConstTensorView x, ConstTensorView slots, Tens
   }
 }
 
-void unpermute_rows(KernelContext&, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
-                    TensorView y) {
-  with_element_type(y.dtype(), [&](auto element) {
-    using T = decltype(element);
-    gather(permuted.as<T>().data(), slots.as<std::int32_t>().data(), pointer_or_null(weights), y.rows(),
-           slots.columns(), y.columns(), y.as<T>().data());
-  });
+WEFT_MULTIVERSION void unpermute_rows(KernelContext&, ConstTensorView permuted, ConstTensorView slots,
+                                      ConstTensorView weights, TensorView y) {
+  with_element_type(
+      y.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        gather_rows(permuted.as<T>().data(), slots.as<std::int32_t>().data(), pointer_or_null(weights), y.rows(),
+                    slots.columns(), y.columns(), y.as<T>().data());
+      });
 }
 
-void unpermute_rows_backward(KernelContext&, ConstTensorView dy, ConstTensorView permuted, ConstTensorView slots,
-                             ConstTensorView weights, TensorView dpermuted, TensorView dweights) {
+WEFT_MULTIVERSION void unpermute_rows_backward(KernelContext&, ConstTensorView dy, ConstTensorView permuted,
+                                               ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
+                                               TensorView dweights) {
   const std::int32_t* slot = slots.as<std::int32_t>().data();
   const float* weight = pointer_or_null(weights);
   float* dweight = dweights.empty() ? nullptr : dweights.as<float>().data();
   const std::int64_t hidden = dy.columns(), choices = slots.columns();
-  with_element_type(dy.dtype(), [&](auto element) {
-    using T = decltype(element);
-    const T* rows = permuted.as<T>().data();
-    T* drows = dpermuted.as<T>().data();
-    const T* gradient = dy.as<T>().data();
-    for (std::int64_t i = 0; i < slots.size(); ++i) {
-      const T* dy_row = gradient + i / choices * hidden;
-      const std::int64_t at = slot[i] * hidden;
-      if (dweight != nullptr) dweight[i] = dot(dy_row, rows + at, hidden);
-      scale(dy_row, weight != nullptr ? weight[i] : 1.0f, hidden, drows + at);
-    }
-  });
+  with_element_type(
+      dy.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        const T* rows = permuted.as<T>().data();
+        T* drows = dpermuted.as<T>().data();
+        const T* gradient = dy.as<T>().data();
+        for (std::int64_t i = 0; i < slots.size(); ++i) {
+          const T* dy_row = gradient + i / choices * hidden;
+          const std::int64_t at = slot[i] * hidden;
+          if (dweight != nullptr) dweight[i] = dot_row(dy_row, rows + at, hidden);
+          scale_row(dy_row, weight != nullptr ? weight[i] : 1.0f, hidden, drows + at);
+        }
+      });
 }
 
 void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::int64_t> from,
@@ -143,5 +126,8 @@ void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::in
     if (!rows.empty()) std::memcpy(place.data(), rows.data(), rows.bytes());
   }
 }
+
+const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
+                                                unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cpu

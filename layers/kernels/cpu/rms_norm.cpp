@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -26,14 +26,6 @@ WEFT_INLINE void forward_rows(const T* x, const T* weight, float eps, std::int64
     }
   }
 }
-WEFT_MULTIVERSION void forward(const float* x, const float* weight, float eps, std::int64_t rows, std::int64_t hidden,
-                               float* y, float* inverse_rms) {
-  forward_rows(x, weight, eps, rows, hidden, y, inverse_rms);
-}
-WEFT_MULTIVERSION void forward(const bfloat16* x, const bfloat16* weight, float eps, std::int64_t rows,
-                               std::int64_t hidden, bfloat16* y, float* inverse_rms) {
-  forward_rows(x, weight, eps, rows, hidden, y, inverse_rms);
-}
 
 // With n = x * r, r = 1 / sqrt(mean(x^2) + eps) and g = w * dy: dr/dx_i = -r^3 x_i / hidden, hence
 //   dx_i = r * (g_i - n_i * mean(g * n)).
@@ -53,14 +45,6 @@ WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, c
       assign(dx[i], static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(x[i]) * along_x));
     }
   }
-}
-WEFT_MULTIVERSION void backward_input(const float* dy, const float* x, const float* weight, const float* inverse_rms,
-                                      std::int64_t rows, std::int64_t hidden, float* dx) {
-  backward_input_rows(dy, x, weight, inverse_rms, rows, hidden, dx);
-}
-WEFT_MULTIVERSION void backward_input(const bfloat16* dy, const bfloat16* x, const bfloat16* weight,
-                                      const float* inverse_rms, std::int64_t rows, std::int64_t hidden, bfloat16* dx) {
-  backward_input_rows(dy, x, weight, inverse_rms, rows, hidden, dx);
 }
 
 // Adds `Rows` rows at a time: dweight is read and written once for all of them, and the sum in blocks loses less than
@@ -90,42 +74,37 @@ WEFT_INLINE void backward_weight_rows(const T* dy, const T* x, const float* inve
     add_weight_rows<1>(dy + row * hidden, x + row * hidden, inverse_rms + row, hidden, dweight);
   }
 }
-WEFT_MULTIVERSION void backward_weight(const float* dy, const float* x, const float* inverse_rms, std::int64_t rows,
-                                       std::int64_t hidden, float* dweight) {
-  backward_weight_rows(dy, x, inverse_rms, rows, hidden, dweight);
-}
-WEFT_MULTIVERSION void backward_weight(const bfloat16* dy, const bfloat16* x, const float* inverse_rms,
-                                       std::int64_t rows, std::int64_t hidden, float* dweight) {
-  backward_weight_rows(dy, x, inverse_rms, rows, hidden, dweight);
-}
 
 }  // namespace
 
-void rms_norm_forward(KernelContext&, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
-                      TensorView inverse_rms) {
-  with_element_type(x.dtype(), [&](auto element) {
-    using T = decltype(element);
-    forward(x.as<T>().data(), weight.as<T>().data(), eps, x.rows(), x.columns(), y.as<T>().data(),
-            inverse_rms.as<float>().data());
-  });
+WEFT_MULTIVERSION void rms_norm_forward(KernelContext&, ConstTensorView x, ConstTensorView weight, float eps,
+                                        TensorView y, TensorView inverse_rms) {
+  with_element_type(
+      x.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        forward_rows(x.as<T>().data(), weight.as<T>().data(), eps, x.rows(), x.columns(), y.as<T>().data(),
+                     inverse_rms.as<float>().data());
+      });
 }
 
-void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, TensorView dx) {
-  with_element_type(x.dtype(), [&](auto element) {
-    using T = decltype(element);
-    backward_input(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(), x.rows(),
-                   x.columns(), dx.as<T>().data());
-  });
+WEFT_MULTIVERSION void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView x,
+                                               ConstTensorView weight, ConstTensorView inverse_rms, TensorView dx) {
+  with_element_type(
+      x.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        backward_input_rows(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(),
+                            x.rows(), x.columns(), dx.as<T>().data());
+      });
 }
 
-void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView inverse_rms,
-                              TensorView dweight) {
-  with_element_type(x.dtype(), [&](auto element) {
-    using T = decltype(element);
-    backward_weight(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),
-                    dweight.as<float>().data());
-  });
+WEFT_MULTIVERSION void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x,
+                                                ConstTensorView inverse_rms, TensorView dweight) {
+  with_element_type(
+      x.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        backward_weight_rows(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),
+                             dweight.as<float>().data());
+      });
 }
 
 const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward_input, rms_norm_backward_weight};

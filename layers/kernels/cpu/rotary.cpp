@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "layers/kernels/cpu/rotary_heads.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -82,21 +83,16 @@ void backward_tokens(const RotaryOptions& options, ConstTensorView drotated, Con
 
 void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
-  if (qkv.dtype() == DType::bfloat16) {
-    forward_tokens<bfloat16>(options, qkv, q_norm, k_norm, rotated);
-  } else {
-    forward_tokens<float>(options, qkv, q_norm, k_norm, rotated);
-  }
+  with_element_type(qkv.dtype(),
+                    [&](auto element) { forward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, rotated); });
 }
 
 void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
                      ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
                      TensorView dk_norm) {
-  if (drotated.dtype() == DType::bfloat16) {
-    backward_tokens<bfloat16>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
-  } else {
-    backward_tokens<float>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
-  }
+  with_element_type(drotated.dtype(), [&](auto element) {
+    backward_tokens<decltype(element)>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  });
 }
 
 const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};

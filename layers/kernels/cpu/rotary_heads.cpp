@@ -137,12 +137,19 @@ WEFT_MULTIVERSION void turn_heads(const HeadRow<float>& row, const float* x, flo
 WEFT_MULTIVERSION void turn_heads(const HeadRow<bfloat16>& row, const bfloat16* x, bfloat16* y) {
   forward_any_row(row, x, y);
 }
+WEFT_MULTIVERSION void turn_heads(const HeadRow<float16>& row, const float16* x, float16* y) {
+  forward_any_row(row, x, y);
+}
 WEFT_MULTIVERSION void turn_heads_back(const HeadRow<float>& row, const float* dy, const float* x, float* dx,
                                        float* dweight) {
   backward_any_row(row, dy, x, dx, dweight);
 }
 WEFT_MULTIVERSION void turn_heads_back(const HeadRow<bfloat16>& row, const bfloat16* dy, const bfloat16* x,
                                        bfloat16* dx, float* dweight) {
+  backward_any_row(row, dy, x, dx, dweight);
+}
+WEFT_MULTIVERSION void turn_heads_back(const HeadRow<float16>& row, const float16* dy, const float16* x, float16* dx,
+                                       float* dweight) {
   backward_any_row(row, dy, x, dx, dweight);
 }
 

@@ -1,4 +1,4 @@
-// The arithmetic of rotary.h on the heads of one token. T is float or bfloat16.
+// The arithmetic of rotary.h on the heads of one token. T is float, bfloat16 or float16.
 #pragma once
 
 #include "parallel/runtime/dtype.h"
@@ -23,8 +23,10 @@ struct HeadRow {
 // y: the heads of x, normalised if there is a weight, and turned. y may be x.
 void turn_heads(const HeadRow<float>& row, const float* x, float* y);
 void turn_heads(const HeadRow<bfloat16>& row, const bfloat16* x, bfloat16* y);
+void turn_heads(const HeadRow<float16>& row, const float16* x, float16* y);
 // dx: the gradient of x, of which only a norm has need; dx may be dy. dweight, likewise, is added to.
 void turn_heads_back(const HeadRow<float>& row, const float* dy, const float* x, float* dx, float* dweight);
 void turn_heads_back(const HeadRow<bfloat16>& row, const bfloat16* dy, const bfloat16* x, bfloat16* dx, float* dweight);
+void turn_heads_back(const HeadRow<float16>& row, const float16* dy, const float16* x, float16* dx, float* dweight);
 
 }  // namespace weft

@@ -119,7 +119,6 @@ void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView ds
   }
 }
 
-const RoutingKernels routing_kernels = {route_forward, route_backward, sort_by_expert,          add_counts,
-                                        permute_rows,  unpermute_rows, unpermute_rows_backward, move_blocks};
+const RoutingKernels routing_kernels = {route_forward, route_backward};
 
 }  // namespace weft::cpu

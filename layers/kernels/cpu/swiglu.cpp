@@ -1,6 +1,6 @@
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
@@ -15,13 +15,6 @@ WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t 
     }
   }
 }
-WEFT_MULTIVERSION void forward(const float* gate_up, std::int64_t rows, std::int64_t width, float* y) {
-  forward_rows(gate_up, rows, width, y);
-}
-WEFT_MULTIVERSION void forward(const bfloat16* gate_up, std::int64_t rows, std::int64_t width, bfloat16* y) {
-  forward_rows(gate_up, rows, width, y);
-}
-
 // silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient is written in its place.
 template <typename T>
 WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
@@ -37,29 +30,24 @@ WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows,
     }
   }
 }
-WEFT_MULTIVERSION void backward(const float* dy, const float* gate_up, std::int64_t rows, std::int64_t width,
-                                float* dgate_up) {
-  backward_rows(dy, gate_up, rows, width, dgate_up);
-}
-WEFT_MULTIVERSION void backward(const bfloat16* dy, const bfloat16* gate_up, std::int64_t rows, std::int64_t width,
-                                bfloat16* dgate_up) {
-  backward_rows(dy, gate_up, rows, width, dgate_up);
-}
 
 }  // namespace
 
-void swiglu_forward(KernelContext&, ConstTensorView gate_up, TensorView y) {
-  with_element_type(y.dtype(), [&](auto element) {
-    using T = decltype(element);
-    forward(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
-  });
+WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, TensorView y) {
+  with_element_type(
+      y.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        forward_rows(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
+      });
 }
 
-void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
-  with_element_type(dy.dtype(), [&](auto element) {
-    using T = decltype(element);
-    backward(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
-  });
+WEFT_MULTIVERSION void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up,
+                                       TensorView dgate_up) {
+  with_element_type(
+      dy.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        backward_rows(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
+      });
 }
 
 const SwigluKernels swiglu_kernels = {swiglu_forward, swiglu_backward};

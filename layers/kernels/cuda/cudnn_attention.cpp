@@ -26,9 +26,11 @@ bool has_aligned_rows(const HeadStrides& strides) {
 
 std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability) {
   if (compute_capability < 80) {
-    return fmt::format("compute capability {} has no bfloat16 attention, 80 is the first", compute_capability);
+    return fmt::format("compute capability {} has no 16-bit attention, 80 is the first", compute_capability);
   }
-  if (shape.type != GraphType::bfloat16) return "attention is bfloat16 only";
+  if (shape.type != GraphType::bfloat16 && shape.type != GraphType::float16) {
+    return "attention is bfloat16 or float16 only";
+  }
   if (shape.key_value_heads <= 0 || shape.query_heads % shape.key_value_heads != 0) {
     return fmt::format("{} query heads do not share {} key-value heads evenly", shape.query_heads,
                        shape.key_value_heads);

@@ -1,4 +1,4 @@
-// Attention by cuDNN's fused kernels. bfloat16 only; what they do not take is left to the plain kernel, and
+// Attention by cuDNN's fused kernels. bfloat16 and float16 only; what they do not take is left to the plain kernel, and
 // `cudnn_attention_refusal` says beforehand what that is.
 #pragma once
 

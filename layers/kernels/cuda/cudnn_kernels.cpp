@@ -23,10 +23,21 @@ struct RunCall {
   std::int64_t first_row = 0;  // of q, out and log_sum_exp, in the first sequence
 };
 
+GraphType graph_type(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16:
+      return GraphType::bfloat16;
+    case DType::float16:
+      return GraphType::float16;
+    default:
+      return GraphType::float32;
+  }
+}
+
 std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv) {
   std::vector<RunCall> calls;
   std::int64_t first_row = 0;
-  const GraphType type = q.dtype() == DType::bfloat16 ? GraphType::bfloat16 : GraphType::float32;
+  const GraphType type = graph_type(q.dtype());
   for (const Range& run : runs) {
     calls.push_back({run_attention_shape(heads, kv.rows() / heads.sequence_length, query_rows(runs), run, q.columns(),
                                          kv.columns(), type),

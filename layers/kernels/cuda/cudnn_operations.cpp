@@ -12,6 +12,8 @@ cudnnDataType_t data_type(GraphType type) {
       return CUDNN_DATA_FLOAT;
     case GraphType::bfloat16:
       return CUDNN_DATA_BFLOAT16;
+    case GraphType::float16:
+      return CUDNN_DATA_HALF;
     case GraphType::int32:
       return CUDNN_DATA_INT32;
     case GraphType::boolean:

@@ -13,6 +13,7 @@
 #include "parallel/runtime/cuda/sort.h"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -144,11 +145,8 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
   launch(stream, static_cast<unsigned>((tokens + block_threads - 1) / block_threads), block_threads, 0,
          number_tokens_kernel, elements<std::int32_t>(ids), tokens, row_begin, dtable.rows(), keys, numbers);
   sort_pairs(stream, keys, sorted_keys, numbers, sorted, tokens, key_bits, scratch.view().data(), scratch_bytes);
-  if (dy.dtype() == DType::bfloat16) {
-    add_rows<bfloat16>(stream, sorted_keys, sorted, dy, dtable);
-  } else {
-    add_rows<float>(stream, sorted_keys, sorted, dy, dtable);
-  }
+  with_element_type(dy.dtype(),
+                    [&](auto element) { add_rows<decltype(element)>(stream, sorted_keys, sorted, dy, dtable); });
 }
 
 }  // namespace

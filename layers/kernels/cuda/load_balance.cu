@@ -232,13 +232,14 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
          elements<float>(dscores));
 }
 
-void z_loss(KernelContext& context, ConstTensorView logits, double factor, TensorView dlogits, TensorView loss) {
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
+            TensorView loss) {
   constexpr unsigned most_blocks = 1024;  // enough for every multiprocessor, and few sums to add
   const unsigned blocks = std::min(most_blocks, blocks_for(logits.rows(), warps_of_block));
   Tensor block_sums = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, blocks, 1);
   const cudaStream_t stream = native(context.stream);
   launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), logits.rows(),
-         static_cast<int>(logits.columns()), static_cast<float>(factor), elements<float>(dlogits),
+         static_cast<int>(logits.columns()), gradient_factor, elements<float>(dlogits),
          elements<double>(block_sums.view()));
   launch(stream, dim3(1), dim3(1024), 0, add_values_kernel, elements<double>(block_sums.view()),
          static_cast<int>(blocks), factor, elements<double>(loss));

@@ -13,6 +13,7 @@
 #include "parallel/runtime/cuda/sort.h"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -262,24 +263,19 @@ const float* pointer_or_null(ConstTensorView tensor) {
 // Calls body<T, width> for the element type and for 16 bytes at once where rows allow it.
 template <typename Body>
 void with_runs(DType dtype, bool vectors, Body body) {
-  if (dtype == DType::bfloat16) {
+  with_element_type(dtype, [&](auto element) {
+    using T = decltype(element);
     if (vectors) {
-      body.template operator()<bfloat16, Vector<__nv_bfloat16>::size>();
+      body.template operator()<T, Vector<typename DeviceElement<T>::type>::size>();
     } else {
-      body.template operator()<bfloat16, 1>();
+      body.template operator()<T, 1>();
     }
-  } else if (vectors) {
-    body.template operator()<float, Vector<float>::size>();
-  } else {
-    body.template operator()<float, 1>();
-  }
+  });
 }
 
 bool rows_vectorise(ConstTensorView rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
 }
-
-}  // namespace
 
 // Experts outside of `counts` are not looked for: what they are is decided by their low bits.
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
@@ -372,5 +368,10 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
     }
   });
 }
+
+}  // namespace
+
+const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
+                                                unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cuda

@@ -11,6 +11,7 @@
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -369,11 +370,7 @@ std::int64_t value_column(const HeadShape& heads, ConstTensorView kv) {
 template <typename Body>
 void with_tiles(DType dtype, std::int64_t head_dim, Body body) {
   const auto with_dtype = [&]<typename Tiles>() {
-    if (dtype == DType::bfloat16) {
-      body.template operator()<bfloat16, Tiles>();
-    } else {
-      body.template operator()<float, Tiles>();
-    }
+    with_element_type(dtype, [&](auto element) { body.template operator()<decltype(element), Tiles>(); });
   };
   if (head_dim <= 64) {
     with_dtype.template operator()<TileShape<64>>();

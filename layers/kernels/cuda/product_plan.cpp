@@ -13,8 +13,10 @@ cudaDataType_t library_type(DType dtype) {
       return CUDA_R_32F;
     case DType::bfloat16:
       return CUDA_R_16BF;
+    case DType::float16:
+      return CUDA_R_16F;
     default:
-      fail("a matrix product takes float32 or bfloat16, not {}", name_of(dtype));
+      fail("a matrix product takes float32, bfloat16 or float16, not {}", name_of(dtype));
   }
 }
 

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cuda/column_sums.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {

@@ -15,6 +15,7 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -451,19 +452,10 @@ void queue_backward(KernelContext& context, const RotaryOptions& options, ConstT
   launch(native(context.stream), blocks_of(plain, values), block_threads, 0, turn_back_kernel<T, N>, plain, dy, dx);
 }
 
-template <typename Body>
-void with_elements(DType dtype, Body&& body) {
-  if (dtype == DType::bfloat16) {
-    body(bfloat16());
-  } else {
-    body(float());
-  }
-}
-
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
   if (qkv.empty()) return;
-  with_elements(qkv.dtype(), [&](auto element) {
+  with_element_type(qkv.dtype(), [&](auto element) {
     using E = decltype(element);
     const bool vectors = in_vectors<E>(options, {qkv.data(), rotated.data(), q_norm.data(), k_norm.data()});
     const auto queue = vectors ? queue_forward<E, Vector<ElementOf<E>>::size> : queue_forward<E, 1>;
@@ -475,7 +467,7 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm) {
   if (drotated.empty()) return;
-  with_elements(drotated.dtype(), [&](auto element) {
+  with_element_type(drotated.dtype(), [&](auto element) {
     using E = decltype(element);
     const bool vectors =
         in_vectors<E>(options, {drotated.data(), qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});

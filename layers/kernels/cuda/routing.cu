@@ -279,7 +279,6 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
 
 }  // namespace
 
-const RoutingKernels routing_kernels = {route_forward, route_backward, sort_by_expert,          add_counts,
-                                        permute_rows,  unpermute_rows, unpermute_rows_backward, move_blocks};
+const RoutingKernels routing_kernels = {route_forward, route_backward};
 
 }  // namespace weft::cuda

@@ -2,12 +2,12 @@
 // element.
 #include <cuda_runtime.h>
 
-#include "layers/kernels/cpu/element_type.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {

@@ -22,6 +22,8 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclFloat32;
     case DType::bfloat16:
       return ncclBfloat16;
+    case DType::float16:
+      return ncclFloat16;
     case DType::float64:
       return ncclFloat64;
     case DType::int32:

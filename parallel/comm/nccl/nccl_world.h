@@ -1,8 +1,8 @@
 // The NCCL backend: every rank is a process with a GPU (for trials, several share one), and all exchange over NCCL.
 //
 // What differs from the local backend: NCCL adds in an order of its own, the same on all ranks and in every run of the
-// same shape, and rounds bfloat16 after each addition. Peers that disagree about a call are not always found out: the
-// call hangs until the watch ends it.
+// same shape, and rounds 16-bit types after each addition. Peers that disagree about a call are not always found out:
+// the call hangs until the watch ends it.
 #pragma once
 
 #include <chrono>

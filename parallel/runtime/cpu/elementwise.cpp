@@ -4,18 +4,24 @@
 #include <cmath>
 #include <cstring>
 
-#include "parallel/runtime/multiversion.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
 
-WEFT_MULTIVERSION void cast_down(const float* from, bfloat16* to, std::int64_t count) {
+template <typename From, typename To>
+WEFT_INLINE void cast_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(to[i], from[i]);
+  for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(from[i]));
 }
-WEFT_MULTIVERSION void cast_up(const bfloat16* from, float* to, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+WEFT_MULTIVERSION void cast_elements(ConstTensorView source, TensorView destination) {
+  with_element_type(
+      source.dtype(), [&](auto from) __attribute__((always_inline)) {
+        with_element_type(
+            destination.dtype(), [&](auto to) __attribute__((always_inline)) {
+              cast_loop(source.as<decltype(from)>().data(), destination.as<decltype(to)>().data(), source.size());
+            });
+      });
 }
 
 template <typename From, typename To>
@@ -23,14 +29,17 @@ WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(to[i]) + static_cast<float>(from[i]));
 }
-WEFT_MULTIVERSION void add_float(const float* from, float* to, std::int64_t count) {
-  add_loop(from, to, count);
-}
-WEFT_MULTIVERSION void add_mixed(const bfloat16* from, float* to, std::int64_t count) {
-  add_loop(from, to, count);
-}
-WEFT_MULTIVERSION void add_bfloat16(const bfloat16* from, bfloat16* to, std::int64_t count) {
-  add_loop(from, to, count);
+WEFT_MULTIVERSION void add_elements(ConstTensorView source, TensorView destination) {
+  with_element_type(
+      source.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using From = decltype(element);
+        const From* from = source.as<From>().data();
+        if (destination.dtype() == DType::float32) {
+          add_loop(from, destination.as<float>().data(), source.size());
+        } else {
+          add_loop(from, destination.as<From>().data(), source.size());
+        }
+      });
 }
 
 WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
@@ -83,13 +92,7 @@ WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int6
 }
 
 void add(Stream&, ConstTensorView source, TensorView destination) {
-  if (destination.dtype() == DType::bfloat16) {
-    add_bfloat16(source.as<bfloat16>().data(), destination.as<bfloat16>().data(), source.size());
-  } else if (source.dtype() == DType::bfloat16) {
-    add_mixed(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
-  } else {
-    add_float(source.as<float>().data(), destination.as<float>().data(), source.size());
-  }
+  add_elements(source, destination);
 }
 
 void scale(Stream&, TensorView destination, float factor) {
@@ -141,10 +144,8 @@ void copy_columns(Stream&, ConstTensorView source, std::int64_t source_column, T
 void cast(ConstTensorView source, TensorView destination) {
   if (source.dtype() == destination.dtype()) {
     std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()));
-  } else if (source.dtype() == DType::float32) {
-    cast_down(source.as<float>().data(), destination.as<bfloat16>().data(), source.size());
   } else {
-    cast_up(source.as<bfloat16>().data(), destination.as<float>().data(), source.size());
+    cast_elements(source, destination);
   }
 }
 
@@ -155,6 +156,9 @@ void fill(TensorView destination, float value) {
       break;
     case DType::bfloat16:
       std::ranges::fill(destination.as<bfloat16>(), bfloat16(value));
+      break;
+    case DType::float16:
+      std::ranges::fill(destination.as<float16>(), float16(value));
       break;
     case DType::float64:
       std::ranges::fill(destination.as<double>(), static_cast<double>(value));

@@ -5,11 +5,11 @@
 
 namespace weft::cpu {
 
-// For kernels of the CPU, which need no stream: between float32 and bfloat16, or a copy.
+// For kernels of the CPU, which need no stream.
 void cast(ConstTensorView source, TensorView destination);
 void fill(TensorView destination, float value);
 
-// Sizes and dtypes have been checked (parallel/runtime/elementwise.cpp). bfloat16 is combined in float32 and rounded
+// Sizes and dtypes have been checked (parallel/runtime/elementwise.cpp). 16 bits are combined in float32 and rounded
 // once; int32 wraps; a NaN makes a maximum NaN. All inputs of a block are read before any output is written.
 void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
                      std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs);

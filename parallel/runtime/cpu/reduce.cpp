@@ -48,6 +48,9 @@ WEFT_MULTIVERSION void first_two(Sum, const double* a, const double* b, double* 
 WEFT_MULTIVERSION void first_two(Sum, const bfloat16* a, const bfloat16* b, float* p, std::int64_t n) {
   first_two_loop<Sum>(a, b, p, n);
 }
+WEFT_MULTIVERSION void first_two(Sum, const float16* a, const float16* b, float* p, std::int64_t n) {
+  first_two_loop<Sum>(a, b, p, n);
+}
 WEFT_MULTIVERSION void one_more(Sum, const float* input, float* p, std::int64_t n) {
   one_more_loop<Sum>(input, p, n);
 }
@@ -55,6 +58,9 @@ WEFT_MULTIVERSION void one_more(Sum, const double* input, double* p, std::int64_
   one_more_loop<Sum>(input, p, n);
 }
 WEFT_MULTIVERSION void one_more(Sum, const bfloat16* input, float* p, std::int64_t n) {
+  one_more_loop<Sum>(input, p, n);
+}
+WEFT_MULTIVERSION void one_more(Sum, const float16* input, float* p, std::int64_t n) {
   one_more_loop<Sum>(input, p, n);
 }
 
@@ -68,9 +74,16 @@ void one_more(Combine, const T* input, A* p, std::int64_t n) {
   one_more_loop<Combine>(input, p, n);
 }
 
-WEFT_MULTIVERSION void round_loop(const float* partial, bfloat16* rounded, std::int64_t count) {
+template <typename T>
+WEFT_INLINE void round_loop(const float* partial, T* rounded, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(rounded[i], partial[i]);
+}
+WEFT_MULTIVERSION void round_all(const float* partial, bfloat16* rounded, std::int64_t count) {
+  round_loop(partial, rounded, count);
+}
+WEFT_MULTIVERSION void round_all(const float* partial, float16* rounded, std::int64_t count) {
+  round_loop(partial, rounded, count);
 }
 
 // T is what is stored, A what is computed in.
@@ -78,15 +91,16 @@ template <typename Combine, typename T, typename A>
 void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
                    std::span<std::byte* const> outputs) {
   alignas(64) A partial[block_elements];
-  alignas(64) bfloat16 rounded[std::is_same_v<T, bfloat16> ? block_elements : 1];
+  constexpr bool rounds = !std::is_same_v<T, A>;
+  alignas(64) T rounded[rounds ? block_elements : 1];
   const auto input = [&](std::size_t rank) { return reinterpret_cast<const T*>(inputs[rank]) + begin; };
   for (std::int64_t done = 0; done < count; done += block_elements) {
     const std::int64_t n = std::min(block_elements, count - done);
     first_two(Combine{}, input(0) + done, input(1) + done, partial, n);
     for (std::size_t rank = 2; rank < inputs.size(); ++rank) one_more(Combine{}, input(rank) + done, partial, n);
     const void* result = partial;
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      round_loop(partial, rounded, n);
+    if constexpr (rounds) {
+      round_all(partial, rounded, n);
       result = rounded;
     }
     for (std::byte* output : outputs) std::memcpy(output + done * sizeof(T), result, n * sizeof(T));
@@ -101,6 +115,8 @@ void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int6
       return reduce_blocks<Combine, float, float>(inputs, begin, count, outputs);
     case DType::bfloat16:
       return reduce_blocks<Combine, bfloat16, float>(inputs, begin, count, outputs);
+    case DType::float16:
+      return reduce_blocks<Combine, float16, float>(inputs, begin, count, outputs);
     case DType::float64:
       return reduce_blocks<Combine, double, double>(inputs, begin, count, outputs);
     case DType::int32:

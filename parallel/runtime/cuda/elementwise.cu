@@ -11,6 +11,7 @@
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -196,22 +197,26 @@ void cast(Stream& stream, ConstTensorView source, TensorView destination) {
   if (source.dtype() == destination.dtype()) {
     WEFT_CUDA_CHECK(cudaMemcpyAsync(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()),
                                     cudaMemcpyDeviceToDevice, native(stream)));
-  } else if (source.dtype() == DType::float32) {
-    cast_elements(native(stream), elements<float>(source), elements<bfloat16>(destination), source.size());
   } else {
-    cast_elements(native(stream), elements<bfloat16>(source), elements<float>(destination), source.size());
+    with_element_type(source.dtype(), [&](auto from) {
+      with_element_type(destination.dtype(), [&](auto to) {
+        cast_elements(native(stream), elements<decltype(from)>(source), elements<decltype(to)>(destination),
+                      source.size());
+      });
+    });
   }
 }
 
 void add(Stream& stream, ConstTensorView source, TensorView destination) {
   if (source.empty()) return;
-  if (destination.dtype() == DType::bfloat16) {
-    add_elements(native(stream), elements<bfloat16>(source), elements<bfloat16>(destination), source.size());
-  } else if (source.dtype() == DType::bfloat16) {
-    add_elements(native(stream), elements<bfloat16>(source), elements<float>(destination), source.size());
-  } else {
-    add_elements(native(stream), elements<float>(source), elements<float>(destination), source.size());
-  }
+  with_element_type(source.dtype(), [&](auto element) {
+    using From = decltype(element);
+    if (destination.dtype() == DType::float32) {
+      add_elements(native(stream), elements<From>(source), elements<float>(destination), source.size());
+    } else {
+      add_elements(native(stream), elements<From>(source), elements<From>(destination), source.size());
+    }
+  });
 }
 
 void scale(Stream& stream, TensorView destination, float factor) {
@@ -242,6 +247,8 @@ void fill(Stream& stream, TensorView destination, float value) {
     case DType::bfloat16:
       return fill_elements(native(stream), elements<bfloat16>(destination), destination.size(),
                            __float2bfloat16_rn(value));
+    case DType::float16:
+      return fill_elements(native(stream), elements<float16>(destination), destination.size(), __float2half_rn(value));
     case DType::float64:
       return fill_elements(native(stream), elements<double>(destination), destination.size(),
                            static_cast<double>(value));

@@ -1,5 +1,6 @@
 // Sums and maxima over the same elements of several arrays: n s (inputs + outputs) bytes for n elements of s bytes.
 #include <algorithm>
+#include <type_traits>
 
 #include "parallel/runtime/cuda/elementwise.h"
 #include "parallel/runtime/cuda/extent.cuh"
@@ -21,6 +22,10 @@ template <>
 struct Accumulator<__nv_bfloat16> {
   using type = float;
 };
+template <>
+struct Accumulator<__half> {
+  using type = float;
+};
 // Wraps around.
 template <>
 struct Accumulator<std::int32_t> {
@@ -29,19 +34,19 @@ struct Accumulator<std::int32_t> {
 
 template <typename A, typename T>
 __device__ A widened(T value) {
-  return static_cast<A>(value);
-}
-template <>
-__device__ inline float widened<float, __nv_bfloat16>(__nv_bfloat16 value) {
-  return to_float(value);
+  if constexpr (std::is_same_v<A, float>) {
+    return to_float(value);
+  } else {
+    return static_cast<A>(value);
+  }
 }
 template <typename T, typename A>
 __device__ T narrowed(A value) {
-  return static_cast<T>(value);
-}
-template <>
-__device__ inline __nv_bfloat16 narrowed<__nv_bfloat16, float>(float value) {
-  return from_float<__nv_bfloat16>(value);
+  if constexpr (std::is_same_v<A, float>) {
+    return from_float<T>(value);
+  } else {
+    return static_cast<T>(value);
+  }
 }
 
 // Passed by value, as the pointers are known to the host only.
@@ -128,6 +133,8 @@ void reduce_any(cudaStream_t stream, DType dtype, std::span<const std::byte* con
       return reduce_arrays<float, Combine>(stream, inputs, begin, count, outputs);
     case DType::bfloat16:
       return reduce_arrays<bfloat16, Combine>(stream, inputs, begin, count, outputs);
+    case DType::float16:
+      return reduce_arrays<float16, Combine>(stream, inputs, begin, count, outputs);
     case DType::float64:
       return reduce_arrays<double, Combine>(stream, inputs, begin, count, outputs);
     case DType::int32:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -19,12 +20,19 @@ template <>
 struct DeviceElement<bfloat16> {
   using type = __nv_bfloat16;
 };
+template <>
+struct DeviceElement<float16> {
+  using type = __half;
+};
 
 __device__ inline float to_float(float value) {
   return value;
 }
 __device__ inline float to_float(__nv_bfloat16 value) {
   return __bfloat162float(value);
+}
+__device__ inline float to_float(__half value) {
+  return __half2float(value);
 }
 // Rounds to nearest, ties to even.
 template <typename T>
@@ -36,6 +44,10 @@ __device__ inline float from_float<float>(float value) {
 template <>
 __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
+}
+template <>
+__device__ inline __half from_float<__half>(float value) {
+  return __float2half_rn(value);
 }
 
 // Elements that a thread moves at once, at an address that is a multiple of their bytes. 16 bytes if nothing is said;

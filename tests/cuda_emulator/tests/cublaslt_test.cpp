@@ -1,6 +1,7 @@
 // Products through cuBLASLt's interface against a naive sum, and what is refused.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cmath>
 
@@ -62,7 +63,7 @@ class CublasLt : public EmulatorTest {
     cublasLtDestroy(handle);
     EmulatorTest::TearDown();
   }
-  // Small integers: every sum is exact in float32 and every value in bfloat16.
+  // Small integers: every sum is exact in float32 and every value in 16 bits.
   static std::vector<float> integers(std::size_t count, unsigned factor) {
     std::vector<float> values(count);
     for (unsigned i = 0; i < count; ++i) values[i] = static_cast<float>(i * factor % 7) - 3.0f;
@@ -70,6 +71,7 @@ class CublasLt : public EmulatorTest {
   }
   static void* upload_as(cudaDataType type, const std::vector<float>& values) {
     if (type == CUDA_R_32F) return upload(values);
+    if (type == CUDA_R_16F) return upload(std::vector<__half>(values.begin(), values.end()));
     std::vector<__nv_bfloat16> narrow;
     for (const float value : values) narrow.push_back(__float2bfloat16(value));
     return upload(narrow);
@@ -77,6 +79,11 @@ class CublasLt : public EmulatorTest {
   static std::vector<float> download_as(cudaDataType type, cudaStream_t on, const void* data, std::size_t count) {
     if (type == CUDA_R_32F) return download(on, static_cast<const float*>(data), count);
     std::vector<float> wide;
+    if (type == CUDA_R_16F) {
+      for (const auto value : download(on, static_cast<const __half*>(data), count))
+        wide.push_back(__half2float(value));
+      return wide;
+    }
     for (const auto value : download(on, static_cast<const __nv_bfloat16*>(data), count))
       wide.push_back(__bfloat162float(value));
     return wide;
@@ -87,8 +94,11 @@ class CublasLt : public EmulatorTest {
 };
 
 TEST_F(CublasLt, AgreesWithANaiveProduct) {
-  const std::pair<cudaDataType, cudaDataType> types[] = {
-      {CUDA_R_32F, CUDA_R_32F}, {CUDA_R_16BF, CUDA_R_32F}, {CUDA_R_16BF, CUDA_R_16BF}};
+  const std::pair<cudaDataType, cudaDataType> types[] = {{CUDA_R_32F, CUDA_R_32F},
+                                                         {CUDA_R_16BF, CUDA_R_32F},
+                                                         {CUDA_R_16BF, CUDA_R_16BF},
+                                                         {CUDA_R_16F, CUDA_R_32F},
+                                                         {CUDA_R_16F, CUDA_R_16F}};
   for (const auto& [input, output] : types) {
     for (const bool turned_a : {false, true}) {
       for (const bool turned_b : {false, true}) {
@@ -124,6 +134,7 @@ TEST_F(CublasLt, RefusesWhatDoesNotFit) {
   EXPECT_EQ(status({}, a), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(status({.shorten_leading = 1}, a), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status({.output = CUDA_R_16BF}, a), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(status({.input = CUDA_R_16F, .output = CUDA_R_16BF}, a), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(status({.input = CUDA_R_64F}, a), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status({.workspace_missing = 256}, a), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status({.alignment = 256}, a + 1), CUBLAS_STATUS_NOT_SUPPORTED);

@@ -1,0 +1,31 @@
+#include "layers/segment.h"
+
+namespace weft {
+
+DType SegmentSetup::dtype_of(Family family) const {
+  switch (family) {
+    case Family::experts:
+      return expert_compute;
+    case Family::embedding:
+      return embedding_compute;
+    case Family::head:
+      return head_compute;
+    case Family::routing:
+      return DType::float32;
+    case Family::dense:
+    case Family::root:
+      return compute;
+  }
+  fail("family {} has no dtype", static_cast<int>(family));
+}
+
+void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!setup.trains(parameters[i].family) && !gradients[i].empty()) {
+      fail("{} belongs to family {}, which is frozen, but has a gradient", parameters[i].name,
+           name_of(parameters[i].family));
+    }
+  }
+}
+
+}  // namespace weft

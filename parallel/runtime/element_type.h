@@ -1,0 +1,29 @@
+// From the dtype of a tensor to the code for its element type.
+#pragma once
+
+#include "parallel/runtime/dtype.h"
+
+namespace weft {
+
+// What layers compute in.
+constexpr bool is_compute_type(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
+// Calls body(float()), body(bfloat16()) or body(float16()); the argument carries only its type. Inlined with an
+// always-inlined body, all of it belongs to the version of a WEFT_MULTIVERSION function that it stands in.
+template <typename Body>
+WEFT_INLINE void with_element_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::float32:
+      return body(float());
+    case DType::bfloat16:
+      return body(bfloat16());
+    case DType::float16:
+      return body(float16());
+    default:
+      fail("float32, bfloat16 or float16 was expected, not {}", name_of(dtype));
+  }
+}
+
+}  // namespace weft
