@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -218,6 +219,17 @@ Rules run_rules() {
   };
 }
 
+Rules optimizer_rules() {
+  return {
+      {{"optimizer.vectors.name"},
+       [](const Config& c) {
+         return none_or(resolved_groups(c)[static_cast<std::size_t>(UpdateGroup::vectors)].rule != UpdateRule::muon,
+                        "\"muon\" turns whole matrices, and vectors have one column: use \"adamw\", \"sgd\", \"lion\" "
+                        "or \"lamb\"");
+       }},
+  };
+}
+
 Rules profiling_rules() {
   const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
     return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
@@ -245,7 +257,7 @@ Rules profiling_rules() {
 std::vector<ConfigRule> config_rules() {
   Rules rules;
   for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules(),
-                     profiling_rules()}) {
+                     optimizer_rules(), profiling_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -102,34 +102,6 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   return keys;
 }
 
-ConfigKey betas_key() {
-  ConfigKey key = make_key("optimizer.betas", "an array of two numbers", "decay of the two moments");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-    if (!elements) return {wrong_type(expected, value)};
-    if (elements->size() != 2) {
-      return {{value.place, fmt::format("expected {}, got {} elements", expected, elements->size())}};
-    }
-    Faults faults;
-    for (const ConfigValue& element : *elements) {
-      const auto number = as_number(element);
-      if (!number) {
-        faults.push_back(wrong_type("a number", element));
-      } else if (!below_one.contains(*number)) {
-        faults.push_back({element.place, fmt::format("{} is out of range: {}", toml_text(*number), below_one.text)});
-      }
-    }
-    if (!faults.empty()) return faults;
-    config.optimizer.beta1 = *as_number(elements->front());
-    config.optimizer.beta2 = *as_number(elements->back());
-    return {};
-  };
-  key.write = [](const Config& config) {
-    return fmt::format("[{}, {}]", toml_text(config.optimizer.beta1), toml_text(config.optimizer.beta2));
-  };
-  return key;
-}
-
 ConfigKey train_key() {
   ConfigKey key = make_key("data.train", "an array of strings", "files to train on");
   key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {

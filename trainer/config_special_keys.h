@@ -13,7 +13,8 @@ ConfigKey data_shard_key();  // explains why -1 does not work
 ConfigKey schedule_key();    // knows names of files
 // Keys of a family's policy, or of the default policy.
 std::vector<ConfigKey> shard_keys(std::optional<Family> family);
-ConfigKey betas_key();  // two fields
+// Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
+std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
 ConfigKey train_key();  // a list
 
 }  // namespace weft::config_fields

@@ -41,7 +41,8 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
       groups_(seat.world, mesh, lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
-      optimizer_(config.optimizer, optimizer_kernels_, lanes_[Lane::compute], ledger_, clock_),
+      optimizer_(config, optimizer_kernels_, groups_.on(Lane::compute, Group::world), lanes_[Lane::compute], ledger_,
+                 clock_),
       text_(seat.backend.device(), DType::int32, 2 * step_tokens(config)),
       text_on_device_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
@@ -58,10 +59,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const bool replicated = units[u].plan.replicated();
-    optimizer_.add(stage_->owned_rows(u),
-                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
-                              : units[u].layout.shard_size);
+    optimizer_.add(units[u], stage_->owned_rows(u), mesh, world_.rank());
   }
 }
 
@@ -175,12 +173,12 @@ void RankRun::gradient_norm() {
     add_counted_squares(compute, units[u], stage_->owned_rows(u), mesh_, world_.rank(), sum);
   }
   groups_.on(Lane::compute, Group::world).all_reduce(sum);
-  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, gradient_scale_);
+  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0, gradient_scale_);
 }
 
 void RankRun::optimizer_step() {
   learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, step_, config_.run.steps);
-  optimizer_.step(learning_rate_, step_, gradient_scale_);
+  optimizer_.step(step_, gradient_scale_);
 }
 
 void RankRun::require_finite(double norm) {

@@ -11,6 +11,7 @@
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
+#include "trainer/optimizer/state_layout.h"
 #include "trainer/stage_layout.h"
 
 namespace weft {
@@ -91,6 +92,7 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, UnitPlan plan) {
     unit.shard_group = unit.replicate_group = Group::tokens;
   }
   unit.plan = std::move(plan);
+  unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
   return unit;
 }
 
@@ -197,18 +199,16 @@ PredictedMemory predict_memory(const PlannedStage& stage, const Program& program
   PredictedMemory predicted;
   BucketBytes& bytes = predicted.bytes;
   for (const PlannedUnit& unit : stage.units) {
-    std::int64_t state = 0;
     if (unit.plan.replicated()) {
-      state = ReplicatedParameters::bytes(unit.plan.parameters);
-      bytes[Bucket::replicated_parameters] += state;
-      bytes[Bucket::sharded_gradients] += state;
+      const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
+      bytes[Bucket::replicated_parameters] += whole;
+      bytes[Bucket::sharded_gradients] += whole;
     } else {
       const UnitBytes unit_size = unit_bytes(unit.layout, unit.precision, unit.reduced_once());
-      state = unit_size.sharded_parameters;
-      bytes[Bucket::sharded_parameters] += state;
+      bytes[Bucket::sharded_parameters] += unit_size.sharded_parameters;
       bytes[Bucket::sharded_gradients] += unit_size.sharded_gradients;
     }
-    bytes[Bucket::optimizer_state] += 2 * state;  // AdamW: two moments in float32
+    bytes[Bucket::optimizer_state] += unit.optimizer_state_bytes;
   }
   const TransientPeak peak = transient_peak(program, pipeline_rank);
   bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
@@ -217,22 +217,27 @@ PredictedMemory predict_memory(const PlannedStage& stage, const Program& program
   return predicted;
 }
 
-ParameterCount count_parameters(const ModelConfig& model) {
+std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
   Config config;
   config.model = model;
   config.training.sequence_length = 1;
   for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
     config.shard_by_family[family] = {};
   }
+  std::vector<ParameterSpec> all;
+  for (const auto& segment : make_segments(config, Coordinates{}, 0)) {
+    all.insert(all.end(), segment->parameters().begin(), segment->parameters().end());
+  }
+  return all;
+}
+
+ParameterCount count_parameters(const ModelConfig& model) {
   ParameterCount count;
-  const auto segments = make_segments(config, Coordinates{}, 0);
-  for (const auto& segment : segments) {
-    for (const ParameterSpec& parameter : segment->parameters()) {
-      count.total += parameter.global_size();
-      const bool routed = parameter.family == Family::experts;
-      count.active += routed ? parameter.global_size() * model.moe.num_experts_per_tok / model.moe.num_experts
-                             : parameter.global_size();
-    }
+  for (const ParameterSpec& parameter : model_parameters(model)) {
+    count.total += parameter.global_size();
+    const bool routed = parameter.family == Family::experts;
+    count.active += routed ? parameter.global_size() * model.moe.num_experts_per_tok / model.moe.num_experts
+                           : parameter.global_size();
   }
   return count;
 }

@@ -22,6 +22,7 @@ struct PlannedUnit {
   UnitPrecision precision;
   UnitPolicy policy;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate;
+  std::int64_t optimizer_state_bytes = 0;  // on each rank
   bool reduced_once() const { return policy.reduce_every == 0; }
 };
 
@@ -58,6 +59,9 @@ struct PredictedMemory {
   static bool is_static(Bucket bucket);
 };
 PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank);
+
+// Every parameter of the model, whole, in an order that all ranks agree on.
+std::vector<ParameterSpec> model_parameters(const ModelConfig& model);
 
 // Parameters of the whole model, and those that one token uses.
 struct ParameterCount {

@@ -1,27 +1,84 @@
 #include "trainer/optimizer/optimizer.h"
 
+#include <algorithm>
+
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/random.h"
+#include "trainer/gradient_norm.h"
+#include "trainer/learning_rate.h"
+#include "trainer/optimizer/state_layout.h"
+
 namespace weft {
 
-void Optimizer::add(const std::vector<OwnedRows>& rows, std::int64_t shard_size) {
-  require(update_ == nullptr, "rows are added before the first step");
-  TensorView moments[2];
-  for (TensorView& moment : moments) {
-    moments_.push_back(ledger_.allocate(Bucket::optimizer_state, DType::float32, shard_size, 1));
-    moment = moments_.back();
-    fill(stream_, moment, 0.0f);
+Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, Communicator& world, Stream& stream,
+                     MemoryLedger& ledger, PhaseClock& clock)
+    : config_(config),
+      groups_(resolved_groups(config)),
+      kernels_(kernels),
+      world_(world),
+      stream_(stream),
+      ledger_(ledger),
+      clock_(clock) {
+  for (const OptimizerConfig& group : groups_) {
+    if (group.rule == UpdateRule::muon) fail_request("optimizer \"muon\" is not built yet: use \"adamw\"");
   }
-  for (const OwnedRows& owned : rows) {
-    const std::int64_t size = owned.values.size();
-    rows_.push_back({owned.values, owned.gradients, moments[0].rows_from(owned.offset, size),
-                     moments[1].rows_from(owned.offset, size), owned.parameter->columns > 1});
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    const UpdateRule rule = groups_[static_cast<std::size_t>(update_group_of(parameter))].rule;
+    if (needs_of(rule) == Needs::tensor_norms) tensors_.try_emplace(parameter.name, std::ssize(tensors_));
   }
+  if (tensors_.empty()) return;
+  norms_ = ledger.allocate(Bucket::workspace, DType::float64, 2 * std::ssize(tensors_), 1);
 }
 
-void Optimizer::step(double learning_rate, std::int64_t step, ConstTensorView gradient_scale) {
+void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows, const Mesh& mesh, int rank) {
+  require(update_ == nullptr, "rows are added before the first step");
+  std::vector<UpdateRows> added;
+  for (const OwnedRows& owned : rows) {
+    const ParameterSpec& parameter = *owned.parameter;
+    require(parameter.columns == parameter.global_columns, "rows are whole, or their elements have no common index");
+    UpdateRows& run = added.emplace_back();
+    run.parameters = owned.values;
+    run.gradients = owned.gradients;
+    run.group = static_cast<int>(update_group_of(parameter));
+    run.first_index = static_cast<std::uint64_t>(owned.row_begin * parameter.global_columns);
+    run.name_key = RandomStream(config_.run.seed, parameter.name).bits(0);
+    run.counted = counts_unit(unit, mesh, rank) && counts_parameter(unit, parameter, mesh.coordinates(rank));
+    if (const auto found = tensors_.find(parameter.name); found != tensors_.end()) run.tensor = found->second;
+  }
+  const auto is_trained = [](const UpdateRows& run) { return !run.gradients.empty(); };
+  if (!added.empty() && std::ranges::none_of(added, is_trained)) return;
+  for (const StateArray& array : state_arrays(groups_, unit)) {
+    states_.push_back(ledger_.allocate(Bucket::optimizer_state, array.dtype, array.elements, 1));
+    const TensorView state = states_.back();
+    fill(stream_, state, 0.0f);
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!array.keeps(groups_, *rows[i].parameter)) continue;
+      const std::int64_t size = rows[i].values.size(), begin = array.place(rows[i].offset, size, end);
+      (array.state == 0 ? added[i].first_state : added[i].second_state) = state.rows_from(begin, size);
+    }
+  }
+  rows_.insert(rows_.end(), added.begin(), added.end());
+}
+
+void Optimizer::step(std::int64_t step, ConstTensorView gradient_scale) {
+  std::vector<GroupStep> steps;
+  std::vector<UpdateRule> rules;
+  for (const OptimizerConfig& group : groups_) {
+    const double rate = learning_rate(config_.lr_scheduler, group.learning_rate, step, config_.run.steps);
+    steps.push_back({group.rule, rate, group.beta1, group.beta2, group.eps, group.weight_decay, group.momentum, step});
+    rules.push_back(group.rule);
+  }
+  if (update_ == nullptr) update_ = kernels_.make_update(stream_, ledger_, rows_, rules);
+  if (norms_.allocated()) {
+    {
+      const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
+      update_->norms(stream_, steps, gradient_scale, norms_);
+    }
+    world_.all_reduce(norms_);
+  }
   const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
-  if (update_ == nullptr) update_ = kernels_.make_adamw(stream_, ledger_, rows_);
-  update_->run(stream_, {learning_rate, config_.beta1, config_.beta2, config_.eps, config_.weight_decay, step},
-               gradient_scale);
+  update_->run(stream_, steps, gradient_scale, norms_);
 }
 
 }  // namespace weft
