@@ -127,8 +127,8 @@ class CudaUpdate : public ::testing::Test {
       common.group = static_cast<int>(rows.size() % 2);
       common.first_index = 1000 * rows.size() + 7;
       common.name_key = 0x9876543210u + rows.size();
-      common.tensor = static_cast<std::int64_t>(rows.size() * 7 % (tensors - 1));
-      common.counted = rows.size() % 3 != 0;
+      common.tensor = static_cast<std::int64_t>(rows.size() % (tensors - 1));
+      common.counted = rows.size() % 5 != 3;
       const auto on = [&](auto view_of_array) {
         UpdateRows result = common;
         const auto part = [&](int array) { return view_of_array(array).rows_from(begin + shifts[array], run); };

@@ -108,8 +108,9 @@ TEST(OptimizerKeys, RefuseWhatDoesNotFit) {
   expect("optimizer.vectors.betas=[0.5, 1.5]", "optimizer.vectors.betas: 1.5 is out of range: in [0, 1)");
   expect("optimizer.vectors.name=muon",
          "\"muon\" turns whole matrices, and vectors have one column: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"");
-  EXPECT_EQ(message(with("[run]", "[optimizer.expert]\nname = \"lion\"\n[run]")).substr(0, 94),
-            "run.toml:1:12: error: unknown section [optimizer.expert]: did you mean [optimizer.experts]?\n  1");
+  const std::string unknown = message(with("[run]", "[optimizer.expert]\nname = \"lion\"\n[run]"));
+  EXPECT_EQ(unknown.substr(0, unknown.find('\n')),
+            "run.toml:1:12: error: unknown section [optimizer.expert]: did you mean [optimizer.experts]?");
 }
 
 TEST(UpdateGroups, AreTheFamilyOfAMatrixAndOneForAllVectors) {

@@ -33,19 +33,21 @@ void PrintTo(const OptimizerCase& optimizer, std::ostream* out) {
 //   2 r 10 sqrt(0.01) / 0.1 apart.
 // - a bfloat16 moment is rounded up or down by 2^-8 of itself; a difference of 1e-6 decides otherwise for one element
 //   in 1e-6 2^8 = 1/4000, in 10 steps of two moments for one in 200. A moment off by 2^-8 moves an element by 2^-8 r
-//   otherwise, in each of 10 steps: 10 2^-8 r sqrt(1 / 200) / 0.1 apart, for r = 1e-3 that is 3e-5.
+//   otherwise, in each of 10 steps: 10 2^-8 r sqrt(1 / 200) / 0.1 apart; for r = 1e-3 that is 3e-5, with room for
+//   chance 1e-4. Lamb moves an element by r of itself: 10 2^-8 r sqrt(1 / 200) = 8e-6. Sgd's moment sums at most 10
+//   gradients of norm 1, and parameters have a norm above 1: 10 2^-8 10 r sqrt(1 / 200) = 8e-4.
 std::vector<OptimizerCase> optimizer_cases() {
   const DType narrow = DType::bfloat16;
   return {
       {"adamw"},
-      {"adamw_bfloat16", UpdateRule::adamw, narrow, 1e-3, 3e-5},
+      {"adamw_bfloat16", UpdateRule::adamw, narrow, 1e-3, 1e-4},
       {"sgd", UpdateRule::sgd, DType::float32, 1e-1, 1e-5, 0.0},
       {"momentum", UpdateRule::sgd, DType::float32, 3e-2},
       {"momentum_bfloat16", UpdateRule::sgd, narrow, 3e-2, 1e-3},
       {"lion", UpdateRule::lion, DType::float32, 1e-4, 2e-3},
       {"lion_bfloat16", UpdateRule::lion, narrow, 1e-4, 2e-3},
       {"lamb", UpdateRule::lamb, DType::float32, 3e-3},
-      {"lamb_bfloat16", UpdateRule::lamb, narrow, 3e-3, 1e-4},
+      {"lamb_bfloat16", UpdateRule::lamb, narrow, 3e-3, 1e-5},
   };
 }
 
@@ -78,14 +80,15 @@ TEST_P(OptimizerRuns, AnyLayoutLearnsWhatOneRankLearns) {
 }
 
 // Random bits included: they are functions of names and places, so only sums of another order can move a bit, and
-// these have the same order. Lamb's norms do not.
+// these have the same order. Lamb's norms do not, and its runs are only near.
 TEST_P(OptimizerRuns, ShardingDoesNotChangeABit) {
-  if (needs_of(GetParam().rule) != Needs::elements) GTEST_SKIP() << "norms are added up in another order";
+  const bool exact = needs_of(GetParam().rule) == Needs::elements;
   for (TinyLayout layout : {shard4, replicas}) {
     const LearnedRun sharded = learn(with(config_of(layout), GetParam()));
     layout.strategy = ShardStrategy::no_shard;
     const RunDifference apart = difference(learn(with(config_of(layout), GetParam())), sharded);
-    EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+    EXPECT_LT(apart.weights, GetParam().tolerance);
+    EXPECT_TRUE(apart.bitwise_equal || !exact) << apart.weights << " in " << apart.worst_parameter;
   }
 }
 
