@@ -1,5 +1,6 @@
 // Keys of [optimizer] and of [optimizer.<group>], which inherit from it.
-#include "parallel/runtime/error.h"
+#include <type_traits>
+
 #include "trainer/config_fields.h"
 #include "trainer/config_special_keys.h"
 #include "trainer/optimizer/groups.h"
@@ -13,11 +14,20 @@ OptimizerConfig& options_of(Config& config, std::optional<UpdateGroup> group) {
   if (!group) return config.optimizer;
   return config.optimizer_by_group.try_emplace(*group, inherited_options(config.optimizer, *group)).first->second;
 }
-const OptimizerConfig& options_of(const Config& config, std::optional<UpdateGroup> group) {
-  if (!group) return config.optimizer;
-  const auto found = config.optimizer_by_group.find(*group);
-  require(found != config.optimizer_by_group.end(), "groups are resolved before they are written");
-  return found->second;
+OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> group) {
+  return group ? resolved_groups(config)[static_cast<std::size_t>(*group)] : config.optimizer;
+}
+
+// Access to a field of a group: the field itself where it is to be read into, a copy where it is to be written.
+template <typename T>
+auto field(std::optional<UpdateGroup> group, T OptimizerConfig::*member) {
+  return [group, member](auto& config) -> decltype(auto) {
+    if constexpr (std::is_const_v<std::remove_reference_t<decltype(config)>>) {
+      return T(options_of(config, group).*member);
+    } else {
+      return (options_of(config, group).*member);
+    }
+  };
 }
 
 ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
@@ -44,7 +54,7 @@ ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
     return {};
   };
   key.write = [group](const Config& config) {
-    const OptimizerConfig& options = options_of(config, group);
+    const OptimizerConfig options = options_of(config, group);
     return fmt::format("[{}, {}]", toml_text(options.beta1), toml_text(options.beta2));
   };
   return key;
@@ -64,26 +74,20 @@ std::vector<Choice<UpdateRule>> rule_choices() {
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
   std::vector<ConfigKey> keys = {
-      choice_key<UpdateRule>(
-          section + ".name", "update rule", rule_choices(),
-          {}, [group](auto& c) -> auto& { return options_of(c, group).rule; }),
-      number_key(
-          section + ".learning_rate", "after warm-up",
-          non_negative, [group](auto& c) -> auto& { return options_of(c, group).learning_rate; }),
+      choice_key<UpdateRule>(section + ".name", "update rule", rule_choices(), {},
+                             field(group, &OptimizerConfig::rule)),
+      number_key(section + ".learning_rate", "after warm-up", non_negative,
+                 field(group, &OptimizerConfig::learning_rate)),
       betas_key(section + ".betas", group),
-      number_key(
-          section + ".eps", "added to the root of the second moment (adamw, lamb)",
-          positive, [group](auto& c) -> auto& { return options_of(c, group).eps; }),
-      number_key(
-          section + ".weight_decay", "decoupled, times the learning rate",
-          non_negative, [group](auto& c) -> auto& { return options_of(c, group).weight_decay; }),
-      number_key(
-          section + ".momentum", "part of the sum of gradients that stays (sgd, muon)",
-          below_one, [group](auto& c) -> auto& { return options_of(c, group).momentum; }),
-      choice_key<DType>(
-          section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
-          {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}},
-          {"float16", "float8", "float64"}, [group](auto& c) -> auto& { return options_of(c, group).state; }),
+      number_key(section + ".eps", "added to the root of the second moment (adamw, lamb)", positive,
+                 field(group, &OptimizerConfig::eps)),
+      number_key(section + ".weight_decay", "decoupled, times the learning rate", non_negative,
+                 field(group, &OptimizerConfig::weight_decay)),
+      number_key(section + ".momentum", "part of the sum of gradients that stays (sgd, muon)", below_one,
+                 field(group, &OptimizerConfig::momentum)),
+      choice_key<DType>(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
+                        {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16", "float8", "float64"},
+                        field(group, &OptimizerConfig::state)),
   };
   if (!group) return keys;
   for (ConfigKey& key : keys) {

@@ -92,6 +92,26 @@ TEST(StochasticRounding, DrawsOtherBitsForAnotherNameStepOrElement) {
   for (const int of_bit : ones) EXPECT_NEAR(of_bit, count / 2.0, 5 * std::sqrt(count / 4.0));
 }
 
+// The arrays of one element round as if they knew nothing of each other: in 2^14 draws the bits of two of them agree in
+// half of the cases (5 standard deviations).
+TEST(StochasticRounding, GivesEachArrayBitsOfItsOwn) {
+  constexpr int draws = 1 << 14;
+  const RoundedArray arrays[] = {RoundedArray::parameters, RoundedArray::first_state, RoundedArray::second_state};
+  for (const RoundedArray one : arrays) {
+    for (const RoundedArray other : arrays) {
+      if (one == other) continue;
+      for (int bit = 0; bit < 16; ++bit) {
+        int agree = 0;
+        for (std::uint64_t i = 0; i < draws; ++i) {
+          const std::uint64_t bits = rounding_bits(rounding_start(5, 1), i);
+          agree += static_cast<int>(~(bits_for(one, bits) ^ bits_for(other, bits)) >> bit & 1u);
+        }
+        EXPECT_NEAR(agree, draws / 2, 5 * std::sqrt(draws / 4.0)) << bit;
+      }
+    }
+  }
+}
+
 // An update of 1e-4 of the parameter is an eightieth of a step of bfloat16 at 1 (2^-7). Rounded to nearest it is lost,
 // every time; rounded stochastically it adds up. A step's rounding has a variance of at most 2^-14 / 4, so the mean of
 // n elements after s steps is within 5 sqrt(s / n) 2^-8 of the exact sum.
