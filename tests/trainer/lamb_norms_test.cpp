@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "tests/trainer/tiny_layout.h"
 #include "tests/trainer/update_arrays.h"
+#include "trainer/backend.h"
 
 namespace weft {
 namespace {
@@ -93,6 +95,63 @@ TEST(LambNorms, CountOnlyTheRunsThatTheRankCounts) {
   EXPECT_EQ(summed_norms(stepper, ranks, lamb(1)), once);
   ranks.back().front().counted = true;
   EXPECT_NE(summed_norms(stepper, ranks, lamb(1)), once);
+}
+
+// An update that takes the number of elements for their norm, and has the sums over all ranks checked when it is to
+// step. The parameters of the model are those of tiny_config(counted_layers), in the order that all ranks agree on.
+constexpr const char* counted_layers = "d e d e";
+class CountingUpdate final : public RowsUpdate {
+ public:
+  explicit CountingUpdate(std::vector<UpdateRows> rows) : rows_(std::move(rows)) {}
+  void norms(Stream&, std::span<const GroupStep>, ConstTensorView, TensorView sums) override {
+    std::ranges::fill(sums.as<double>(), 0.0);
+    for (const UpdateRows& run : rows_) {
+      if (run.counted) sums.as<double>()[static_cast<std::size_t>(2 * run.tensor)] += run.parameters.size();
+    }
+  }
+  void run(Stream&, std::span<const GroupStep>, ConstTensorView, ConstTensorView sums) override {
+    const auto parameters = model_parameters(tiny_config(counted_layers).model);
+    ASSERT_EQ(sums.size(), 2 * std::ssize(parameters));
+    for (std::size_t t = 0; t < parameters.size(); ++t) {
+      EXPECT_EQ(sums.as<double>()[2 * t], parameters[t].global_size()) << parameters[t].name;
+    }
+  }
+
+ private:
+  std::vector<UpdateRows> rows_;
+};
+class CountingBackend final : public Backend {
+ public:
+  CountingBackend() {
+    kernels_.make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows,
+                              std::vector<UpdateRule>) -> std::unique_ptr<RowsUpdate> {
+      return std::make_unique<CountingUpdate>(std::move(rows));
+    };
+  }
+  Device& device() override { return cpu_->device(); }
+  const LayerKernels& layer_kernels() const override { return cpu_->layer_kernels(); }
+  const OptimizerKernels& optimizer_kernels() const override { return kernels_; }
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return cpu_->make_products(stream, ledger);
+  }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+  OptimizerKernels kernels_ = cpu_optimizer_kernels();
+};
+
+TEST(LambNorms, CountEveryElementOfTheModelOnceWhateverTheLayoutHoldsTwice) {
+  for (const Degrees& degrees :
+       {Degrees{.data_shard = 2, .tensor = 2}, Degrees{.data_replicate = 2, .data_shard = 2, .tensor = 2},
+        Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
+        Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}}) {
+    for (const ShardStrategy strategy : {ShardStrategy::full_shard, ShardStrategy::no_shard}) {
+      Config config = config_of({.layers = counted_layers, .degrees = degrees, .strategy = strategy});
+      config.optimizer.rule = UpdateRule::lamb;
+      config.run.steps = 1;
+      run_steps(config, {}, [](int) { return std::make_unique<CountingBackend>(); });
+    }
+  }
 }
 
 // Asking for norms moves nothing: the moments are moved by the step alone.
