@@ -45,7 +45,8 @@ DEFAULTS = {  # as `weft keys` prints them
     "parallelism": {"data_shard": 1, "data_replicate": 1},
     "precision": {"compute": "float32"},
     "training": {"sequence_length": 128, "global_batch_size": 8, "microbatch_size": 1, "max_grad_norm": 1.0},
-    "optimizer": {"learning_rate": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
+                  "momentum": 0.9, "state": "float32"},
     "lr_scheduler": {"warmup_steps": 0, "decay": "constant", "min_lr_ratio": 0.1, "decay_steps": 0},
     "data": {"train": []},
 }
@@ -387,6 +388,13 @@ def compile_parts(model):
 
 
 def make_optimizer(config, model, device):
+    standard = {key: value for key, value in vars(config.optimizer).items() if not isinstance(value, dict)}
+    for name, group in vars(config.optimizer).items():
+        own = {"weight_decay": 0.0} if name == "vectors" else {}
+        if isinstance(group, dict) and any(value != {**standard, **own}.get(key) for key, value in group.items()):
+            sys.exit(f"pytorch_step.py: [optimizer.{name}] differs from [optimizer], and here all are stepped alike")
+    if (standard["name"], standard["state"]) != ("adamw", "float32"):
+        sys.exit("pytorch_step.py: steps by adamw with float32 states only")
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": config.optimizer.weight_decay},
