@@ -22,6 +22,7 @@ struct GroupValues {
 struct AllGroups {
   GroupValues of[most_update_groups];
 };
+
 // `width` elements from `i` on: one anywhere, or as many as fill 16 bytes of the narrowest array where all are aligned.
 template <typename Rule, int width, typename P, typename S>
 __device__ void update_at(const ChunkArrays<P, S>& of, int i, const UpdateFactors& factors, float scale, float rate,
