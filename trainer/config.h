@@ -1,17 +1,20 @@
 // A run as its TOML file describes it, resolved and typed. Plain values; reading and checking are in config_reader.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layers/model_config.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program.h"
 #include "parallel/runtime/dtype.h"
+#include "trainer/optimizer/rules.h"
 
 namespace weft {
 
@@ -95,14 +98,32 @@ struct TrainingConfig {
   bool operator==(const TrainingConfig&) const = default;
 };
 
+// How parameters are stepped; the rules' words are explained in optimizer/rules.h.
 struct OptimizerConfig {
+  UpdateRule rule = UpdateRule::adamw;
   double learning_rate = 1e-3;
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  double momentum = 0.9;
+  DType state = DType::float32;  // float32 or bfloat16
+  // Of muon: what the orthogonal matrix is multiplied by (optimizer/muon.h), and what the iteration computes in.
+  MuonScale muon_scale = MuonScale::match_adamw;
+  DType newton_schulz = DType::float32;
 
   bool operator==(const OptimizerConfig&) const = default;
 };
+
+// Parameters that may be stepped in ways of their own: the matrices of a family, and the vectors (norm weights:
+// parameters of one column) of all families.
+enum class UpdateGroup : std::uint8_t { dense, experts, embedding, head, root, routing, vectors };
+inline constexpr std::array update_groups = {UpdateGroup::dense,  UpdateGroup::experts, UpdateGroup::embedding,
+                                             UpdateGroup::head,   UpdateGroup::root,    UpdateGroup::routing,
+                                             UpdateGroup::vectors};
+constexpr std::string_view name_of(UpdateGroup group) {
+  constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing", "vectors"};
+  return names[static_cast<std::size_t>(group)];
+}
 
 enum class Decay : std::uint8_t { constant, linear, cosine, wsd };
 
@@ -146,7 +167,8 @@ struct Config {
   PrecisionConfig precision;                              // the default
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
   TrainingConfig training;
-  OptimizerConfig optimizer;
+  OptimizerConfig optimizer;                                  // the default
+  std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (optimizer/groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;
   ProfilingConfig profiling;

@@ -11,6 +11,7 @@
 #include "trainer/config_sources.h"
 #include "trainer/config_suggestions.h"
 #include "trainer/config_writer.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -33,6 +34,10 @@ class Reader {
     for (const Family family : shard_families) {
       config_.shard_by_family.try_emplace(family, config_.shard);
       config_.precision_by_family.try_emplace(family, config_.precision);
+    }
+    const ResolvedGroups groups = resolved_groups(config_);
+    for (const UpdateGroup group : update_groups) {
+      config_.optimizer_by_group.try_emplace(group, groups[static_cast<std::size_t>(group)]);
     }
     sort_by_place(faults_);
     // A file that could not be read would make everything that it should have said look missing.

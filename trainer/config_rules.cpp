@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -225,6 +226,35 @@ Rules run_rules() {
   };
 }
 
+// Muon turns matrices between hidden states, whose rows and momentum it keeps in float32.
+Rules optimizer_rules() {
+  Rules rules;
+  for (const UpdateGroup group :
+       {UpdateGroup::embedding, UpdateGroup::head, UpdateGroup::root, UpdateGroup::routing, UpdateGroup::vectors}) {
+    rules.push_back({{fmt::format("optimizer.{}.name", name_of(group))}, [=](const Config& c) {
+                       return none_or(resolved_groups(c)[static_cast<std::size_t>(group)].rule != UpdateRule::muon,
+                                      fmt::format("\"muon\" turns whole matrices between hidden states, which {} is "
+                                                  "not: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"",
+                                                  name_of(group)));
+                     }});
+  }
+  for (const auto& [group, family] :
+       {std::pair(UpdateGroup::dense, Family::dense), std::pair(UpdateGroup::experts, Family::experts)}) {
+    const std::string section = fmt::format("optimizer.{}", name_of(group));
+    rules.push_back({{section + ".name", section + ".state", fmt::format("precision.{}.parameters", name_of(family))},
+                     [=](const Config& c) {
+                       const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+                       const DType stored = c.precision_of(family).parameters;
+                       const bool wide = options.state == DType::float32 && stored == DType::float32;
+                       return none_or(options.rule != UpdateRule::muon || wide,
+                                      fmt::format("\"muon\" of {} keeps momentum and parameters in float32, but "
+                                                  "optimizer state is \"{}\" and precision.parameters \"{}\"",
+                                                  name_of(group), name_of(options.state), name_of(stored)));
+                     }});
+  }
+  return rules;
+}
+
 Rules profiling_rules() {
   const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
     return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
@@ -252,7 +282,7 @@ Rules profiling_rules() {
 std::vector<ConfigRule> config_rules() {
   Rules rules;
   for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules(),
-                     profiling_rules(), shard_rules()}) {
+                     optimizer_rules(), profiling_rules(), shard_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -182,22 +182,6 @@ Keys training_keys() {
   };
 }
 
-Keys optimizer_keys() {
-  return {
-      fixed_key<std::string>("optimizer.name", "a string", "update rule", "adamw", "the optimizer is \"adamw\""),
-      number_key(
-          "optimizer.learning_rate", "after warm-up", non_negative,
-          [](auto& c) -> auto& { return c.optimizer.learning_rate; }),
-      betas_key(),
-      number_key(
-          "optimizer.eps", "added to the root of the second moment", positive,
-          [](auto& c) -> auto& { return c.optimizer.eps; }),
-      number_key(
-          "optimizer.weight_decay", "decoupled, times the learning rate", non_negative,
-          [](auto& c) -> auto& { return c.optimizer.weight_decay; }),
-  };
-}
-
 Keys scheduler_keys() {
   return {
       integer_key(
@@ -255,7 +239,8 @@ std::vector<ConfigKey> config_schema() {
   add(precision_keys(std::nullopt));
   for (const Family family : shard_families) add(precision_keys(family));
   add(training_keys());
-  add(optimizer_keys());
+  add(optimizer_keys(std::nullopt));
+  for (const UpdateGroup group : update_groups) add(optimizer_keys(group));
   add(scheduler_keys());
   add(data_keys());
   add(profiling_keys());

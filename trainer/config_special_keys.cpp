@@ -177,17 +177,18 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
 std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
   const std::vector<Choice<DType>> stored = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
-  const std::vector<Choice<DType>> used = stored;
+  const std::vector<Choice<DType>> used = {
+      {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
   std::vector<ConfigKey> keys = {
       choice_key<DType>(
           section + ".parameters", "stored shards", stored,
           {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
       choice_key<DType>(
           section + ".compute", "gathered and computed in", used,
-          {"float16", "float8", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
+          {"float8", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
       choice_key<DType>(
           section + ".reduction", "gradients are reduced in", used,
-          {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
+          {"float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
   };
   if (family) {
     for (ConfigKey& key : keys) key.inherits = "precision." + key.name;
@@ -227,34 +228,6 @@ ConfigKey frozen_key() {
     std::vector<std::string> names;
     for (const Family family : config.training.frozen) names.emplace_back(name_of(family));
     return toml_text(names);
-  };
-  return key;
-}
-
-ConfigKey betas_key() {
-  ConfigKey key = make_key("optimizer.betas", "an array of two numbers", "decay of the two moments");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-    if (!elements) return {wrong_type(expected, value)};
-    if (elements->size() != 2) {
-      return {{value.place, fmt::format("expected {}, got {} elements", expected, elements->size())}};
-    }
-    Faults faults;
-    for (const ConfigValue& element : *elements) {
-      const auto number = as_number(element);
-      if (!number) {
-        faults.push_back(wrong_type("a number", element));
-      } else if (!below_one.contains(*number)) {
-        faults.push_back({element.place, fmt::format("{} is out of range: {}", toml_text(*number), below_one.text)});
-      }
-    }
-    if (!faults.empty()) return faults;
-    config.optimizer.beta1 = *as_number(elements->front());
-    config.optimizer.beta2 = *as_number(elements->back());
-    return {};
-  };
-  key.write = [](const Config& config) {
-    return fmt::format("[{}, {}]", toml_text(config.optimizer.beta1), toml_text(config.optimizer.beta2));
   };
   return key;
 }

@@ -15,7 +15,8 @@ ConfigKey schedule_key();    // knows names of files
 std::vector<ConfigKey> shard_keys(std::optional<Family> family);
 std::vector<ConfigKey> precision_keys(std::optional<Family> family);
 ConfigKey frozen_key();  // a list
-ConfigKey betas_key();   // two fields
-ConfigKey train_key();   // a list
+// Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
+std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
+ConfigKey train_key();  // a list
 
 }  // namespace weft::config_fields

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "parallel/pipeline/check.h"
+#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -29,7 +30,9 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   std::int64_t largest = 0;
   for (int stage = 0; stage < d.pipeline; ++stage) {
     const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
-    largest = std::max(largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage).bytes.total());
+    largest = std::max(
+        largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage, update_bytes(config, mesh, at))
+                     .bytes.total());
   }
   fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",

@@ -16,6 +16,10 @@ bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, c
 
 // What gradients are multiplied by so that their norm is at most `largest`; 1 when `largest` is 0 (no clipping).
 double clip_factor(double norm, double largest);
+// The same for gradients of a scaled loss, whose squares sum up to `square_sum`: the loss scale is divided out of the
+// norm before it is compared, and out of the gradients with the factor. NaN, which skips the step, when `square_sum` is
+// not finite.
+double gradient_factor(double square_sum, double largest, double inverse_loss_scale);
 
 // sum [1, 1] float64 += the squares of this rank's share. Sum it over the world and take the root.
 void add_counted_squares(Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,

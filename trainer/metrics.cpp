@@ -13,6 +13,10 @@ std::string to_json(const StepMetrics& metrics) {
                                  {"seconds", metrics.seconds},
                                  {"tokens_per_second", metrics.tokens_per_second()},
                                  {"peak_bytes", metrics.peak_bytes}};
+  if (metrics.loss_scale) {
+    line["loss_scale"] = *metrics.loss_scale;
+    line["skipped"] = metrics.skipped;
+  }
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
     line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];

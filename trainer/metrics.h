@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct StepMetrics {
   double loss = 0.0;      // mean over the step's tokens, nats
   double gradient_norm = 0.0;
   double learning_rate = 0.0;
+  std::optional<double> loss_scale = {};  // where something is computed in float16
+  bool skipped = false;                   // gradients overflowed: nothing was changed
   std::int64_t tokens = 0;
   double seconds = 0.0;
   std::int64_t peak_bytes = 0;          // of the rank with the most

@@ -10,15 +10,15 @@ namespace {
 // Each communicator once, in the order in which all ranks make them. A group that works on two lanes has one on each:
 // calls of one communicator follow one another, those of two lanes need not.
 constexpr std::pair<Lane, Group> communicators[] = {
-    {Lane::compute, Group::world},        {Lane::compute, Group::tp},
-    {Lane::compute, Group::cp},           {Lane::compute, Group::etp},
-    {Lane::exchange, Group::ep},          {Lane::transfer_forward, Group::pp},
-    {Lane::transfer_backward, Group::pp}, {Lane::gather, Group::dp_shard},
-    {Lane::gather, Group::dp_shard_cp},   {Lane::gather, Group::edp_shard},
-    {Lane::reduce, Group::dp_shard},      {Lane::reduce, Group::dp_shard_cp},
-    {Lane::reduce, Group::dp_replicate},  {Lane::reduce, Group::edp_shard},
-    {Lane::reduce, Group::edp_replicate}, {Lane::reduce, Group::tp},
-    {Lane::reduce, Group::tokens},
+    {Lane::compute, Group::world},       {Lane::compute, Group::tp},
+    {Lane::compute, Group::cp},          {Lane::compute, Group::etp},
+    {Lane::compute, Group::tokens},      {Lane::exchange, Group::ep},
+    {Lane::transfer_forward, Group::pp}, {Lane::transfer_backward, Group::pp},
+    {Lane::gather, Group::dp_shard},     {Lane::gather, Group::dp_shard_cp},
+    {Lane::gather, Group::edp_shard},    {Lane::reduce, Group::dp_shard},
+    {Lane::reduce, Group::dp_shard_cp},  {Lane::reduce, Group::dp_replicate},
+    {Lane::reduce, Group::edp_shard},    {Lane::reduce, Group::edp_replicate},
+    {Lane::reduce, Group::tp},           {Lane::reduce, Group::tokens},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
 #include "trainer/unit_policy.h"
+#include "trainer/update_plan.h"
 #include "trainer/verify_step.h"
 
 namespace weft {
@@ -43,7 +44,10 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
       groups_(seat.world, mesh, islands_of(config), lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
-      optimizer_(config.optimizer, optimizer_kernels_, lanes_[Lane::compute], ledger_, clock_),
+      optimizer_(config, optimizer_kernels_,
+                 {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
+                 ledger_, clock_),
+      scaler_(config),
       text_(seat.backend.device(), DType::int32, 2 * step_tokens(config)),
       text_on_device_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
@@ -56,15 +60,11 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   if (seat.begins) announced_.emplace(seat.begins, range_names(program_, actions_));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   PlannedStage planned = plan_stage(config, mesh, at, at.pp);
-  predicted_ = predict_memory(planned, program_, at.pp);
+  predicted_ = predict_memory(planned, program_, at.pp, update_bytes(config, mesh, at));
   stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
   const auto units = stage_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (units[u].frozen) continue;
-    const bool replicated = units[u].plan.replicated();
-    optimizer_.add(stage_->owned_rows(u),
-                   replicated ? ReplicatedParameters::bytes(units[u].plan.parameters) / size_of(DType::float32)
-                              : units[u].layout.shard_size);
+    if (!units[u].frozen) optimizer_.add(units[u], stage_->owned_rows(u), mesh, world_.rank());
   }
   verify_step(config, mesh, world_.rank(), *stage_);
 }
@@ -116,7 +116,7 @@ StepMetrics RankRun::step(std::int64_t step) {
   const std::int64_t half = text_on_device_.rows() / 2;
   sums_.begin_step();
   stage_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
-                     1.0 / tokens, sums_.report());
+                     1.0 / tokens, scaler_.scale(), sums_.report());
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
@@ -135,8 +135,8 @@ StepMetrics RankRun::step(std::int64_t step) {
                        {difference(world_.counters(), counted_before), ledger_.at_peak(), predicted_.bytes,
                         device.system_allocations() - allocations_before});
   }();
-  const double norm = std::sqrt(totals.gradient_square_sum);
-  require_finite(norm);
+  const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
+  if (!scaler_.active()) require_finite(norm);
   measured_ = totals.at_peak_of_rank;
   predicted_of_all_ = totals.predicted_of_rank;
 
@@ -146,6 +146,9 @@ StepMetrics RankRun::step(std::int64_t step) {
   metrics.loss = totals.loss_sum / tokens;
   metrics.gradient_norm = norm;
   metrics.learning_rate = learning_rate_;
+  if (scaler_.active()) metrics.loss_scale = scaler_.scale();
+  metrics.skipped = !std::isfinite(norm);
+  scaler_.end_step(!metrics.skipped);
   metrics.communication = totals.communication;
   metrics.system_allocations = totals.system_allocations;
   for (const BucketBytes& bytes : measured_) {
@@ -180,12 +183,13 @@ void RankRun::gradient_norm() {
     add_counted_squares(compute, units[u], stage_->owned_rows(u), mesh_, world_.rank(), sum);
   }
   groups_.on(Lane::compute, Group::world).all_reduce(sum);
-  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, gradient_scale_);
+  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0 / scaler_.scale(), gradient_scale_);
 }
 
 void RankRun::optimizer_step() {
-  learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, step_, config_.run.steps);
-  optimizer_.step(learning_rate_, step_, gradient_scale_);
+  const std::int64_t update = scaler_.good_steps() + 1;
+  learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, update, config_.run.steps);
+  optimizer_.step(update, gradient_scale_);
 }
 
 void RankRun::require_finite(double norm) {

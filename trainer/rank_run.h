@@ -9,6 +9,7 @@
 #include "parallel/pipeline/execute.h"
 #include "trainer/data.h"
 #include "trainer/launch.h"
+#include "trainer/loss_scaler.h"
 #include "trainer/metrics.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/stage_runtime.h"
@@ -90,6 +91,7 @@ class RankRun final : private ActionHandler {
   std::unique_ptr<StageRuntime> stage_;
   const OptimizerKernels& optimizer_kernels_;
   Optimizer optimizer_;
+  LossScaler scaler_;
   Staging text_;           // ids, then targets, of a step's microbatches
   Tensor text_on_device_;  // the same
   StepSums sums_;

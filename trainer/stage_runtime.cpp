@@ -64,9 +64,10 @@ std::vector<OwnedRows> StageRuntime::owned_rows(std::size_t unit) {
   return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
 }
 
-void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, StepReport report) {
+void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report) {
   batch_ = batch;
   loss_factor_ = loss_factor;
+  loss_scale_ = loss_scale;
   report_ = report;
   for (std::size_t u = 0; u < planned_.units.size(); ++u) {
     units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();

@@ -29,7 +29,8 @@ class StageRuntime {
                KernelContext& kernels);
 
   // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
-  void begin_step(const StepBatch& batch, double loss_factor, StepReport report);
+  // `loss_scale` multiplies every gradient (layers/segment.h).
+  void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report);
   // The caller's compute lane has waited for the reduce lane: inputs of reductions are given back.
   void finish_reductions() { reduce_inputs_.finish(); }
   // Every microbatch has come back; peers have what was sent.
@@ -72,7 +73,8 @@ class StageRuntime {
             groups_.on(Lane::compute, Group::etp),
             rotary_table_,
             loss_factor_,
-            report_};
+            report_,
+            loss_scale_};
   }
 
   // A microbatch's tensor between segments or stages.
@@ -96,7 +98,7 @@ class StageRuntime {
 
   // The step in progress.
   StepBatch batch_;
-  double loss_factor_ = 0.0;
+  double loss_factor_ = 0.0, loss_scale_ = 1.0;
   StepReport report_;
   std::map<int, Flowing> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
   std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch

@@ -14,8 +14,10 @@
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
+#include "trainer/optimizer/state_layout.h"
 #include "trainer/stage_layout.h"
 #include "trainer/unit_policy.h"
+#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -23,7 +25,11 @@ namespace {
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const Coordinates& at, int stage) {
   SegmentSetup setup;
   setup.model = config.model;
-  setup.compute_in(config.precision.compute);
+  setup.compute = config.precision_of(Family::dense).compute;
+  setup.embedding_compute = config.precision_of(Family::embedding).compute;
+  setup.expert_compute = config.precision_of(Family::experts).compute;
+  setup.head_compute = config.precision_of(Family::head).compute;
+  setup.frozen = config.training.frozen;
   setup.sequence_length = config.training.sequence_length;
   setup.context = config.parallelism.context;
   setup.context_rank = at.cp;
@@ -55,6 +61,7 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   unit.plan = std::move(plan);
   if (unit.plan.replicated()) {
     unit.shard_group = unit.replicate_group = Group::tokens;
+    if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
     return unit;
   }
   const Family family = unit.plan.family;
@@ -66,6 +73,7 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   }
   const bool whole = config.shard_by_family.at(family).strategy == ShardStrategy::no_shard;
   unit.layout = lay_out_unit(unit.plan.parameters, whole ? 1 : shard_ranks(mesh.degrees(), family));
+  if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
   return unit;
 }
 
@@ -143,7 +151,7 @@ Op op_of(SegmentTraffic::When when) {
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
   PlannedStage planned;
   planned.stage = stage;
-  planned.boundary = {config.precision.compute,
+  planned.boundary = {config.precision_of(Family::dense).compute,
                       config.microbatch_tokens() / (config.parallelism.context * config.parallelism.tensor),
                       config.model.hidden_size};
   planned.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;
@@ -165,6 +173,7 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
   ProgramTables tables;
   tables.reduce_inputs = config.reduce_inputs;
+  tables.update = update_collectives(config, mesh, at);
   for (int s = 0; s < config.parallelism.pipeline; ++s) {
     const PlannedStage planned = plan_stage(config, mesh, at, s);
     ProgramStage stage;
@@ -209,24 +218,27 @@ bool PredictedMemory::is_static(Bucket bucket) {
          bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
-PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank) {
+PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
+                               const BucketBytes& update) {
   PredictedMemory predicted;
   BucketBytes& bytes = predicted.bytes;
   for (const PlannedUnit& unit : stage.units) {
-    std::int64_t state = 0;
     if (unit.plan.replicated()) {
-      state = ReplicatedParameters::bytes(unit.plan.parameters);
-      bytes[Bucket::replicated_parameters] += state;
-      if (!unit.frozen) bytes[Bucket::sharded_gradients] += state;
+      const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
+      bytes[Bucket::replicated_parameters] += whole;
+      if (!unit.frozen) bytes[Bucket::sharded_gradients] += whole;
     } else {
       const UnitBytes unit_size = unit_bytes(unit.setup());
-      state = unit.layout.shard_size * size_of(DType::float32);
       bytes[Bucket::sharded_parameters] += unit_size.sharded_parameters;
       bytes[Bucket::sharded_gradients] += unit_size.sharded_gradients;
     }
-    if (!unit.frozen) bytes[Bucket::optimizer_state] += 2 * state;  // AdamW: two moments in float32
+    bytes[Bucket::optimizer_state] += unit.optimizer_state_bytes;
   }
   const TransientPeak peak = transient_peak(program, pipeline_rank);
+  if (update.total() > peak.bytes) {
+    for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] += update.bytes[b];
+    return predicted;
+  }
   bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
   bytes[Bucket::unsharded_gradients] = peak.unsharded_gradients;
   bytes[Bucket::communication] = peak.communication;
@@ -234,22 +246,27 @@ PredictedMemory predict_memory(const PlannedStage& stage, const Program& program
   return predicted;
 }
 
-ParameterCount count_parameters(const ModelConfig& model) {
+std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
   Config config;
   config.model = model;
   config.training.sequence_length = 1;
   for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
     config.shard_by_family[family] = {};
   }
+  std::vector<ParameterSpec> all;
+  for (const auto& segment : make_segments(config, Coordinates{}, 0)) {
+    all.insert(all.end(), segment->parameters().begin(), segment->parameters().end());
+  }
+  return all;
+}
+
+ParameterCount count_parameters(const ModelConfig& model) {
   ParameterCount count;
-  const auto segments = make_segments(config, Coordinates{}, 0);
-  for (const auto& segment : segments) {
-    for (const ParameterSpec& parameter : segment->parameters()) {
-      count.total += parameter.global_size();
-      const bool routed = parameter.family == Family::experts;
-      count.active += routed ? parameter.global_size() * model.moe.num_experts_per_tok / model.moe.num_experts
-                             : parameter.global_size();
-    }
+  for (const ParameterSpec& parameter : model_parameters(model)) {
+    count.total += parameter.global_size();
+    const bool routed = parameter.family == Family::experts;
+    count.active += routed ? parameter.global_size() * model.moe.num_experts_per_tok / model.moe.num_experts
+                           : parameter.global_size();
   }
   return count;
 }

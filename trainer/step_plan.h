@@ -23,6 +23,7 @@ struct PlannedUnit {
   UnitPolicy policy;
   bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
+  std::int64_t optimizer_state_bytes = 0;  // on each rank
 
   // Of a unit that is not replicated.
   UnitSetup setup() const {
@@ -62,7 +63,12 @@ struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
 };
-PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank);
+// `update` is what the optimizer's step takes at once, when nothing else that is transient is there.
+PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
+                               const BucketBytes& update = {});
+
+// Every parameter of the model, whole, in an order that all ranks agree on.
+std::vector<ParameterSpec> model_parameters(const ModelConfig& model);
 
 // Parameters of the whole model, and those that one token uses.
 struct ParameterCount {

@@ -2,6 +2,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -81,15 +82,19 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
 
 WrapRules wrap_rules(const Config& config, int stage) {
   WrapRules rules;
-  rules.element_bytes = size_of(config.precision.compute);
+  rules.element_bytes = size_of(config.precision_of(Family::dense).compute);
+  const ResolvedGroups groups = resolved_groups(config);
   for (const auto& [family, policy] : config.shard_by_family) {
     const UnitPrecision precision = unit_precision(config, family);
+    // The root unit has matrices only where it takes in those of others, as the dense ones.
+    const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
     rules.by_family[family] = parse_wrap(policy.wrap);
     rules.merge_key[family] = fmt::format(
-        "strategy {}, residency {}, lookahead {}, reduction {}, accumulation {}, {} / {} / {}, {}",
+        "strategy {}, residency {}, lookahead {}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
         name_of(policy.strategy), policy.residency_of(stage), policy.lookahead, policy.reduction,
         policy.accumulate_sharded ? "sharded" : "unsharded", name_of(precision.stored), name_of(precision.compute),
-        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen" : "trained");
+        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
+        name_of(groups[static_cast<std::size_t>(group)].rule));
   }
   return rules;
 }

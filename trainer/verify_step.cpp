@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -52,9 +53,9 @@ class GroupMembers {
   std::map<Group, Listed> listed_;
 };
 
-// All parameters are stepped element by element.
-DescribedRule rule_of(const ParameterSpec&) {
-  return {.name = "adamw", .whole_matrix = false};
+DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
+  const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
+  return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
 }
 
 // Ranks that hold the boxes of a unit and see other tokens.
@@ -63,12 +64,12 @@ int holders_of(const PlannedUnit& unit, const Degrees& degrees) {
   return unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
 }
 
-UnitHolder holder_of(const PlannedUnit& unit, int rank, const Coordinates& at, const Degrees& degrees,
-                     GroupMembers& groups) {
+UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Coordinates& at,
+                     const Degrees& degrees, GroupMembers& groups) {
   UnitHolder holder;
   holder.rank = rank;
   holder.group = name_of(unit.shard_group);
-  holder.optimizer_of = [](const ParameterSpec& parameter) { return rule_of(parameter).name; };
+  holder.optimizer_of = [rules](const ParameterSpec& parameter) { return rule_of(rules, parameter).name; };
   if (unit.plan.replicated()) {
     holder.replica = groups.index(Group::tokens, rank);
     return holder;
@@ -157,10 +158,11 @@ void for_each_rank(const Config& config, const Mesh& mesh, Use use) {
 
 OwnerTable owner_table(const Config& config, const Mesh& mesh) {
   GroupMembers groups(mesh);
+  const ResolvedGroups rules = resolved_groups(config);
   OwnerTable table;
   for_each_rank(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
     for (const PlannedUnit& unit : plan.units) {
-      const auto ranges = ranges_of(unit, rank, holder_of(unit, rank, at, mesh.degrees(), groups), groups);
+      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh.degrees(), groups), groups);
       table.insert(table.end(), ranges.begin(), ranges.end());
     }
   });
@@ -196,6 +198,7 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
 StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank, const PlannedStage& planned,
                                 std::optional<std::vector<OwnedRange>> stepped) {
   const Coordinates at = mesh.coordinates(rank);
+  const ResolvedGroups rules = resolved_groups(config);
   StageDescription description;
   description.rank = rank;
   description.stage = planned.stage;
@@ -210,7 +213,7 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
         description.stage_of_parameter[parameter.name] = stage;
         if (stage != planned.stage) continue;
         description.formed_from.push_back(parameter);
-        description.rule_of_parameter[parameter.name] = rule_of(parameter);
+        description.rule_of_parameter[parameter.name] = rule_of(rules, parameter);
       }
     }
   }

@@ -87,6 +87,17 @@ struct SegmentCollective {
   bool operator==(const SegmentCollective&) const = default;
 };
 
+// A collective of GRAD_NORM or STEP, as one rank performs it.
+struct UpdateCollective {
+  Op during = Op::gradient_norm;
+  CollectiveOp op = CollectiveOp::all_reduce;
+  Group group = Group::world;
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;  // of all of them
+
+  bool operator==(const UpdateCollective&) const = default;
+};
+
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
   std::string name = {};  // "blocks.3.experts"
@@ -114,6 +125,7 @@ struct ProgramTables {
   std::vector<ProgramUnit> units;
   // Inputs of reductions that may be in flight beside the accumulator that is being filled.
   int reduce_inputs = 1;
+  std::vector<UpdateCollective> update;  // of the rank for which the sizes of these tables hold
 
   bool operator==(const ProgramTables&) const = default;
 };

@@ -167,8 +167,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"\"none\"", "\"full\"",
        "60:13: error: training.recompute: \"full\" is not available in this version: activations are kept, write "
        "\"none\""},
-      {"\"adamw\"", "\"muon\"",
-       "62:8: error: optimizer.name: \"muon\" is not available in this version: the optimizer is \"adamw\""},
       {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
        "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
        "\"byte\""},

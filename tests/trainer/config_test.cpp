@@ -33,7 +33,7 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   EXPECT_EQ(c.pipeline.schedule, "gpipe");
   EXPECT_EQ(c.precision, (PrecisionConfig{DType::float32, DType::bfloat16, DType::bfloat16}));
   EXPECT_EQ(c.training, (TrainingConfig{64, 16, 2, 0.0}));
-  EXPECT_EQ(c.optimizer, (OptimizerConfig{3e-3, 0.8, 0.99, 1e-7, 0.2}));
+  EXPECT_EQ(c.optimizer, (OptimizerConfig{UpdateRule::adamw, 3e-3, 0.8, 0.99, 1e-7, 0.2}));
   EXPECT_EQ(c.lr_scheduler, (SchedulerConfig{20, Decay::wsd, 0.2, 30}));
   EXPECT_EQ(c.data, (DataConfig{{"one.txt", "two.txt"}, "byte"}));
   EXPECT_EQ(c.profiling, (ProfilingConfig{10, 12, false}));

@@ -152,13 +152,13 @@ TEST(GradientNorm, ClipsDownToTheLargestNormAndNeverUp) {
 }
 
 // The same in device memory, from the square of the norm; rounded once to float32.
-TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRoot) {
+TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRootAndTheInverseLossScale) {
   const auto device = make_cpu_device();
   const auto stream = device->create_stream("compute");
-  const auto clip_scale = [&](double square_sum, double largest) {
+  const auto clip_scale = [&](double square_sum, double largest, double inverse_loss_scale = 1.0) {
     float scale = std::numeric_limits<float>::quiet_NaN();
     cpu_optimizer_kernels().clip_scale(*stream, TensorView(&square_sum, DType::float64, 1, 1), largest,
-                                       TensorView(&scale, DType::float32, 1, 1));
+                                       inverse_loss_scale, TensorView(&scale, DType::float32, 1, 1));
     return scale;
   };
   EXPECT_EQ(clip_scale(16.0, 1.0), 0.25f);
@@ -169,6 +169,14 @@ TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRoot) {
   EXPECT_EQ(clip_scale(2.0, 1.0), static_cast<float>(1.0 / std::sqrt(2.0)));
   // A norm beyond float32 still scales.
   EXPECT_EQ(clip_scale(0x1p200, 0x1p90), 0x1p-10f);
+  // Of a loss scaled by 8: a norm of 32 is one of 4, which is clipped to 1, or left alone.
+  EXPECT_EQ(clip_scale(1024.0, 1.0, 0.125), 0.25f * 0.125f);
+  EXPECT_EQ(clip_scale(1024.0, 4.0, 0.125), 0.125f);
+  EXPECT_EQ(clip_scale(1024.0, 0.0, 0.125), 0.125f);
+  // What overflowed skips the step, clipped or not.
+  for (const double square_sum : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const double largest : {0.0, 1.0}) EXPECT_TRUE(std::isnan(clip_scale(square_sum, largest, 0.125)));
+  }
 }
 
 }  // namespace

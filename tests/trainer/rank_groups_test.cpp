@@ -17,7 +17,8 @@ namespace {
 std::vector<std::pair<Lane, Group>> used_pairs() {
   std::vector<std::pair<Lane, Group>> pairs = {
       {Lane::exchange, Group::ep}, {Lane::transfer_forward, Group::pp}, {Lane::transfer_backward, Group::pp}};
-  for (Group group : {Group::world, Group::tp, Group::cp, Group::etp}) pairs.emplace_back(Lane::compute, group);
+  for (Group group : {Group::world, Group::tp, Group::cp, Group::etp, Group::tokens})
+    pairs.emplace_back(Lane::compute, group);
   for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) pairs.emplace_back(Lane::gather, group);
   for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_replicate, Group::edp_replicate,
                       Group::tp, Group::tokens}) {

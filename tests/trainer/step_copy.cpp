@@ -6,9 +6,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
-#include "parallel/shard/replicated.h"
 #include "trainer/backend.h"
-#include "trainer/learning_rate.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -31,7 +29,9 @@ class Rank final : ActionHandler {
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
         stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, lanes_, groups_, kernels_),
-        optimizer_(config.optimizer, backend_->optimizer_kernels(), stream_, ledger_, world.clock()),
+        optimizer_(config, backend_->optimizer_kernels(),
+                   {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
+                   ledger_, world.clock()),
         text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * config.microbatches() * config.microbatch_tokens(),
                                1)),
         report_(ledger_.allocate(Bucket::workspace, DType::float64,
@@ -40,9 +40,7 @@ class Rank final : ActionHandler {
         gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
     const auto units = stage_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
-      optimizer_.add(stage_.owned_rows(u), units[u].plan.replicated()
-                                               ? ReplicatedParameters::bytes(units[u].plan.parameters) / 4
-                                               : units[u].layout.shard_size);
+      optimizer_.add(units[u], stage_.owned_rows(u), mesh, world.rank());
     }
   }
 
@@ -52,7 +50,7 @@ class Rank final : ActionHandler {
     fill(stream_, report_, 0.0f);
     const StepReport report(report_, config_.model.moe.num_experts);
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-    stage_.begin_step(read_batch(), 1.0 / tokens, report);
+    stage_.begin_step(read_batch(), 1.0 / tokens, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
     execute(program_, actions, *this);
     stage_.end_step();
@@ -86,8 +84,7 @@ class Rank final : ActionHandler {
   void optimizer_step() override {
     const auto scale = static_cast<float>(copy_.clip(norm_, config_.training.max_grad_norm));
     write<float>(stream_, {&scale, 1}, gradient_scale_);
-    optimizer_.step(learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, step_, config_.run.steps),
-                    step_, gradient_scale_);
+    optimizer_.step(step_, gradient_scale_);
   }
 
   // Of [1, 1] float64, in place.

@@ -32,6 +32,13 @@ PEAK_TFLOPS = 989.0  # H100 and H200, bfloat16 without sparsity
 
 
 def make_optimizer(config, model, device):
+    standard = {key: value for key, value in vars(config.optimizer).items() if not isinstance(value, dict)}
+    for name, group in vars(config.optimizer).items():
+        own = {"weight_decay": 0.0} if name == "vectors" else {}
+        if isinstance(group, dict) and any(value != {**standard, **own}.get(key) for key, value in group.items()):
+            sys.exit(f"pytorch_step.py: [optimizer.{name}] differs from [optimizer], and here all are stepped alike")
+    if (standard["name"], standard["state"]) != ("adamw", "float32"):
+        sys.exit("pytorch_step.py: steps by adamw with float32 states only")
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": config.optimizer.weight_decay},

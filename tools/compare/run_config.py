@@ -18,7 +18,8 @@ DEFAULTS = {  # as `weft keys` prints them
     "parallelism": {"data_shard": 1, "data_replicate": 1},
     "precision": {"compute": "float32"},
     "training": {"sequence_length": 128, "global_batch_size": 8, "microbatch_size": 1, "max_grad_norm": 1.0},
-    "optimizer": {"learning_rate": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
+                  "momentum": 0.9, "state": "float32"},
     "lr_scheduler": {"warmup_steps": 0, "decay": "constant", "min_lr_ratio": 0.1, "decay_steps": 0},
     "data": {"train": []},
 }

@@ -24,13 +24,10 @@
 #include "parallel/shard/unit.h"
 #include "trainer/optimizer/muon_kernels.h"
 #include "trainer/optimizer/muon_plan.h"
+#include "trainer/optimizer/rules.h"
 
 namespace weft {
 
-// What O is multiplied by, of a matrix that maps `columns` numbers to `rows`:
-//   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
-//   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
-enum class MuonScale : std::uint8_t { match_adamw, aspect };
 double muon_scale(MuonScale scale, const PlannedMatrix& matrix);
 
 struct MuonOptions {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "trainer/gradient_norm.h"
+#include "trainer/optimizer/groups.h"
 
 namespace weft {
 namespace {
@@ -28,7 +29,35 @@ bool takes_muon(const ParameterSpec& parameter) {
   return hidden && parameter.global_columns > 1 && parameter.global_rows > 1;
 }
 
-std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mesh, int stage) {
+bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateGroup group) {
+  return takes_muon(parameter) && update_group_of(parameter) == group &&
+         !config.training.frozen.contains(parameter.family) &&
+         resolved_groups(config)[static_cast<std::size_t>(group)].rule == UpdateRule::muon;
+}
+
+std::vector<UpdateGroup> muon_groups(const Config& config) {
+  std::vector<UpdateGroup> groups;
+  const ResolvedGroups resolved = resolved_groups(config);
+  for (const UpdateGroup group : {UpdateGroup::dense, UpdateGroup::experts}) {
+    if (resolved[static_cast<std::size_t>(group)].rule == UpdateRule::muon) groups.push_back(group);
+  }
+  return groups;
+}
+
+std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank) {
+  const int ranks = mesh.degrees().stage_ranks();
+  std::vector<MuonCost> costs;
+  for (const UpdateGroup group : muon_groups(config)) {
+    const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config, parameter, group); };
+    const MatrixPlan plan = plan_matrices(matrix_rows_of_stage(config, mesh, rank / ranks, takes), ranks);
+    const OptimizerConfig options = resolved_groups(config)[static_cast<std::size_t>(group)];
+    costs.push_back(muon_cost(plan, rank % ranks, options.newton_schulz));
+  }
+  return costs;
+}
+
+std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mesh, int stage,
+                                           const std::function<bool(const ParameterSpec&)>& takes) {
   // Layouts differ along these axes only.
   std::map<std::tuple<int, int, int>, PlannedStage> stages;
   std::vector<HeldRows> held;
@@ -42,13 +71,13 @@ std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mes
     std::map<std::pair<Family, bool>, Place> places;
     for (const PlannedUnit& unit : stages.at(axes).units) {
       const auto& specs = unit.plan.parameters;
-      if (std::none_of(specs.begin(), specs.end(), takes_muon)) continue;
+      if (std::none_of(specs.begin(), specs.end(), takes)) continue;
       const std::pair kind(unit.plan.family, unit.layout.shards == 1);
       if (!places.contains(kind)) places.emplace(kind, place_of(unit, mesh, world_rank));
       const Place& place = places.at(kind);
       for (const RowBlock& block : unit.layout.rows_of_shard(place.shard)) {
         const ParameterSpec& spec = unit.layout.parameters[block.parameter];
-        if (!takes_muon(spec)) continue;
+        if (!takes(spec)) continue;
         if (spec.columns != spec.global_columns) {
           fail("{} is split by columns, and Muon puts matrices together from whole rows", spec.name);
         }

@@ -1,27 +1,122 @@
 #include "trainer/optimizer/optimizer.h"
 
+#include <algorithm>
+
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/random.h"
+#include "trainer/gradient_norm.h"
+#include "trainer/learning_rate.h"
+#include "trainer/optimizer/state_layout.h"
+
 namespace weft {
 
-void Optimizer::add(const std::vector<OwnedRows>& rows, std::int64_t shard_size) {
-  require(update_ == nullptr, "rows are added before the first step");
-  TensorView moments[2];
-  for (TensorView& moment : moments) {
-    moments_.push_back(ledger_.allocate(Bucket::optimizer_state, DType::float32, shard_size, 1));
-    moment = moments_.back();
-    fill(stream_, moment, 0.0f);
+Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, const OptimizerGroups& groups,
+                     MatrixProducts& products, MemoryLedger& ledger, PhaseClock& clock)
+    : config_(config),
+      groups_(resolved_groups(config)),
+      kernels_(kernels),
+      world_(groups.world),
+      stage_(groups.stage),
+      products_(products),
+      stream_(groups.world.stream()),
+      ledger_(ledger),
+      clock_(clock) {
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    const UpdateRule rule = groups_[static_cast<std::size_t>(update_group_of(parameter))].rule;
+    if (needs_of(rule) == Needs::tensor_norms) tensors_.try_emplace(parameter.name, std::ssize(tensors_));
   }
+  if (tensors_.empty()) return;
+  norms_ = ledger.allocate(Bucket::workspace, DType::float64, 2 * std::ssize(tensors_), 1);
+}
+
+void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows, const Mesh& mesh, int rank) {
+  require(update_ == nullptr, "rows are added before the first step");
+  plan_matrices_of_stage(mesh, rank);
+  std::vector<UpdateRows> added;
   for (const OwnedRows& owned : rows) {
-    const std::int64_t size = owned.values.size();
-    rows_.push_back({owned.values, owned.gradients, moments[0].rows_from(owned.offset, size),
-                     moments[1].rows_from(owned.offset, size), owned.parameter->columns > 1});
+    const ParameterSpec& parameter = *owned.parameter;
+    require(parameter.columns == parameter.global_columns, "rows are whole, or their elements have no common index");
+    UpdateRows& run = added.emplace_back();
+    run.parameters = owned.values;
+    run.gradients = owned.gradients;
+    run.group = static_cast<int>(update_group_of(parameter));
+    run.first_index = static_cast<std::uint64_t>(owned.row_begin * parameter.global_columns);
+    run.name_key = RandomStream(config_.run.seed, parameter.name).bits(0);
+    run.counted = counts_unit(unit, mesh, rank) && counts_parameter(unit, parameter, mesh.coordinates(rank));
+    if (const auto found = tensors_.find(parameter.name); found != tensors_.end()) run.tensor = found->second;
+  }
+  const auto is_trained = [](const UpdateRows& run) { return !run.gradients.empty(); };
+  if (!added.empty() && std::ranges::none_of(added, is_trained)) return;
+  for (const StateArray& array : state_arrays(groups_, unit)) {
+    states_.push_back(ledger_.allocate(Bucket::optimizer_state, array.dtype, array.elements, 1));
+    const TensorView state = states_.back();
+    fill(stream_, state, 0.0f);
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!array.keeps(groups_, *rows[i].parameter)) continue;
+      const std::int64_t size = rows[i].values.size(), begin = array.place(rows[i].offset, size, end);
+      (array.state == 0 ? added[i].first_state : added[i].second_state) = state.rows_from(begin, size);
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ParameterSpec& parameter = *rows[i].parameter;
+    const auto whole = std::ranges::find_if(
+        *matrices_, [&](const WholeMatrices& matrices) { return steps_by_muon(config_, parameter, matrices.group); });
+    if (whole == matrices_->end()) {
+      rows_.push_back(added[i]);
+    } else {
+      whole->rows.push_back({rows[i], added[i].first_state.reshaped(rows[i].rows, parameter.columns)});
+    }
   }
 }
 
-void Optimizer::step(double learning_rate, std::int64_t step, ConstTensorView gradient_scale) {
-  const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
-  if (update_ == nullptr) update_ = kernels_.make_adamw(stream_, ledger_, rows_);
-  update_->run(stream_, {learning_rate, config_.beta1, config_.beta2, config_.eps, config_.weight_decay, step},
-               gradient_scale);
+void Optimizer::plan_matrices_of_stage(const Mesh& mesh, int rank) {
+  if (matrices_) return;
+  matrices_.emplace();
+  const int ranks = mesh.degrees().stage_ranks();
+  for (const UpdateGroup group : muon_groups(config_)) {
+    const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config_, parameter, group); };
+    const auto held = matrix_rows_of_stage(config_, mesh, rank / ranks, takes);
+    WholeMatrices& matrices = matrices_->emplace_back();
+    matrices.group = group;
+    matrices.plan = plan_matrices(held, ranks);
+    check_plan(matrices.plan, held);
+  }
+}
+
+void Optimizer::step_matrices(std::int64_t step, ConstTensorView gradient_scale) {
+  for (WholeMatrices& matrices : *matrices_) {
+    const OptimizerConfig& group = groups_[static_cast<std::size_t>(matrices.group)];
+    if (matrices.muon == nullptr) {
+      matrices.muon = std::make_unique<Muon>(matrices.plan, MuonOptions{group.muon_scale, group.newton_schulz},
+                                             matrices.rows, stage_, products_, kernels_.muon, ledger_);
+    }
+    const double rate = learning_rate(config_.lr_scheduler, group.learning_rate, step, config_.run.steps);
+    matrices.muon->step({rate, group.weight_decay, group.momentum}, gradient_scale);
+  }
+}
+
+void Optimizer::step(std::int64_t step, ConstTensorView gradient_scale) {
+  std::vector<GroupStep> steps;
+  std::vector<UpdateRule> rules;
+  for (const OptimizerConfig& group : groups_) {
+    const double rate = learning_rate(config_.lr_scheduler, group.learning_rate, step, config_.run.steps);
+    steps.push_back({group.rule, rate, group.beta1, group.beta2, group.eps, group.weight_decay, group.momentum, step});
+    rules.push_back(group.rule);
+  }
+  if (update_ == nullptr) update_ = kernels_.make_update(stream_, ledger_, rows_, rules);
+  if (norms_.allocated()) {
+    {
+      const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
+      update_->norms(stream_, steps, gradient_scale, norms_);
+    }
+    world_.all_reduce(norms_);
+  }
+  {
+    const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
+    update_->run(stream_, steps, gradient_scale, norms_);
+  }
+  step_matrices(step, gradient_scale);
 }
 
 }  // namespace weft

@@ -5,6 +5,6 @@
 
 namespace weft::cuda {
 
-OptimizerKernels optimizer_kernels();  // adamw.cu
+OptimizerKernels optimizer_kernels();  // update.cu
 
 }  // namespace weft::cuda

@@ -1,0 +1,44 @@
+#include "trainer/loss_scaler.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// Where scales of float16 end: below the smallest, gradients that overflow do so for another reason; above the largest,
+// doubling says nothing any more.
+constexpr double smallest_scale = 0x1p-14, largest_scale = 0x1p24;
+
+}  // namespace
+
+bool uses_float16(const Config& config) {
+  const auto narrow = [](const PrecisionConfig& precision) {
+    return precision.compute == DType::float16 || precision.reduction == DType::float16;
+  };
+  for (const Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
+    if (narrow(config.precision_of(family))) return true;
+  }
+  return false;
+}
+
+LossScaler::LossScaler(const Config& config)
+    : active_(uses_float16(config)),
+      scale_(active_ ? config.training.initial_loss_scale : 1.0),
+      growth_steps_(config.training.loss_scale_growth_steps) {}
+
+void LossScaler::end_step(bool finite) {
+  require(finite || active_, "an overflow without a loss scale has ended the run");
+  if (!finite) {
+    if (scale_ <= smallest_scale) fail("gradients overflow whatever the loss scale: it has come down to {}", scale_);
+    scale_ /= 2;
+    in_a_row_ = 0;
+    return;
+  }
+  ++good_steps_;
+  if (active_ && ++in_a_row_ == growth_steps_) {
+    if (scale_ < largest_scale) scale_ *= 2;
+    in_a_row_ = 0;
+  }
+}
+
+}  // namespace weft

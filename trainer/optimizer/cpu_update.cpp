@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/multiversion.h"
+#include "trainer/gradient_norm.h"
+#include "trainer/optimizer/element_update.h"
+#include "trainer/optimizer/optimizer_kernels.h"
+
+namespace weft {
+namespace {
+
+// This file is compiled without contraction of products and sums (CMakeLists.txt), or these would not be what they say.
+struct HostMath {
+  WEFT_INLINE static float fma(float a, float b, float c) { return std::fma(a, b, c); }
+  WEFT_INLINE static float subtract(float a, float b) { return a - b; }
+  WEFT_INLINE static float multiply(float a, float b) { return a * b; }
+  WEFT_INLINE static float divide(float a, float b) { return a / b; }
+  WEFT_INLINE static float root(float a) { return std::sqrt(a); }
+  WEFT_INLINE static std::uint32_t to_bits(float a) { return std::bit_cast<std::uint32_t>(a); }
+  WEFT_INLINE static float from_bits(std::uint32_t a) { return std::bit_cast<float>(a); }
+};
+
+// Elements of one run.
+template <typename P, typename S>
+struct Arrays {
+  P* parameters;
+  const float* gradients;
+  S *first_state, *second_state;  // null where the rule has fewer
+  std::int64_t count;
+  std::uint64_t rounding, first_index;
+};
+// What is the same for all of them.
+struct Common {
+  UpdateFactors factors;
+  float gradient_scale, rate;
+};
+
+template <int states, typename P, typename S>
+WEFT_INLINE ElementValues values_at(const Arrays<P, S>& of, std::int64_t i) {
+  ElementValues values{.parameter = widened<HostMath>(of.parameters[i])};
+  if constexpr (states > 0) values.first = widened<HostMath>(of.first_state[i]);
+  if constexpr (states > 1) values.second = widened<HostMath>(of.second_state[i]);
+  return values;
+}
+
+// One pass over memory. Under "omp simd" the compiler would keep the values of a vector of elements as an array of
+// structs, and not vectorise.
+template <typename Rule, typename P, typename S>
+WEFT_INLINE void update_loop(const Common common, const Arrays<P, S> of) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < of.count; ++i) {
+    ElementValues values = values_at<Rule::states>(of, i);
+    Rule::update(common.factors, common.rate, common.gradient_scale * of.gradients[i], values);
+    const std::uint64_t bits = rounding_bits(of.rounding, of.first_index + static_cast<std::uint64_t>(i));
+    assign_rounded<HostMath>(of.parameters[i], values.parameter, bits_for(RoundedArray::parameters, bits));
+    if constexpr (Rule::states > 0) {
+      assign_rounded<HostMath>(of.first_state[i], values.first, bits_for(RoundedArray::first_state, bits));
+    }
+    if constexpr (Rule::states > 1) {
+      assign_rounded<HostMath>(of.second_state[i], values.second, bits_for(RoundedArray::second_state, bits));
+    }
+  }
+}
+
+// Adds the squares of the parameter and of lamb's direction.
+template <typename P, typename S>
+WEFT_INLINE void norm_loop(const Common common, const Arrays<P, S> of, double* sums) {
+  double parameter_sum = 0, direction_sum = 0;
+#pragma omp simd reduction(+ : parameter_sum, direction_sum)
+  for (std::int64_t i = 0; i < of.count; ++i) {
+    ElementValues values = values_at<2>(of, i);
+    const double direction =
+        AdamwElement<HostMath>::direction(common.factors, common.gradient_scale * of.gradients[i], values);
+    parameter_sum += static_cast<double>(values.parameter) * values.parameter;
+    direction_sum += direction * direction;
+  }
+  sums[0] += parameter_sum;
+  sums[1] += direction_sum;
+}
+
+// An attribute of versions does not reach into templates, hence the overloads.
+#define WEFT_UPDATE_LOOPS(P, S)                                                                            \
+  WEFT_MULTIVERSION void update(AdamwElement<HostMath>, const Common& common, const Arrays<P, S>& of) {    \
+    update_loop<AdamwElement<HostMath>>(common, of);                                                       \
+  }                                                                                                        \
+  WEFT_MULTIVERSION void update(SgdElement<HostMath>, const Common& common, const Arrays<P, S>& of) {      \
+    update_loop<SgdElement<HostMath>>(common, of);                                                         \
+  }                                                                                                        \
+  WEFT_MULTIVERSION void update(MomentumElement<HostMath>, const Common& common, const Arrays<P, S>& of) { \
+    update_loop<MomentumElement<HostMath>>(common, of);                                                    \
+  }                                                                                                        \
+  WEFT_MULTIVERSION void update(LionElement<HostMath>, const Common& common, const Arrays<P, S>& of) {     \
+    update_loop<LionElement<HostMath>>(common, of);                                                        \
+  }                                                                                                        \
+  WEFT_MULTIVERSION void update(LambElement<HostMath>, const Common& common, const Arrays<P, S>& of) {     \
+    update_loop<LambElement<HostMath>>(common, of);                                                        \
+  }                                                                                                        \
+  WEFT_MULTIVERSION void add_norms(const Common& common, const Arrays<P, S>& of, double* sums) {           \
+    norm_loop(common, of, sums);                                                                           \
+  }
+WEFT_UPDATE_LOOPS(float, float)
+WEFT_UPDATE_LOOPS(float, bfloat16)
+WEFT_UPDATE_LOOPS(bfloat16, float)
+WEFT_UPDATE_LOOPS(bfloat16, bfloat16)
+#undef WEFT_UPDATE_LOOPS
+
+template <typename P, typename S>
+Arrays<P, S> arrays_of(const UpdateRows& rows, std::int64_t step) {
+  const auto elements = [](TensorView state) { return state.empty() ? nullptr : state.as<S>().data(); };
+  return {rows.parameters.as<P>().data(),
+          rows.gradients.as<float>().data(),
+          elements(rows.first_state),
+          elements(rows.second_state),
+          rows.parameters.size(),
+          rounding_start(rows.name_key, step),
+          rows.first_index};
+}
+
+// Calls `with` with the run's arrays, in the types that they have.
+template <typename With>
+void with_arrays(const UpdateRows& rows, std::int64_t step, With with) {
+  const bool wide_states = rows.first_state.dtype() == DType::float32;
+  if (rows.parameters.dtype() == DType::float32) {
+    if (wide_states) return with(arrays_of<float, float>(rows, step));
+    return with(arrays_of<float, bfloat16>(rows, step));
+  }
+  if (wide_states) return with(arrays_of<bfloat16, float>(rows, step));
+  with(arrays_of<bfloat16, bfloat16>(rows, step));
+}
+
+class CpuUpdate final : public RowsUpdate {
+ public:
+  CpuUpdate(std::vector<UpdateRows> rows, std::vector<UpdateRule> rules) : rules_(std::move(rules)) {
+    for (UpdateRows& run : rows) {
+      if (run.gradients.empty()) continue;
+      check_rows(run, rules_.at(static_cast<std::size_t>(run.group)));
+      rows_.push_back(run);
+    }
+  }
+
+  void norms(Stream&, std::span<const GroupStep> groups, ConstTensorView gradient_scale, TensorView sums) override {
+    const std::span<double> all = sums.as<double>();
+    std::ranges::fill(all, 0.0);
+    const float scale = gradient_scale.as<float>()[0];
+    for (const UpdateRows& run : rows_) {
+      const GroupStep& step = groups[static_cast<std::size_t>(run.group)];
+      if (needs_of(step.rule) != Needs::tensor_norms || !run.counted) continue;
+      const std::span<double> own = all.subspan(static_cast<std::size_t>(2 * run.tensor), 2);
+      with_arrays(run, step.step, [&](const auto& arrays) {
+        add_norms({update_factors(step), scale, 0.0f}, arrays, own.data());
+      });
+    }
+  }
+
+  void run(Stream&, std::span<const GroupStep> groups, ConstTensorView gradient_scale, ConstTensorView sums) override {
+    const float scale = gradient_scale.as<float>()[0];
+    if (!std::isfinite(scale)) return;
+    for (const UpdateRows& run : rows_) {
+      const GroupStep& step = groups[static_cast<std::size_t>(run.group)];
+      require(step.rule == rules_[static_cast<std::size_t>(run.group)], "a group keeps its rule");
+      Common common{update_factors(step), scale, 0.0f};
+      if (needs_of(step.rule) == Needs::tensor_norms) {
+        const auto own = sums.as<double>().subspan(static_cast<std::size_t>(2 * run.tensor), 2);
+        common.rate = lamb_rate(common.factors, own[0], own[1]);
+      }
+      with_arrays(run, step.step, [&](const auto& arrays) { update_by(step.rule, common, arrays); });
+    }
+  }
+
+ private:
+  template <typename P, typename S>
+  static void update_by(UpdateRule rule, const Common& common, const Arrays<P, S>& arrays) {
+    switch (rule) {
+      case UpdateRule::adamw:
+        return update(AdamwElement<HostMath>(), common, arrays);
+      case UpdateRule::sgd:
+        if (arrays.first_state == nullptr) return update(SgdElement<HostMath>(), common, arrays);
+        return update(MomentumElement<HostMath>(), common, arrays);
+      case UpdateRule::lion:
+        return update(LionElement<HostMath>(), common, arrays);
+      case UpdateRule::lamb:
+        return update(LambElement<HostMath>(), common, arrays);
+      case UpdateRule::muon:
+        break;  // check_rows() has refused it
+    }
+  }
+
+  std::vector<UpdateRows> rows_;
+  std::vector<UpdateRule> rules_;
+};
+
+std::unique_ptr<RowsUpdate> make_update(Stream&, MemoryLedger&, std::vector<UpdateRows> rows,
+                                        std::vector<UpdateRule> rules) {
+  return std::make_unique<CpuUpdate>(std::move(rows), std::move(rules));
+}
+
+void clip_scale(Stream&, ConstTensorView square_sum, double largest, double inverse_loss_scale,
+                TensorView gradient_scale) {
+  gradient_scale.as<float>()[0] =
+      static_cast<float>(gradient_factor(square_sum.as<double>()[0], largest, inverse_loss_scale));
+}
+
+}  // namespace
+
+OptimizerKernels cpu_optimizer_kernels() {
+  return {make_update, clip_scale, cpu_muon_kernels()};
+}
+
+}  // namespace weft

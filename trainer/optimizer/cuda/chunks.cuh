@@ -1,0 +1,178 @@
+// All rows of a rank as the blocks of one launch: a block of threads takes one chunk of one run of rows, found in a
+// table that is uploaded once. A chunk is 8 Ki elements (AdamW in float32 moves 229 KB of them), which keeps the last
+// wave of blocks short; the tables cost 8 bytes a chunk and 64 a run.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <span>
+#include <vector>
+
+#include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/staging.h"
+#include "trainer/optimizer/element_update.h"
+#include "trainer/optimizer/optimizer_kernels.h"
+
+namespace weft::cuda {
+
+inline constexpr int threads_of_block = 256;
+inline constexpr std::int64_t chunk_elements = 8192;
+
+// Nothing may be fused here that the CPU does not fuse.
+struct DeviceMath {
+  __device__ static float fma(float a, float b, float c) { return fmaf(a, b, c); }
+  __device__ static float subtract(float a, float b) { return __fsub_rn(a, b); }
+  __device__ static float multiply(float a, float b) { return __fmul_rn(a, b); }
+  __device__ static float divide(float a, float b) { return __fdiv_rn(a, b); }
+  __device__ static float root(float a) { return __fsqrt_rn(a); }
+  __device__ static std::uint32_t to_bits(float a) { return __float_as_uint(a); }
+  __device__ static float from_bits(std::uint32_t a) { return __uint_as_float(a); }
+};
+
+// Of one run of rows; unused states are null.
+struct Descriptor {
+  void* parameters;
+  const float* gradients;
+  void* first_state;
+  void* second_state;
+  std::uint64_t first_index, name_key;
+  std::int64_t tensor;
+  std::int32_t last_chunk_elements;
+  std::int32_t group;
+};
+// A chunk of a run; the runs' last chunks may be short.
+struct Chunk {
+  std::int32_t descriptor, index;
+};
+// What a launch works through.
+struct ChunkTable {
+  const Descriptor* descriptors;
+  const Chunk* chunks;
+  std::int32_t chunk_count;
+};
+
+// The elements of one chunk. P are parameters, S states.
+template <typename P, typename S>
+struct ChunkArrays {
+  P* parameters;
+  const float* gradients;
+  S *first_state, *second_state;
+  std::uint64_t first_index;
+  int size;
+
+  __device__ ChunkArrays(const ChunkTable& table, const Descriptor& run) {
+    const Chunk chunk = table.chunks[blockIdx.x];
+    // The next chunk of the list tells whether this one is the last of its run.
+    const bool last = blockIdx.x + 1 == static_cast<unsigned>(table.chunk_count) ||
+                      table.chunks[blockIdx.x + 1].descriptor != chunk.descriptor;
+    const std::int64_t begin = chunk.index * chunk_elements;
+    size = last ? run.last_chunk_elements : static_cast<int>(chunk_elements);
+    parameters = static_cast<P*>(run.parameters) + begin;
+    gradients = run.gradients + begin;
+    first_state = static_cast<S*>(run.first_state) + begin;
+    second_state = static_cast<S*>(run.second_state) + begin;
+    first_index = run.first_index + static_cast<std::uint64_t>(begin);
+  }
+};
+
+// Elements of 16 bytes, the widest access.
+template <typename T>
+constexpr int widest = 16 / static_cast<int>(sizeof(T));
+// How far `address` is from the next multiple of 16 bytes, in elements.
+template <typename T>
+__device__ int elements_to_alignment(const T* address) {
+  return static_cast<int>((16 - reinterpret_cast<std::uintptr_t>(address) % 16) % 16 / sizeof(T));
+}
+// Whether 16 bytes begin `head` elements from `address`.
+template <typename T>
+__device__ bool is_aligned(const T* address, int head) {
+  return elements_to_alignment(address) == head % widest<T>;
+}
+
+// `width` elements as float32, in accesses of 16 bytes where the type fills them.
+template <int width, typename T>
+__device__ void load_elements(const T* from, float (&to)[width]) {
+  constexpr int piece = width < widest<T> ? width : widest<T>;
+#pragma unroll
+  for (int i = 0; i < width; i += piece) {
+    const Vector<T, piece> vector = load_vector<piece>(from + i);
+#pragma unroll
+    for (int j = 0; j < piece; ++j) to[i + j] = widened<DeviceMath>(vector[j]);
+  }
+}
+template <int width, typename T>
+__device__ void store_elements(T* to, const float (&values)[width], const std::uint64_t (&bits)[width],
+                               RoundedArray array) {
+  constexpr int piece = width < widest<T> ? width : widest<T>;
+#pragma unroll
+  for (int i = 0; i < width; i += piece) {
+    Vector<T, piece> vector;
+#pragma unroll
+    for (int j = 0; j < piece; ++j) {
+      assign_rounded<DeviceMath>(vector[j], values[i + j], bits_for(array, bits[i + j]));
+    }
+    store_vector(to + i, vector);
+  }
+}
+
+// The bytes of a table as tensors hold them. Workspace, though they stay: the optimizer's bucket is predicted to the
+// byte and means states.
+template <typename Entry>
+Tensor upload(Stream& stream, MemoryLedger& ledger, const std::vector<Entry>& entries) {
+  static_assert(sizeof(Entry) % sizeof(std::int32_t) == 0);
+  constexpr std::int64_t words = sizeof(Entry) / sizeof(std::int32_t);
+  Tensor table = ledger.allocate_on(stream, Bucket::workspace, DType::int32, std::ssize(entries), words);
+  std::vector<std::int32_t> bytes;
+  bytes.reserve(entries.size() * words);
+  for (const Entry& entry : entries) {
+    const auto entry_words = std::bit_cast<std::array<std::int32_t, words>>(entry);
+    bytes.insert(bytes.end(), entry_words.begin(), entry_words.end());
+  }
+  write<std::int32_t>(stream, bytes, table);
+  return table;
+}
+
+// The chunks of a tensor's runs.
+struct ChunkRange {
+  std::int32_t begin, end;
+};
+
+// The table of some runs, in device memory.
+class Chunks {
+ public:
+  Chunks(Stream& stream, MemoryLedger& ledger, std::span<const UpdateRows> runs) {
+    std::vector<Descriptor> descriptors;
+    std::vector<Chunk> chunks;
+    for (const UpdateRows& run : runs) {
+      const std::int64_t size = run.parameters.size(), run_chunks = (size + chunk_elements - 1) / chunk_elements;
+      for (std::int64_t index = 0; index < run_chunks; ++index) {
+        chunks.push_back({static_cast<std::int32_t>(descriptors.size()), static_cast<std::int32_t>(index)});
+      }
+      descriptors.push_back({run.parameters.data(), elements<float>(run.gradients), run.first_state.data(),
+                             run.second_state.data(), run.first_index, run.name_key, run.tensor,
+                             static_cast<std::int32_t>(size - (run_chunks - 1) * chunk_elements), run.group});
+      const auto end = static_cast<std::int32_t>(chunks.size()), begin = end - static_cast<std::int32_t>(run_chunks);
+      if (descriptors.size() > 1 && descriptors[descriptors.size() - 2].tensor == run.tensor) {
+        ranges_.back().end = end;
+      } else {
+        ranges_.push_back({begin, end});
+      }
+    }
+    descriptors_ = upload(stream, ledger, descriptors);
+    chunks_ = upload(stream, ledger, chunks);
+  }
+
+  ChunkTable table() const {
+    return {reinterpret_cast<const Descriptor*>(descriptors_.view().data()),
+            reinterpret_cast<const Chunk*>(chunks_.view().data()), static_cast<std::int32_t>(chunks_.rows())};
+  }
+  dim3 blocks() const { return dim3(static_cast<unsigned>(chunks_.rows())); }
+  // Of neighbouring runs of one tensor together.
+  const std::vector<ChunkRange>& ranges() const { return ranges_; }
+
+ private:
+  Tensor descriptors_, chunks_;
+  std::vector<ChunkRange> ranges_;
+};
+
+}  // namespace weft::cuda

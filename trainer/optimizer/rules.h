@@ -1,0 +1,85 @@
+// The update rules, as plain values: what each needs to see, how many states it keeps, and its formula. p is an element
+// of a parameter, g its gradient after clipping, t the step from 1, `decay` the weight decay. In every rule the decay
+// acts on the parameter itself and stays out of the states (Loshchilov and Hutter, "Decoupled Weight Decay
+// Regularization").
+//
+//   adamw  (ibid., algorithm 2)  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//          p -= learning_rate (decay p + (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps))
+//   sgd    (heavy ball, without Nesterov's look-ahead)  v = momentum v + g
+//          p -= learning_rate (v + decay p)
+//   lion   (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)
+//          p -= learning_rate (sign(beta1 m + (1 - beta1) g) + decay p);  m = beta2 m + (1 - beta2) g
+//   lamb   (You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2, with phi(z) = z)
+//          u = adamw's bracket;  p -= learning_rate (|p| / |u|) u, norms over the whole parameter; where one of them is
+//          0 their ratio is 1
+//   muon   orthogonalised momentum of whole matrices
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace weft {
+
+enum class UpdateRule : std::uint8_t { adamw, sgd, lion, lamb, muon };
+constexpr std::string_view name_of(UpdateRule rule) {
+  constexpr std::string_view names[] = {"adamw", "sgd", "lion", "lamb", "muon"};
+  return names[static_cast<std::size_t>(rule)];
+}
+
+// What Muon's orthogonal matrix is multiplied by, of a matrix that maps `columns` numbers to `rows`:
+//   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
+//   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
+enum class MuonScale : std::uint8_t { match_adamw, aspect };
+
+// What decides an element besides its own numbers.
+enum class Needs : std::uint8_t {
+  elements,        // nothing: any cut into shards gives the same bits
+  tensor_norms,    // two sums over its whole parameter
+  whole_matrices,  // all of its matrix
+};
+constexpr Needs needs_of(UpdateRule rule) {
+  if (rule == UpdateRule::lamb) return Needs::tensor_norms;
+  return rule == UpdateRule::muon ? Needs::whole_matrices : Needs::elements;
+}
+
+// States kept beside each element, zero before the first step.
+constexpr int states_of(UpdateRule rule, double momentum) {
+  switch (rule) {
+    case UpdateRule::adamw:
+    case UpdateRule::lamb:
+      return 2;
+    case UpdateRule::sgd:
+      return momentum > 0.0 ? 1 : 0;
+    case UpdateRule::lion:
+    case UpdateRule::muon:
+      return 1;
+  }
+  return 0;
+}
+inline constexpr int most_states = 2;
+
+// One step of a group of parameters that are stepped alike.
+struct GroupStep {
+  UpdateRule rule = UpdateRule::adamw;
+  double learning_rate = 0.0;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double momentum = 0.0;
+  std::int64_t step = 1;
+};
+
+// What it is to every element, computed in double and rounded once. `step_size` and `decay` are those of the direction
+// that is subtracted from the parameter; lamb's still has to be multiplied by its rate.
+struct UpdateFactors {
+  float first_rate = 0, second_rate = 0;  // 1 - beta
+  float second_scale = 0;                 // 1 / sqrt(1 - beta2^step)
+  float eps = 0;
+  float momentum = 0;
+  float step_size = 0, decay = 0;
+  float learning_rate = 0;
+};
+// Throws Error (failure) where steps do not count from 1, and for a rule that is not stepped element by element.
+UpdateFactors update_factors(const GroupStep& step);
+
+}  // namespace weft
