@@ -27,7 +27,6 @@ class Embedding final : public Segment {
   const std::string& scope() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
-  bool reads_weights_backward() const override { return false; }
   std::vector<SegmentTraffic> traffic() const override {
     return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
             weight_gather_traffic(setup_, Family::embedding, setup_.compute)};

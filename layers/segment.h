@@ -134,8 +134,6 @@ class Segment {
   // Bytes kept per microbatch between forward and backward, under activations (and moe_routing: a bound).
   virtual std::int64_t activation_bytes() const = 0;
   virtual std::vector<SegmentTraffic> traffic() const = 0;
-  // Whether backward_input reads the weights; where it does not, it is handed none.
-  virtual bool reads_weights_backward() const { return true; }
 
   // Takes the activations (none for the embedding) and gives the next ones (none for the head).
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,

@@ -59,11 +59,11 @@ TEST(OptimizerKeys, AGroupKeepsWhatItWritesAndInheritsTheRest) {
 // Muon turns matrices between hidden states; the rest goes by adamw unless it says otherwise.
 TEST(OptimizerKeys, MuonLeavesEmbeddingHeadRoutingAndVectorsToAdamw) {
   const Config c =
-      read(complete(), {"optimizer.name=muon", "optimizer.head.name=sgd", "optimizer.embedding.name=muon"});
+      read(complete(), {"optimizer.name=muon", "optimizer.head.name=sgd", "optimizer.embedding.name=lion"});
   const std::map<UpdateGroup, UpdateRule> expected = {
       {UpdateGroup::dense, UpdateRule::muon},     {UpdateGroup::experts, UpdateRule::muon},
-      {UpdateGroup::embedding, UpdateRule::muon}, {UpdateGroup::head, UpdateRule::sgd},
-      {UpdateGroup::root, UpdateRule::muon},      {UpdateGroup::routing, UpdateRule::adamw},
+      {UpdateGroup::embedding, UpdateRule::lion}, {UpdateGroup::head, UpdateRule::sgd},
+      {UpdateGroup::root, UpdateRule::adamw},     {UpdateGroup::routing, UpdateRule::adamw},
       {UpdateGroup::vectors, UpdateRule::adamw},
   };
   for (const auto& [group, rule] : expected) EXPECT_EQ(options_of(c, group).rule, rule) << name_of(group);
@@ -107,7 +107,8 @@ TEST(OptimizerKeys, RefuseWhatDoesNotFit) {
          "optimizer.state: \"float16\" is not available in this version; use \"float32\" or \"bfloat16\"");
   expect("optimizer.vectors.betas=[0.5, 1.5]", "optimizer.vectors.betas: 1.5 is out of range: in [0, 1)");
   expect("optimizer.vectors.name=muon",
-         "\"muon\" turns whole matrices, and vectors have one column: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"");
+         "\"muon\" turns whole matrices between hidden states, which vectors is not: use \"adamw\", \"sgd\", \"lion\" "
+         "or \"lamb\"");
   const std::string unknown = message(with("[run]", "[optimizer.expert]\nname = \"lion\"\n[run]"));
   EXPECT_EQ(unknown.substr(0, unknown.find('\n')),
             "run.toml:1:12: error: unknown section [optimizer.expert]: did you mean [optimizer.experts]?");

@@ -17,6 +17,10 @@ struct TinyLayout {
   ShardStrategy strategy = ShardStrategy::full_shard;
   PrecisionConfig precision = {};
   int lookahead = 1;
+  bool accumulate_sharded = false;
+  std::string wrap = "block";
+  std::set<Family> frozen = {};
+  int reduce_inputs = 1;
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -24,7 +28,10 @@ inline Config config_of(const TinyLayout& layout) {
   config.parallelism = layout.degrees;
   config.pipeline.schedule = layout.schedule;
   config.precision = layout.precision;
-  config.shard = {layout.strategy, layout.residency, layout.lookahead, layout.reduction};
+  config.shard = {layout.strategy,  layout.residency,          layout.lookahead,
+                  layout.reduction, layout.accumulate_sharded, layout.wrap};
+  config.reduce_inputs = layout.reduce_inputs;
+  config.training.frozen = layout.frozen;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;
 }

@@ -5,8 +5,7 @@ namespace weft {
 OptimizerConfig inherited_options(const OptimizerConfig& standard, UpdateGroup group) {
   OptimizerConfig options = standard;
   if (group == UpdateGroup::vectors) options.weight_decay = 0.0;
-  const bool hidden_matrices =
-      group == UpdateGroup::dense || group == UpdateGroup::experts || group == UpdateGroup::root;
+  const bool hidden_matrices = group == UpdateGroup::dense || group == UpdateGroup::experts;
   if (options.rule == UpdateRule::muon && !hidden_matrices) options.rule = UpdateRule::adamw;
   return options;
 }

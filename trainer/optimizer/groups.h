@@ -9,7 +9,7 @@
 namespace weft {
 
 // What a group has where its section is silent: the default, except that vectors are not decayed, and that where the
-// default is muon, what is no matrix between hidden states (embedding, head, routing, vectors) is stepped by adamw.
+// default is muon, what is no matrix between hidden states (all but dense and experts) is stepped by adamw.
 OptimizerConfig inherited_options(const OptimizerConfig& standard, UpdateGroup group);
 
 using ResolvedGroups = std::array<OptimizerConfig, update_groups.size()>;  // by UpdateGroup
