@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "parallel/comm/local.h"
+#include "tests/parallel/clocked_device.h"
 #include "tests/parallel/unit_fixture.h"
 
 namespace weft {
@@ -133,22 +134,33 @@ TEST(UnitIsland, RefusesIllegalTransitions) {
   });
 }
 
+// On streams with events, so that there is something to wait for when nobody does.
 TEST(UnitResidency, AGatherThatNobodyUsesIsReleased) {
   run_local_ranks(2, [](Communicator& world) {
-    IslandRank rank(world, {2, 1}, 1);
+    ClockedDevice device;
+    Lanes lanes(device);
+    MemoryLedger ledger(device, lanes[Lane::compute]);
+    ReduceInputs reduce_inputs(0, lanes[Lane::compute], lanes[Lane::reduce]);
+    const auto gather = world.split(0, world.rank(), "shard", lanes[Lane::gather]);
+    const auto shard = world.split(0, world.rank(), "shard", lanes[Lane::reduce]);
+    const auto replicate = world.split(world.rank(), 0, "replicate", lanes[Lane::reduce]);
     const UnitLayout layout = lay_out_unit(awkward_parameters(), 2);
-    ShardUnit unit({.layout = layout}, rank.UnitRank::groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
+    ShardUnit unit({.layout = layout}, {.gather = gather.get(), .shard = shard.get(), .replicate = replicate.get()},
+                   lanes, reduce_inputs, ledger);
     store_values(unit);
     unit.unshard();
+    EXPECT_GT(ledger.live()[Bucket::unsharded_parameters], 0);
     unit.reshard();
-    EXPECT_EQ(rank.ledger.live()[Bucket::unsharded_parameters], 0);
-    EXPECT_NE(error_of([&] { unit.wait_until_unsharded(); }), "no error");
-    const std::int64_t before = rank.device->system_allocations();
+    EXPECT_EQ(ledger.live()[Bucket::unsharded_parameters], 0);
+    EXPECT_NE(error_of([&] { unit.wait_until_unsharded(); }).find("compute waits for a unit that is being unsharded"),
+              std::string::npos);
+    const std::int64_t before = device.system_allocations();
     unit.unshard();
-    EXPECT_EQ(rank.device->system_allocations(), before);  // into the same room
+    EXPECT_EQ(device.system_allocations(), before);  // into the same room
     unit.wait_until_unsharded();
     EXPECT_EQ(wrong_values(unit, DType::float32), 0);
     unit.reshard();
+    EXPECT_EQ(ledger.live()[Bucket::unsharded_parameters], 0);
   });
 }
 
