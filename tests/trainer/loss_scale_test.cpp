@@ -93,6 +93,10 @@ TEST(LossScaler, IsThereForFloat16Only) {
   one_family.precision = {};
   one_family.precision_by_family[Family::head] = float16_compute;
   EXPECT_TRUE(LossScaler(one_family).active());
+  one_family.precision_by_family = {{Family::experts, float16_compute}};
+  EXPECT_FALSE(LossScaler(one_family).active());  // the model has none
+  one_family.model.blocks = parse_layers("d e");
+  EXPECT_TRUE(LossScaler(one_family).active());
 }
 
 // Passes products on, and when armed puts an infinity into one weight gradient: that of a down_proj, the only one of 28
