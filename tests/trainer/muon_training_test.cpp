@@ -36,6 +36,7 @@ std::vector<TinyLayout> layouts() {
       {.name = "pp2_replicate2_shard2_tensor2_expert2",
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_replicate = 2, .data_shard = 2, .tensor = 2, .expert = 2}},
+      {.name = "shard4_blocks2", .layers = mixed, .degrees = {.data_shard = 4}, .wrap = "blocks 2"},
       {.name = "shard2_expert2_frozen_dense",
        .layers = mixed,
        .degrees = {.data_shard = 2, .expert = 2},

@@ -37,7 +37,7 @@ const std::vector<MeshCase> meshes = {
 
 // Over 4 microbatches of a rank: "every 3" reduces after the third and the fourth.
 const std::vector<std::string> reductions = {"last_microbatch", "each_microbatch", "every 3"};
-const std::vector<std::string> wraps = {"block", "half_block", "blocks 2"};
+const std::vector<std::string> wraps = {"block", "half_block", "blocks 2", "minimum_bytes 6000", "root"};
 constexpr int few[] = {0, 1, 3};  // gathers ahead, and inputs of reductions in flight
 
 // How long parameters stay: a residency for every stage, or one for each.
@@ -90,7 +90,7 @@ std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
       // Gradients of ZeRO-1 stay whole until the last microbatch, and two ranks have no island of two.
       if (stays[s].strategy == ShardStrategy::optimizer && reductions[r] != "last_microbatch") continue;
       if (stays[s].residency == "2" && meshes[mesh].degrees.data_shard == 2) continue;
-      result.push_back({stays[s], reductions[r], wraps[(s / 3 + r + precision) % 3],
+      result.push_back({stays[s], reductions[r], wraps[(s + 2 * r + precision) % wraps.size()],
                         few[(s + r + 2 * precision + mesh) % 3], few[(s / 3 + s + 2 * r + precision + mesh) % 3]});
     }
   }
