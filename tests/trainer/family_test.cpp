@@ -9,6 +9,7 @@
 
 #include "parallel/shard/replicated.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/config_rules.h"
 
 namespace weft {
 namespace {
@@ -67,6 +68,34 @@ INSTANTIATE_TEST_SUITE_P(
                       FamilyPrecision{"wide_experts", narrow, {{Family::experts, wide}}},
                       FamilyPrecision{"narrow_experts", wide, {{Family::experts, narrow}}}),
     [](const auto& instance) { return instance.param.name; });
+
+// Each family by its own strategy, residency, lookahead and wrap: gathers and reductions of one stand between those of
+// the others on the same lanes.
+TEST(FamiliesShardedByThemselves, LearnToTheBitWhatNoShardLearns) {
+  for (const TinyLayout& layout : layouts) {
+    for (const PrecisionConfig& precision : {wide, narrow}) {
+      SCOPED_TRACE(fmt::format("{}, reduced in {}", layout.name, name_of(precision.reduction)));
+      Config config = config_of(layout);
+      config.run.steps = 3;
+      config.precision = precision;
+      auto& policies = config.shard_by_family;
+      policies[Family::embedding] = {ShardStrategy::optimizer, "stage", 3, "last_microbatch", false, "block"};
+      policies[Family::dense] = {ShardStrategy::full_shard, "each_use", 2, "every 3", false, "half_block"};
+      policies[Family::experts] = {ShardStrategy::shard_grad_op, "step", 0, "each_microbatch", false, "blocks 2"};
+      policies[Family::head] = {ShardStrategy::full_shard, "keep_after_forward", 1, "each_microbatch", false, "block"};
+      for (const ConfigRule& rule : config_rules()) EXPECT_TRUE(rule.check(config).empty());
+      const LearnedRun run = learn(config);
+      EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+      Config whole = with_strategy(config, ShardStrategy::no_shard);
+      const RunDifference apart = difference(learn(whole), run);
+      EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+      // One family alone kept whole, the others sharded.
+      whole = config;
+      whole.shard_by_family[Family::dense].strategy = ShardStrategy::no_shard;
+      EXPECT_TRUE(difference(learn(whole), run).bitwise_equal);
+    }
+  }
+}
 
 // What a rank holds of units that are trained, and whether its program reduces any other.
 struct TrainedBytes {

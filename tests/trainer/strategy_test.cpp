@@ -8,6 +8,7 @@
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config_rules.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -33,6 +34,7 @@ const std::vector<MeshCase> meshes = {
     {"pp1_shard4", {.data_shard = 4, .expert = 2}},
     {"pp2_shard4", {.pipeline = 2, .data_shard = 4, .expert = 2}},
     {"shard2_replicate2", {.data_replicate = 2, .data_shard = 2, .expert = 2}},
+    {"shard2_context2_tensor2", {.data_shard = 2, .context = 2, .tensor = 2, .expert = 2}},
 };
 
 // Over 4 microbatches of a rank: "every 3" reduces after the third and the fourth.
@@ -80,6 +82,11 @@ Variant reduced(const std::string& reduction, ShardStrategy strategy = ShardStra
   return variant;
 }
 
+// Two ranks that share everything between them are no island.
+bool has_island_of_two(const Degrees& degrees, Family family) {
+  return shard_ranks(degrees, family) > 2;
+}
+
 // All stays and reductions with each mesh and precision; the other inputs turn with them at different paces, so that a
 // part of their product meets every value of every input under each mesh and several precisions
 // (StrategyGrid.MeetsEveryValueUnderEachMesh).
@@ -87,9 +94,9 @@ std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
   std::vector<Variant> result;
   for (std::size_t s = 0; s < stays.size(); ++s) {
     for (std::size_t r = 0; r < reductions.size(); ++r) {
-      // Gradients of ZeRO-1 stay whole until the last microbatch, and two ranks have no island of two.
+      // Gradients of ZeRO-1 stay whole until the last microbatch.
       if (stays[s].strategy == ShardStrategy::optimizer && reductions[r] != "last_microbatch") continue;
-      if (stays[s].residency == "2" && meshes[mesh].degrees.data_shard == 2) continue;
+      if (stays[s].residency == "2" && !has_island_of_two(meshes[mesh].degrees, Family::dense)) continue;
       result.push_back({stays[s], reductions[r], wraps[(s + 2 * r + precision) % wraps.size()],
                         few[(s + r + 2 * precision + mesh) % 3], few[(s / 3 + s + 2 * r + precision + mesh) % 3]});
     }
@@ -114,8 +121,7 @@ Config configured(std::size_t mesh, std::size_t precision, const Variant& varian
       policy.residency_by_stage.assign(static_cast<std::size_t>(config.parallelism.pipeline), policy.residency);
       policy.residency_by_stage.back() = "step";
     }
-    // The two ranks that share an expert's shards are no more than an island.
-    if (policy.residency == "2" && family == Family::experts) policy.residency = "each_use";
+    if (policy.residency == "2" && !has_island_of_two(config.parallelism, family)) policy.residency = "each_use";
   }
   config.run.steps = 3;
   config.training.initial_loss_scale = 1024.0;
@@ -155,7 +161,7 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<std::size_t, std
 }
 using ::testing::Combine, ::testing::Range, ::testing::Values;
 INSTANTIATE_TEST_SUITE_P(Grid, Strategies, Combine(Range<std::size_t>(0, 2), Range<std::size_t>(0, 5)), case_name);
-INSTANTIATE_TEST_SUITE_P(Replicas, Strategies, Combine(Values<std::size_t>(2), Values<std::size_t>(0, 2)), case_name);
+INSTANTIATE_TEST_SUITE_P(Others, Strategies, Combine(Values<std::size_t>(2, 3), Values<std::size_t>(0, 2)), case_name);
 
 // With every expert on every rank four ranks share their shards.
 TEST(ExpertIslands, LearnToTheBitWhatNoShardLearns) {
