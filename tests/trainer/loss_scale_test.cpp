@@ -166,14 +166,15 @@ OverflowRun learn_with_overflow(const Config& config, int rank, std::int64_t ste
 struct OverflowCase {
   TinyLayout layout;
   int rank = 0;
+  UpdateRule rule = UpdateRule::adamw;
 };
 std::vector<OverflowCase> overflow_cases() {
   const Degrees shard4{.data_shard = 4}, replicas{.data_replicate = 2, .data_shard = 2},
       pp2{.pipeline = 2, .data_shard = 2, .expert = 2};
   return {{{.name = "shard4", .degrees = shard4}, 2},
-          {{.name = "shard4_no_shard", .degrees = shard4, .strategy = ShardStrategy::no_shard}, 3},
+          {{.name = "shard4_no_shard", .degrees = shard4, .strategy = ShardStrategy::no_shard}, 3, UpdateRule::lamb},
           {{.name = "replicas_sharded_sums", .degrees = replicas, .accumulate_sharded = true}, 1},
-          {{.name = "pp2", .layers = "d e d e", .degrees = pp2, .reduction = "each_microbatch"}, 0}};
+          {{.name = "pp2", .layers = "d e d e", .degrees = pp2, .reduction = "each_microbatch"}, 0, UpdateRule::muon}};
 }
 
 // One text of one window, over and over: every step has the same batch, and a step that never was leaves no trace.
@@ -189,6 +190,7 @@ class SameBatchEveryStep : public ::testing::Test {
   Config config_of_case(const OverflowCase& the_case, std::int64_t steps, std::int64_t growth_steps) const {
     Config config = config_of(the_case.layout);
     config.precision = float16_compute;
+    config.optimizer.rule = the_case.rule;
     config.data.train = {path_.string()};
     config.run.steps = steps;
     config.lr_scheduler.warmup_steps = 4;
