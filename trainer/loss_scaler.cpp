@@ -1,5 +1,8 @@
 #include "trainer/loss_scaler.h"
 
+#include <algorithm>
+#include <array>
+
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -15,10 +18,12 @@ bool uses_float16(const Config& config) {
   const auto narrow = [](const PrecisionConfig& precision) {
     return precision.compute == DType::float16 || precision.reduction == DType::float16;
   };
-  for (const Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
-    if (narrow(config.precision_of(family))) return true;
-  }
-  return false;
+  const auto& blocks = config.model.blocks;
+  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
+  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
+  // Units of the root family hold parameters of these, in the same precision.
+  return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
+                             [&](Family family) { return narrow(config.precision_of(family)); });
 }
 
 LossScaler::LossScaler(const Config& config)

@@ -2,6 +2,7 @@
 // seen when it stands out of the tolerance of layout parity by at least a factor of ten.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "parallel/runtime/elementwise.h"
@@ -138,6 +139,103 @@ TEST(SeededFault, WeightsOfOneReplicaPerturbed) {
     EXPECT_NE(faulty.faults.front().find(name + "["), std::string::npos) << faulty.faults.front();
     EXPECT_NE(faulty.faults.front().find("differs between its holders"), std::string::npos);
   }
+}
+
+StepCopy with_link(const LinkFaults& faults) {
+  StepCopy copy;
+  copy.link_faults = [faults] { return faults; };
+  return copy;
+}
+
+// Each rank steps its router by the tokens it saw itself: replicas part, and none learns what one rank learns.
+TEST(SeededFault, RoutingGradientsNotSummed) {
+  const TinyLayout layout{.layers = "e*4", .degrees = {.data_shard = 2}};
+  LinkFaults faults;
+  faults.all_reduce = [](Communicator& group, TensorView data) {
+    if (group.group() != "tokens") group.all_reduce(data);
+  };
+  const LearnedRun faulty = learn_by_copy(config_of(layout), with_link(faults));
+  const RunDifference apart = difference(faulty, learn(tiny_config(layout.layers)));
+  EXPECT_GT(apart.gradient_norm, visible);
+  EXPECT_GT(apart.weights, visible);
+  EXPECT_NE(apart.worst_parameter.find("router"), std::string::npos) << apart.worst_parameter;
+  ASSERT_FALSE(faulty.faults.empty());
+  EXPECT_NE(faulty.faults.front().find("router.weight["), std::string::npos) << faulty.faults.front();
+}
+
+// What has been reduced is reduced once more: over the replicas, which doubles every gradient and which clipping and
+// Adam hide from the weights; or over the shard group, which adds rows of other parameters.
+TEST(SeededFault, GradientsReducedTwice) {
+  const TinyLayout layout{.degrees = {.data_replicate = 2, .data_shard = 2}};
+  LinkFaults over_replicas, over_shards;
+  over_replicas.all_reduce = [](Communicator& group, TensorView data) {
+    group.all_reduce(data);
+    if (group.group() == "dp_replicate") group.all_reduce(data);
+  };
+  const RunDifference doubled = against_one_rank(layout, with_link(over_replicas));
+  EXPECT_NEAR(doubled.gradient_norm, 1.0, 0.1);
+  over_shards.reduce_scatter = [](Communicator& group, ConstTensorView input, TensorView output) {
+    group.reduce_scatter(input, output);
+    if (group.group() == "dp_shard") group.all_reduce(output);
+  };
+  const RunDifference mixed = against_one_rank(layout, with_link(over_shards));
+  EXPECT_GT(mixed.gradient_norm, visible);
+  EXPECT_GT(mixed.weights, visible);
+}
+
+// One rank gives the shard that it had a step before. Every unit is gathered once a step, so that the gathers of a step
+// are known by their number.
+TEST(SeededFault, AGatherOfTheLastStepsShard) {
+  const TinyLayout layout{.degrees = {.data_shard = 4}, .residency = "step"};
+  const Config config = config_of(layout);
+  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const auto gathers = static_cast<std::size_t>(
+      std::ranges::count_if(program.ranks.front(), [](const Action& action) { return is_gather(action.op); }));
+  ASSERT_EQ(gathers, program.units.size());
+  StepCopy copy;
+  copy.link_faults = [gathers] {
+    LinkFaults faults;
+    faults.all_gather = [gathers, call = std::size_t{0}, last = std::vector<std::vector<float>>(gathers)](
+                            Communicator& group, ConstTensorView input, TensorView output) mutable {
+      if (group.group() != "dp_shard") return group.all_gather(input, output);
+      std::vector<float>& shard = last[call++ % gathers];
+      const std::vector<float> present = read<float>(group.stream(), input);
+      const TensorView own = output.rows_from(group.rank() * input.size(), input.size());
+      if (group.rank() == 1 && !shard.empty()) write<float>(group.stream(), shard, own);
+      shard = present;
+      group.all_gather(own, output);
+    };
+    return faults;
+  };
+  const RunDifference apart = against_one_rank(layout, copy);
+  EXPECT_GT(apart.loss, visible);
+  EXPECT_GT(apart.weights, visible);
+  // The first step has no step before it.
+  Config first = config;
+  first.run.steps = 1;
+  EXPECT_LT(difference(learn_by_copy(first, copy), learn(first)).weights, tolerance);
+}
+
+// Ranks 0 and 2 hold the shards of experts 0 and 1, ranks 1 and 3 those of 2 and 3. Here each reduces with another rank
+// of the dense group, which holds the other shard of other experts.
+TEST(SeededFault, ExpertsReducedOverRanksOfTheDenseGroup) {
+  const TinyLayout layout{.layers = "e*4", .degrees = {.data_shard = 4, .expert = 2}};
+  ASSERT_EQ(Mesh(layout.degrees).group_of(Group::edp_shard, 0), (std::vector<int>{0, 2}));
+  StepCopy copy;
+  copy.link_faults = [] {
+    LinkFaults faults;
+    // Of the two communicators of the group the first gathers and the second reduces.
+    faults.place = [made = 0](const Communicator& world, const std::string& name, int color, int key) mutable {
+      const bool reduces = name == "edp_shard" && ++made == 2;
+      const bool outer = world.rank() == 0 || world.rank() == 3;
+      return reduces ? std::pair(outer ? 0 : 1, world.rank()) : std::pair(color, key);
+    };
+    return faults;
+  };
+  const RunDifference apart = against_one_rank(layout, copy);
+  EXPECT_GT(apart.gradient_norm, visible);
+  EXPECT_GT(apart.weights, visible);
+  EXPECT_NE(apart.worst_parameter.find("experts"), std::string::npos) << apart.worst_parameter;
 }
 
 }  // namespace

@@ -143,7 +143,8 @@ LearnedRun learn_by_copy(const Config& config, const StepCopy& copy) {
   WeightCollector collector;
   std::mutex mutex;
   run_local_ranks(mesh.world(), [&](Communicator& world) {
-    Rank rank(config, mesh, data, world, copy);
+    FaultyLink link(world, copy.link_faults());
+    Rank rank(config, mesh, data, link, copy);
     for (std::int64_t step = 1; step <= config.run.steps; ++step) {
       const auto [loss, norm] = rank.step(step);
       if (world.rank() != 0) continue;

@@ -5,12 +5,15 @@
 #include <functional>
 #include <span>
 
+#include "tests/trainer/faulty_link.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/gradient_norm.h"
 
 namespace weft {
 
 struct StepCopy {
+  // Called once on every rank, whose communication they change.
+  std::function<LinkFaults()> link_faults = [] { return LinkFaults(); };
   // Streams are the compute lane of the rank, on which a fault queues its work.
   // Called on every rank when its gradients are reduced, before the norm.
   std::function<void(Stream&, StageRuntime&)> after_reduction = [](Stream&, StageRuntime&) {};

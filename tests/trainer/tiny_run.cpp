@@ -39,6 +39,16 @@ std::string text_file() {
   return file.path();
 }
 
+// What is stored in bfloat16 is widened.
+std::vector<float> read_values(Stream& stream, ConstTensorView values) {
+  if (values.dtype() == DType::float32) return read<float>(stream, values);
+  const std::vector<bfloat16> narrow = read<bfloat16>(stream, values);
+  std::vector<float> wide;
+  wide.reserve(narrow.size());
+  for (const bfloat16 value : narrow) wide.push_back(static_cast<float>(value));
+  return wide;
+}
+
 }  // namespace
 
 Config tiny_config(const std::string& layers) {
@@ -79,7 +89,7 @@ void WeightCollector::add(Stream& stream, StageRuntime& stage) {
   for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
     for (const OwnedRows& rows : stage.owned_rows(u)) {
       const ParameterSpec& p = *rows.parameter;
-      const std::vector<float> values = read<float>(stream, rows.values);
+      const std::vector<float> values = read_values(stream, rows.values);
       auto& whole = weights_[p.name];
       auto& seen = owned_[p.name];
       whole.resize(static_cast<std::size_t>(p.global_size()));
