@@ -182,7 +182,7 @@ void add_bench_command(CLI::App& program) {
       ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, warmup, steps, clock, json] {
-    const Config config = read_config(*file, overrides_given_to(*command)).config;
+    const Config config = read_config_given_to(*command, *file).config;
     const bool streams = clock->empty() ? config.run.device != DeviceKind::cpu : *clock == "stream";
     bench_step(config, *warmup, *steps, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
   });

@@ -90,7 +90,7 @@ void add_units_command(CLI::App& program) {
   add_config_arguments(*command, *file)->required();
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, json] {
-    const auto rows = unit_rows(read_config(*file, overrides_given_to(*command)).config);
+    const auto rows = unit_rows(read_config_given_to(*command, *file).config);
     *json ? print_json(rows) : print_text(rows);
   });
 }
