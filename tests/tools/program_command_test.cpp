@@ -1,4 +1,4 @@
-// `weft program` and `weft units` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
+// `weft program` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
 // x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,8 +20,6 @@ class ProgramCommand : public ProgramTest {
     return result;
   }
 };
-
-using UnitsCommand = ProgramCommand;
 
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
@@ -154,74 +152,11 @@ TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
        {"program", "program gone.toml", "program run.toml --rank 8", "program run.toml --rank=-1",
         "program run.toml --format svg", "program run.toml --output /", "program --world-only pipeline=2",
         "program --world-only pipeline=0 microbatches=2", "program --world-only pipeline=2 microbatches=two",
-        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml", "units",
-        "units gone.toml", "units run.toml --fast"}) {
+        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml"}) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;
     EXPECT_NE(result.messages, "") << arguments;
-  }
-}
-
-struct Unit {
-  const char* name;
-  const char* family;
-  int stage;
-  std::int64_t parameters;  // of one tensor and expert rank
-  std::int64_t padding;     // so that shards cut between rows
-  const char* group;
-  const char* placement;
-};
-
-// Per tensor rank, attention has 64 x 128 for queries, twice 32 x 128 for keys and values, 128 x 64 for the output, and
-// whole norms: 128 for the block, twice 16 for heads, 128 before the MLP or the experts: 24,576 + 288. The dense MLP
-// adds 3 x 192 x 128. An expert rank has 4 experts of 3 x 128 x 128. Norms come first in the buffer and are padded up
-// to the next row of 128: 288 to 384; then the buffer to two shards of whole rows: 24,960 = 195 rows to 196, 98,688 =
-// 771 rows to 772, the head's 129 rows to 130.
-const std::vector<Unit> quickstart_units = {
-    {"embedding", "embedding", 0, 128 * 128, 0, "dp_shard", "sharded"},
-    {"blocks.0.dense", "dense", 0, 24576 + 288 + 3 * 192 * 128, 224, "dp_shard", "sharded"},
-    {"blocks.1.dense", "dense", 0, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.1.experts", "experts", 0, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"stage.0.routing", "routing", 0, 8 * 128, 0, "tokens", "replicated"},
-    {"blocks.2.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.2.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"blocks.3.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.3.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"head", "head", 1, 128 * 128 + 128, 128, "dp_shard", "sharded"},
-    {"stage.1.routing", "routing", 1, 2 * 8 * 128, 0, "tokens", "replicated"},
-};
-
-TEST_F(UnitsCommand, JsonOfQuickstart) {
-  const Json units = Json::parse(quickstart("units --json").output);
-  EXPECT_EQ(keys_of(units), std::vector<std::string>{"units"});
-  ASSERT_EQ(units["units"].size(), quickstart_units.size());
-  for (std::size_t u = 0; u < quickstart_units.size(); ++u) {
-    const Unit& expected = quickstart_units[u];
-    const Json& unit = units["units"][u];
-    SCOPED_TRACE(expected.name);
-    EXPECT_EQ(unit["name"], expected.name);
-    EXPECT_EQ(unit["family"], expected.family);
-    EXPECT_EQ(unit["stage"], expected.stage);
-    EXPECT_EQ(unit["parameters"], expected.parameters);
-    EXPECT_EQ(unit["padding"], expected.padding);
-    EXPECT_EQ(unit["bytes"], 4 * (expected.parameters + expected.padding));
-    EXPECT_EQ(unit["group"], expected.group);
-    EXPECT_EQ(unit["placement"], expected.placement);
-    EXPECT_FALSE(unit["policy"].get<std::string>().empty());
-    EXPECT_FALSE(unit["why"].get<std::string>().empty());
-  }
-}
-
-TEST_F(UnitsCommand, TextHasALineForEachUnit) {
-  const auto text = quickstart("units").output;
-  for (const Unit& unit : quickstart_units)
-    EXPECT_NE(text.find(std::string("\n") + unit.name + " "), std::string::npos);
-}
-
-TEST_F(UnitsCommand, WholeUnitsAreReplicated) {
-  for (const Json& unit : Json::parse(quickstart("units --json --shard.strategy=no_shard").output)["units"]) {
-    EXPECT_EQ(unit["placement"], "replicated") << unit["name"];
   }
 }
 
