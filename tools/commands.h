@@ -18,7 +18,10 @@ void add_train_command(CLI::App& program, const std::string& command_line);
 void add_launch_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+// With the benches below, each a command of its own.
 void add_bench_command(CLI::App& program);
+void add_bench_step_command(CLI::App& bench);
+void add_bench_window_command(CLI::App& bench);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
