@@ -21,6 +21,7 @@ void add_program_command(CLI::App& program);
 // With the benches below, each a command of its own.
 void add_bench_command(CLI::App& program);
 void add_bench_step_command(CLI::App& bench);
+void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
