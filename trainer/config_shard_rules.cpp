@@ -125,6 +125,25 @@ std::vector<ConfigRule> rules_of(Family family) {
   };
 }
 
+// Families that go into one unit are gathered, reduced and stepped as one.
+ConfigRule root_rule(Family family) {
+  const std::string section = fmt::format("shard.{}", name_of(family));
+  return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
+          [=](const Config& config) -> Messages {
+            if (config.shard_by_family.at(family).wrap != "root") return {};
+            for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
+              const WrapRules rules = wrap_rules(config, stage);
+              const std::string &own = rules.merge_key.at(family), &root = rules.merge_key.at(Family::root);
+              if (own == root) continue;
+              return {
+                  fmt::format("{}: wrap \"root\" puts it into the stage's root unit, but what is said of the two "
+                              "differs: {} is {}; root is {}",
+                              name_of(family), name_of(family), own, root)};
+            }
+            return {};
+          }};
+}
+
 }  // namespace
 
 std::vector<ConfigRule> shard_rules() {
@@ -132,6 +151,7 @@ std::vector<ConfigRule> shard_rules() {
   for (const Family family : shard_families) {
     for (ConfigRule& rule : rules_of(family)) rules.push_back(std::move(rule));
   }
+  for (const Family family : {Family::dense, Family::embedding, Family::head}) rules.push_back(root_rule(family));
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) -> Messages {
                      int exponent = 0;
                      if (std::frexp(config.training.initial_loss_scale, &exponent) == 0.5) return {};

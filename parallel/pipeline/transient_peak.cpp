@@ -26,7 +26,7 @@ class Alive {
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op); });
     if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
-    if (action.op == Op::gradient_norm) finish_reductions();
+    if (action.op == Op::gradient_norm) finish_until(0);
     look();
   }
 
@@ -73,6 +73,7 @@ class Alive {
   // all: the accumulator itself, or its copy in the dtype of the reduction.
   void reduce(std::size_t unit) {
     const bool copies = entry(unit).reduce_input_bytes > 0;
+    if (copies) finish_until(program_.reduce_inputs - 1);
     now_.communication += entry(unit).reduce_input_bytes;
     look();
     const bool accumulated = gradients_[unit] && entry(unit).gradient_bytes > 0;
@@ -85,16 +86,15 @@ class Alive {
     now_.communication -= entry(unit).reduce_part_bytes;
     if (input == 0 && !copies) return;
     in_flight_.push_back({input, entry(unit).reduce_input_bytes});
-    while (static_cast<int>(in_flight_.size()) > program_.reduce_inputs) finish_oldest_reduction();
+    finish_until(program_.reduce_inputs);
   }
 
-  void finish_oldest_reduction() {
-    now_.unsharded_gradients -= in_flight_.front().gradients;
-    now_.communication -= in_flight_.front().communication;
-    in_flight_.pop_front();
-  }
-  void finish_reductions() {
-    while (!in_flight_.empty()) finish_oldest_reduction();
+  void finish_until(int reductions) {
+    while (!in_flight_.empty() && static_cast<int>(in_flight_.size()) > reductions) {
+      now_.unsharded_gradients -= in_flight_.front().gradients;
+      now_.communication -= in_flight_.front().communication;
+      in_flight_.pop_front();
+    }
   }
 
   void look() {

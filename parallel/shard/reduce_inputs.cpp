@@ -5,7 +5,11 @@ namespace weft {
 void ReduceInputs::put(Tensor input) {
   input.release_on(reduce_);
   inputs_.push_back({std::move(input), reduce_.record()});
-  while (static_cast<int>(inputs_.size()) > limit_) {
+  retire_until(limit_);
+}
+
+void ReduceInputs::retire_until(int inputs) {
+  while (!inputs_.empty() && static_cast<int>(inputs_.size()) > inputs) {
     retired_ = std::move(inputs_.front().reduced);
     inputs_.pop_front();
   }

@@ -19,6 +19,8 @@ class ReduceInputs {
 
   // Before an accumulator is allocated: compute goes on once the reductions that the pool has given up are done.
   void make_room() { compute_.wait(retired_); }
+  // Before a copy of an accumulator is allocated on the reduce lane, which has done with the oldest input by then.
+  void make_room_for_copy() { retire_until(limit_ - 1); }
   // Takes over what the work queued on the reduce lane so far reads; the oldest input is given back when there are more
   // than `limit`.
   void put(Tensor input);
@@ -30,6 +32,8 @@ class ReduceInputs {
     Tensor tensor;
     Fence reduced;
   };
+
+  void retire_until(int inputs);
 
   int limit_;
   Stream &compute_, &reduce_;

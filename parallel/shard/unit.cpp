@@ -156,6 +156,7 @@ void ShardUnit::reduce_pending(bool replicas) {
     if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_));
     return;
   }
+  reduce_inputs_.make_room_for_copy();
   Tensor narrow =
       ledger_.allocate_on(reduce_lane_, Bucket::communication, setup_.precision.reduction, gradient.rows(), 1);
   cast(reduce_lane_, gradient, narrow);

@@ -127,9 +127,8 @@ void check_groups(const StageDescription& d, const DescribedUnit& unit, Faults& 
 }
 
 // Which rules may share a unit. An element-wise rule (AdamW, Lion, SGD) steps whatever rows a rank owns, so two of them
-// share any layout. A rule on whole matrices gathers its matrices over the shard group, which takes equal parts of
-// every rank: the shards of a unit are that, the rows of some of its matrices are not. So where the unit is cut, all
-// matrices must be of one rule as soon as one rule needs them whole. Vectors do not count: no rule treats them as
+// share any unit. A rule on whole matrices has the rows of all its matrices travel, between reduction and step: where a
+// unit is cut, the matrices of one are stepped together by one rule. Vectors do not count: no rule treats them as
 // matrices, they lie in front of all matrices, and their few elements ride along. Nor does it matter in a unit that is
 // kept whole or replicated, where every rank has whole matrices.
 void check_rules(const StageDescription& d, const DescribedUnit& unit, Faults& faults) {

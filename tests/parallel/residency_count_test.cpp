@@ -1,0 +1,140 @@
+// How often a unit is gathered in a step, by residency: the numbers that make timing a choice.
+#include <gtest/gtest.h>
+
+#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/window.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+namespace {
+
+// Gathers a step of a unit in the middle of a 1F1B stage, the same for every rank (W7): with full parameters dropped
+// after the forward and after the backward 2m, kept after the backward m + 1, kept after the forward m, kept after both
+// once. The first and the last unit of a stage are next to themselves where a backward turns into a forward.
+TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
+  for (int microbatches : {8, 16}) {
+    const std::vector<std::pair<Residency, int>> expected = {{Residency::each_use, 2 * microbatches},
+                                                             {Residency::keep_after_backward, microbatches + 1},
+                                                             {Residency::keep_after_forward, microbatches},
+                                                             {Residency::step, 1}};
+    for (const auto& [residency, gathers] : expected) {
+      for (int lookahead : {0, 1, 2}) {
+        const Program program =
+            compiled(stage_tables(4, 5, {.residency = residency, .lookahead = lookahead}), "1f1b", microbatches);
+        EXPECT_TRUE(find_violations(program).empty());
+        for (int rank = 0; rank < 4; ++rank) {
+          EXPECT_EQ(count_of(program, rank, Op::unshard, rank * 5 + 2), gathers)
+              << name_of(residency) << ", rank " << rank << ", lookahead " << lookahead;
+          EXPECT_EQ(count_of(program, rank, Op::reshard, rank * 5 + 2), gathers);
+        }
+      }
+    }
+  }
+}
+
+// The same of an island: every second gather, those of the backward, stays inside it where forward and backward
+// alternate; where several forwards follow each other, the later ones do too.
+TEST(ResidencyCounts, OfAnIslandMoveGathersInside) {
+  const Program program =
+      compiled(stage_tables(4, 5, {.residency = Residency::island, .island_ranks = 2, .lookahead = 1}), "1f1b", 8);
+  EXPECT_TRUE(find_violations(program).empty());
+  for (int rank = 0; rank < 4; ++rank) {
+    const int warm_up = 4 - rank - 1;
+    const int unit = rank * 5 + 2;
+    // Wide: the first forward, and every use after a backward.
+    EXPECT_EQ(count_of(program, rank, Op::unshard, unit), 8) << rank;
+    EXPECT_EQ(count_of(program, rank, Op::unshard_island, unit), 8) << rank;
+    EXPECT_EQ(count_of(program, rank, Op::reshard_island, unit), 8);
+    EXPECT_GE(warm_up, 0);
+  }
+}
+
+// unshard(u), use, free(u) stand before unshard(u + 2) with lookahead 1, in forward and in backward.
+TEST(ResidencyOrder, FreesAUnitBeforeTheOneAfterTheNextIsGathered) {
+  constexpr int units = 8;
+  const Program program =
+      compiled(stage_tables(1, units, {.residency = Residency::each_use, .lookahead = 1}), "1f1b", 3);
+  const auto& actions = program.ranks.front();
+  // Units in the order in which they are gathered, with where each is gathered, last read and dropped.
+  struct Life {
+    int unit = 0;
+    std::size_t gathered = 0, read = 0, dropped = 0;
+  };
+  std::vector<Life> lives;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (action.op == Op::unshard) lives.push_back({*action.unit, i, 0, 0});
+    for (Life& life : lives) {
+      if (life.dropped != 0) continue;
+      if (reads_parameters(action.op) && *action.segment == life.unit) life.read = i;
+      if (action.op == Op::reshard && *action.unit == life.unit) life.dropped = i;
+    }
+  }
+  ASSERT_EQ(lives.size(), 3u * (2 * units - 1) - 2u);  // the last unit turns round, and so does the first
+  for (std::size_t i = 0; i < lives.size(); ++i) {
+    EXPECT_LT(lives[i].gathered, lives[i].read);
+    EXPECT_LT(lives[i].read, lives[i].dropped);
+    if (i + 2 < lives.size()) {
+      EXPECT_LT(lives[i].dropped, lives[i + 2].gathered) << "unit " << lives[i].unit;
+    }
+    // And one ahead: gathered while the one before it is still in use.
+    if (i + 1 < lives.size()) {
+      EXPECT_LT(lives[i + 1].gathered, lives[i].dropped) << "unit " << lives[i].unit;
+    }
+  }
+}
+
+// A rank that runs several stages, in the order of the interleaved schedule (Megatron's table: groups of `ranks`
+// microbatches through each chunk, warm-up 2 (ranks - rank - 1) + (chunks - 1) ranks).
+Program interleaved(int ranks, int chunks, int microbatches, const UnitPolicy& policy) {
+  ProgramTables tables;
+  for (int stage = 0; stage < ranks * chunks; ++stage) {
+    tables.stages.push_back({.rank = stage % ranks, .segments = {stage}});
+    tables.segments.push_back({.name = fmt::format("blocks.{}", stage), .stage = stage, .units = {stage}});
+    tables.units.push_back(
+        {.name = fmt::format("blocks.{}", stage), .stage = stage, .unsharded_bytes = 1, .policy = policy});
+  }
+  Program program{tables, microbatches, {}};
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<Action> forwards, backwards, order;
+    for (int group = 0; group < microbatches; group += ranks) {
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        for (int microbatch = group; microbatch < std::min(group + ranks, microbatches); ++microbatch) {
+          forwards.push_back({.op = Op::forward, .stage = chunk * ranks + rank, .microbatch = microbatch});
+          backwards.push_back(
+              {.op = Op::backward, .stage = (chunks - 1 - chunk) * ranks + rank, .microbatch = microbatch});
+        }
+      }
+    }
+    const std::size_t warm_up =
+        std::min(static_cast<std::size_t>(2 * (ranks - rank - 1) + (chunks - 1) * ranks), forwards.size());
+    order.assign(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm_up));
+    for (std::size_t i = warm_up; i < forwards.size(); ++i) {
+      order.push_back(forwards[i]);
+      order.push_back(backwards[i - warm_up]);
+    }
+    order.insert(order.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm_up), backwards.end());
+    program.ranks.push_back(std::move(order));
+  }
+  return add_residency(lower_to_segments(std::move(program)));
+}
+
+// PyTorch keeps the next K stages of a rank gathered. With 4 ranks, 16 microbatches and 4 chunks its rule gathers a
+// rank's stages 61 to 99 times for a window of 1, 20 times for 2, 13 to 15 times for 3 and once each for 4.
+TEST(ResidencyWindow, GathersAsOftenAsTheRuleItComesFrom) {
+  const std::vector<std::pair<int, std::pair<int, int>>> expected = {
+      {1, {61, 99}}, {2, {20, 20}}, {3, {13, 15}}, {4, {4, 4}}};
+  for (const auto& [window, range] : expected) {
+    const Program program =
+        interleaved(4, 4, 16, {.residency = Residency::window, .window_stages = window, .lookahead = 0});
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_GE(count_of(program, rank, Op::unshard), range.first) << "window " << window << ", rank " << rank;
+      EXPECT_LE(count_of(program, rank, Op::unshard), range.second) << "window " << window << ", rank " << rank;
+      // Never more stages at once than the window has.
+      EXPECT_LE(parameter_window(program, rank).peak_bytes, window) << "rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,155 @@
+// What may be said about sharding and precision, and what is refused: each refusal names the settings that clash.
+#include <gtest/gtest.h>
+
+#include "tests/trainer/config_sample.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+using config_sample::complete;
+using config_sample::message;
+
+// The sample with strategies and residencies left to their defaults, on four ranks that shard.
+std::string plain() {
+  std::string text = config_sample::with("residency = \"visit\"\n", "");
+  text = config_sample::with("reduction = \"every 3\"\n", "", text);
+  text = config_sample::with("residency = \"each_use\"\n", "", text);
+  text = config_sample::with("data_shard = 2", "data_shard = 4", text);
+  return config_sample::with("[shard.root]\nstrategy = \"no_shard\"\n", "[shard.root]\n", text);
+}
+
+Config read(const Overrides& overrides) {
+  return read_config_text(plain(), "run.toml", overrides).config;
+}
+
+void expect_refused(const Overrides& overrides, const std::vector<std::string>& parts) {
+  const std::string text = message(plain(), overrides);
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in\n" << text;
+}
+
+TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
+  const auto policy = [](const Overrides& overrides) { return resolve_policy(read(overrides), Family::dense, 0); };
+  EXPECT_EQ(policy({}).residency, Residency::visit);  // the sample has a pipeline
+  EXPECT_EQ(policy({}).reduce_every, 0);
+  EXPECT_EQ(policy({"parallelism.pipeline=1"}).residency, Residency::each_use);
+
+  const UnitPolicy zero2 = policy({"shard.strategy=shard_grad_op"});
+  EXPECT_EQ(zero2.residency, Residency::step);
+  EXPECT_EQ(zero2.reduce_every, 1);
+  EXPECT_EQ(policy({"shard.strategy=shard_grad_op", "shard.reduction=\"every 2\""}).reduce_every, 2);
+  EXPECT_EQ(policy({"shard.strategy=shard_grad_op", "shard.reduction=last_microbatch"}).reduce_every, 0);
+  const UnitPolicy scattered = policy({"shard.strategy=shard_grad_op", "shard.accumulation=sharded"});
+  EXPECT_TRUE(scattered.accumulate_sharded);
+  EXPECT_EQ(scattered.reduce_every, 0);
+
+  const UnitPolicy zero1 = policy({"shard.strategy=optimizer"});
+  EXPECT_EQ(zero1.residency, Residency::step);
+  EXPECT_EQ(zero1.reduce_every, 0);
+  EXPECT_EQ(policy({"shard.residency=keep_after_forward"}).residency, Residency::keep_after_forward);
+}
+
+// The reason that `weft units` prints says what decided.
+TEST(ShardKeys, AReasonNamesTheStageAndTheSchedule) {
+  EXPECT_NE(resolve_policy(read({}), Family::dense, 1).reason.find("stage 1 of 2: under gpipe"), std::string::npos);
+  EXPECT_NE(resolve_policy(read({"shard.residency=2"}), Family::dense, 0).reason.find("2 neighbours"),
+            std::string::npos);
+}
+
+TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
+  const Config config = read({"shard.dense.residency=[\"step\", 2]", "shard.head.residency=[\"window 3\", \"stage\"]"});
+  EXPECT_EQ(resolve_policy(config, Family::dense, 0).residency, Residency::step);
+  EXPECT_EQ(resolve_policy(config, Family::dense, 1).residency, Residency::island);
+  EXPECT_EQ(resolve_policy(config, Family::dense, 1).island_ranks, 2);
+  EXPECT_EQ(resolve_policy(config, Family::head, 0).window_stages, 3);
+  EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::visit);
+  EXPECT_EQ(islands_of(config), (std::set<Island>{{Group::dp_shard, 2}}));
+  expect_refused({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
+  expect_refused({"shard.dense.residency=[]"}, {"the list is empty"});
+  expect_refused({"shard.dense.residency=[\"step\", 3]"}, {"stage 1: dense: residency 3", "do not divide"});
+}
+
+TEST(ShardKeys, ReadBackToTheSameConfig) {
+  const Overrides overrides = {"shard.dense.residency=[\"step\", 2]", "shard.residency=2",
+                               "shard.accumulation=sharded",          "shard.reduce_inputs=3",
+                               "precision.experts.compute=float32",   "training.frozen=[\"embedding\", \"routing\"]",
+                               "shard.dense.wrap=\"blocks 2\"",       "training.initial_loss_scale=1024"};
+  const ResolvedConfig first = read_config_text(plain(), "run.toml", overrides);
+  const ResolvedConfig second = read_config_text(first.toml, "again.toml");
+  EXPECT_EQ(first.config, second.config);
+}
+
+TEST(ShardFaults, AnIslandIsAProperDivisorOfItsGroup) {
+  expect_refused({"shard.residency=1"}, {"residency 1", "one rank alone would keep everything"});
+  expect_refused({"shard.residency=4"}, {"residency 4", "that is the whole group"});
+  expect_refused({"shard.residency=3"}, {"residency 3", "they do not divide the group"});
+  expect_refused({"shard.residency=8"}, {"residency 8", "more than the group has"});
+  expect_refused({"shard.residency=0"}, {"residency \"0\" is not"});
+  // Experts are sharded over another group: 4 x 2 ranks of a stage, 2 of them to spread experts.
+  expect_refused({"shard.experts.residency=8", "parallelism.expert=2"}, {"experts: residency 8", "of the 4 ranks"});
+}
+
+TEST(ShardFaults, ACountIsNoFlag) {
+  expect_refused({"shard.lookahead=true"}, {"shard.lookahead: expected an integer"});
+  expect_refused({"shard.residency=false"}, {"reshard_after_forward false is called \"keep_after_forward\" here"});
+  expect_refused({"shard.residency=\"window 0\""}, {"\"window K\" (K stages, at least 1)"});
+  expect_refused({"shard.reduction=\"every 0\""}, {"is not auto, each_microbatch"});
+  expect_refused({"shard.reduce_inputs=-1"}, {"shard.reduce_inputs: -1 is out of range"});
+  expect_refused({"shard.wrap=\"blocks 0\""}, {"shard.wrap"});
+}
+
+TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
+  expect_refused({"shard.strategy=optimizer", "shard.reduction=each_microbatch"},
+                 {"strategy \"optimizer\" keeps gradients whole", "reduction is \"each_microbatch\""});
+  expect_refused({"shard.strategy=optimizer", "shard.reduction=\"every 2\""}, {"reduction is \"every 2\""});
+  expect_refused({"shard.strategy=optimizer", "shard.accumulation=sharded"}, {"accumulation is \"sharded\""});
+  expect_refused({"shard.strategy=no_shard", "shard.accumulation=sharded"},
+                 {"strategy \"no_shard\" keeps gradients whole", "accumulation is \"sharded\""});
+  expect_refused({"shard.accumulation=sharded", "shard.reduction=each_microbatch"},
+                 {"accumulation \"sharded\" adds up shards", "reduction is \"each_microbatch\""});
+}
+
+TEST(ShardFaults, StrategyAndResidencyContradictEachOther) {
+  for (const char* strategy : {"shard_grad_op", "optimizer"}) {
+    for (const char* residency : {"each_use", "keep_after_forward", "keep_after_backward", "2"}) {
+      expect_refused({fmt::format("shard.strategy={}", strategy), fmt::format("shard.residency={}", residency)},
+                     {fmt::format("strategy \"{}\" gathers parameters once a step", strategy),
+                      fmt::format("residency \"{}\"", residency)});
+    }
+  }
+  expect_refused({"shard.strategy=no_shard", "shard.residency=2"}, {"strategy \"no_shard\" keeps parameters whole"});
+}
+
+TEST(ShardFaults, AFamilyWithoutAPolicyIsNamed) {
+  Config config = read({});
+  config.shard_by_family.erase(Family::experts);
+  try {
+    resolve_policy(config, Family::experts, 0);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_NE(std::string(error.what()).find("family experts has no policy"), std::string::npos) << error.what();
+  }
+  expect_refused({"shard.router.strategy=full_shard"}, {"shard.router"});
+}
+
+// An optimizer that needs whole matrices in float32, and a unit that would hold two kinds of optimizer.
+TEST(ShardFaults, AnOptimizerAndALayoutThatDoNotFit) {
+  expect_refused({"optimizer.name=muon", "optimizer.state=bfloat16"},
+                 {"\"muon\" of dense keeps momentum and parameters in float32", "optimizer state is \"bfloat16\""});
+  expect_refused({"optimizer.name=muon", "precision.parameters=bfloat16"}, {"precision.parameters \"bfloat16\""});
+  expect_refused({"optimizer.name=muon", "shard.wrap=root"},
+                 {"embedding: wrap \"root\" puts it into the stage's root unit", "by adamw", "by muon"});
+  expect_refused({"shard.head.wrap=root", "shard.head.lookahead=5"}, {"head: wrap \"root\"", "lookahead 5"});
+  expect_refused({"optimizer.embedding.name=muon"}, {"between hidden states, which embedding is not"});
+}
+
+TEST(PrecisionFaults, AreNamed) {
+  expect_refused({"precision.parameters=float16"}, {"precision.parameters: \"float16\" is not available"});
+  expect_refused({"training.initial_loss_scale=1000"}, {"initial_loss_scale 1000 is not a power of two"});
+  expect_refused({"training.frozen=[\"embeding\"]"}, {"training.frozen", "embedding"});
+  expect_refused({"training.frozen=\"embedding\""}, {"training.frozen: expected an array"});
+}
+
+}  // namespace
+}  // namespace weft
