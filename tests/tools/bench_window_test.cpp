@@ -97,5 +97,19 @@ TEST_F(BenchWindow, APipelinedBlockIsGatheredAsOftenAsItsResidencySays) {
   }
 }
 
+TEST_F(BenchWindow, TheDocumentShowsWhatTheCommandPrints) {
+  const auto result = weft("bench window --markdown");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  std::ifstream file(WEFT_SOURCE_DIR "/docs/sharding.md");
+  const std::string document(std::istreambuf_iterator<char>(file), {});
+  const std::string begin = "<!-- build/weft bench window --markdown -->\n\n", end = "\n<!-- end -->\n";
+  const std::size_t first = document.find(begin);
+  ASSERT_NE(first, std::string::npos);
+  const std::size_t last = document.find(end, first);
+  ASSERT_NE(last, std::string::npos);
+  EXPECT_EQ(document.substr(first + begin.size(), last - first - begin.size()), result.output)
+      << "tools/docs-tables.sh writes the tables anew";
+}
+
 }  // namespace
 }  // namespace weft
