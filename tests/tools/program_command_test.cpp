@@ -39,7 +39,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 constexpr const char* first_stage_list =
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0F3,0SEND_F3,0RECV_B2,0B2,"
     "0F4,0SEND_F4,0RECV_B3,0B3,0F5,0SEND_F5,0RECV_B4,0B4,0F6,0SEND_F6,0RECV_B5,0B5,0F7,0SEND_F7,0RECV_B6,0B6,"
-    "0RECV_B7,0B7,0REDUCE_GRAD,0RESHARD,GRAD_NORM,STEP\n";
+    "0RECV_B7,0B7,0RESHARD,0REDUCE_GRAD,GRAD_NORM,STEP\n";
 
 TEST_F(ProgramCommand, CsvAtThreeDetails) {
   EXPECT_EQ(quickstart("program --rank 0 --format csv --stages-only").output, first_stage_list);
@@ -49,10 +49,10 @@ TEST_F(ProgramCommand, CsvAtThreeDetails) {
             "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1F4,1B4,1F5,1B5,1F6,1B6,1F7,1B7\n");
   const auto ranks = split(quickstart("program --format csv").output, '\n');
   ASSERT_EQ(ranks.size(), 8u);
-  // Gathers are issued one segment ahead of their use.
+  // A gather is issued where the unit gathered before it begins to be used.
   EXPECT_TRUE(
-      ranks[0].starts_with("0UNSHARD(embedding),0UNSHARD(blocks.0.dense),0F0(embedding),0F0(blocks.0.attention),"
-                           "0UNSHARD(blocks.1.dense),0F0(blocks.0.mlp),0UNSHARD(blocks.1.experts),"
+      ranks[0].starts_with("0UNSHARD(embedding),0UNSHARD(blocks.0.dense),0F0(embedding),0UNSHARD(blocks.1.dense),"
+                           "0F0(blocks.0.attention),0F0(blocks.0.mlp),0UNSHARD(blocks.1.experts),"
                            "0F0(blocks.1.attention),0F0(blocks.1.experts),0SEND_F0,"))
       << ranks[0];
   EXPECT_TRUE(ranks[7].ends_with(",GRAD_NORM,STEP")) << ranks[7];
@@ -80,7 +80,7 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   // The embedding: 256 / 2 rows of 128 float32.
   EXPECT_EQ(first[0], Json::parse(R"({"op": "UNSHARD", "stage": 0, "microbatch": null, "segment": null,
     "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather"})"));
-  EXPECT_EQ(first[3], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
+  EXPECT_EQ(first[4], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
     "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute"})"));
   // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
   const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
