@@ -4,6 +4,7 @@
 // tests/cuda/overlap_test.cpp measures the same on a GPU.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -254,6 +255,38 @@ TEST_P(LaneOverlap, OfReductionsOnlyTheLastIsWaitedFor) {
     const NotedStep step = noted_step(layout);
     ASSERT_GE(reductions(step), 4);
     EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .reduce = 1}), 2 * computations(step) + 1) << reduction;
+  }
+}
+
+// When the last forward or backward is done.
+double computed_at(const NotedStep& step, const Durations& durations) {
+  const auto reached = played(step, durations);
+  double time = 0.0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    for (std::size_t i = 0; i < reached[r].size(); ++i) {
+      if (step.notes[r][i].kind == Note::compute) time = std::max(time, reached[r][i].time);
+    }
+  }
+  return time;
+}
+
+// Reductions that take ten times as long as a computation: with room for all their inputs nothing is computed later for
+// them; with less room an accumulator waits for the reduction whose place it takes, the sooner the less room there is.
+TEST_P(LaneOverlap, AnAccumulatorWaitsForAReductionOnlyWhenThePoolIsFull) {
+  TinyLayout layout = layout_with(GetParam(), 1);
+  layout.reduction = "each_microbatch";
+  const auto time_with = [&](int reduce_inputs) {
+    layout.reduce_inputs = reduce_inputs;
+    return computed_at(noted_step(layout), {.compute = 1, .reduce = 10});
+  };
+  const NotedStep step = noted_step(layout);
+  EXPECT_DOUBLE_EQ(time_with(1000), computations(step));
+  double before = std::numeric_limits<double>::infinity();
+  for (int reduce_inputs : {0, 1, 2, 4}) {
+    const double time = time_with(reduce_inputs);
+    EXPECT_GT(time, computations(step));
+    EXPECT_LT(time, before) << reduce_inputs;
+    before = time;
   }
 }
 
