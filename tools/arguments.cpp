@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 
@@ -32,6 +33,14 @@ Overrides overrides_given_to(const CLI::App& command) {
     throw Error(ErrorKind::request, faults);
   }
   return overrides;
+}
+
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file) {
+  ResolvedConfig resolved = read_config(file, overrides_given_to(command));
+  const bool process = resolved.config.run.launch == LaunchKind::processes;
+  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return resolved;
+  for (const std::string& warning : resolved.warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
+  return resolved;
 }
 
 }  // namespace weft

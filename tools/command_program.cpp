@@ -163,7 +163,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   }
   if (request.file.empty()) fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
 
-  const Config config = read_config(request.file, overrides_given_to(command)).config;
+  const Config config = read_config_given_to(command, request.file).config;
   const Mesh mesh(config.parallelism);
   if (request.rank && (*request.rank < 0 || *request.rank >= mesh.world())) {
     fail_request("weft program: error: rank {} is not one of the {} ranks", *request.rank, mesh.world());

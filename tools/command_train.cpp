@@ -36,7 +36,7 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   add_config_arguments(*command, *file)->required();
   command->footer(command->get_footer() + "\n" + profiling_help);
   command->callback([command, file, command_line] {
-    const ResolvedConfig resolved = read_config(*file, overrides_given_to(*command));
+    const ResolvedConfig resolved = read_config_given_to(*command, *file);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     train(resolved, {command_line, version_text()}, console);
   });

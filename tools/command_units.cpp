@@ -1,83 +1,112 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "parallel/shard/replicated.h"
+#include "parallel/runtime/error.h"
 #include "tools/commands.h"
-#include "trainer/step_plan.h"
+#include "tools/unit_rows.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct UnitRow {
-  std::string name, family, group, placement, policy, why;
-  int stage = 0;
-  std::int64_t parameters = 0, bytes = 0, padding = 0;
-};
-
-std::string policy_text(const PlannedUnit& unit) {
-  const std::string reduction = unit.policy.reduce_every == 0 ? "reduced once a step"
-                                : unit.policy.reduce_every == 1
-                                    ? "reduced each microbatch"
-                                    : fmt::format("reduced every {} microbatches", unit.policy.reduce_every);
-  if (unit.plan.replicated()) return reduction;
-  return fmt::format("{}, residency {}, lookahead {}, {}", unit.layout.shards > 1 ? "sharded" : "whole",
-                     name_of(unit.policy.residency), unit.policy.lookahead, reduction);
+UnitPrecision stored_as(const UnitRow& row) {
+  return row.replicated() ? UnitPrecision{} : row.unit.precision;
 }
 
-// Units of all stages as the first rank of each stage holds them; parameters are those of its tensor and expert slice.
-std::vector<UnitRow> unit_rows(const Config& config) {
-  const Mesh mesh(config.parallelism);
-  std::vector<UnitRow> rows;
-  for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
-    const PlannedStage planned = plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0)), stage);
-    for (const PlannedUnit& unit : planned.units) {
-      const bool replicated = unit.plan.replicated();
-      UnitRow row;
-      row.name = unit.plan.name;
-      row.family = name_of(unit.plan.family);
-      row.stage = stage;
-      row.group = name_of(unit.shard_group);
-      row.placement = replicated || unit.layout.shards == 1 ? "replicated" : "sharded";
-      row.policy = policy_text(unit);
-      row.why = unit.policy.reason;
-      row.bytes = replicated ? ReplicatedParameters::bytes(unit.plan.parameters)
-                             : unit.layout.unsharded_size() * size_of(DType::float32);
-      row.parameters = replicated ? row.bytes / size_of(DType::float32) : unit.layout.parameter_size();
-      row.padding = replicated ? 0 : unit.layout.padding();
-      rows.push_back(std::move(row));
-    }
+Json moves_json(const UnitRow& row) {
+  Json moves = Json::array();
+  for (const UnitCollective& move : row.moves) {
+    moves.push_back({{"during", name_of(move.during)},
+                     {"operation", name_of(move.op)},
+                     {"group", name_of(move.group)},
+                     {"bytes", move.bytes}});
   }
-  return rows;
+  return moves;
+}
+
+// What a policy does not decide for the unit is null.
+Json unit_json(const UnitRow& row) {
+  const PlannedUnit& unit = row.unit;
+  const UnitPrecision precision = stored_as(row);
+  Json entry = {{"name", unit.plan.name},
+                {"family", name_of(unit.plan.family)},
+                {"stage", row.stage},
+                {"parameters", row.parameters()},
+                {"bytes", row.bytes()},
+                {"padding", row.padding()},
+                {"group", name_of(unit.shard_group)},
+                {"placement", row.whole() ? "replicated" : "sharded"},
+                {"policy", policy_text(row)},
+                {"why", unit.plan.why},
+                {"why_kept", unit.policy.reason}};
+  entry["residency"] = row.replicated() ? Json(nullptr) : Json(residency_text(unit.policy));
+  entry["lookahead"] = row.replicated() ? Json(nullptr) : Json(unit.policy.lookahead);
+  entry["reduction"] = unit.frozen ? Json(nullptr) : Json(reduction_text(unit.policy));
+  entry["accumulation"] = unit.frozen ? Json(nullptr) : Json(unit.policy.accumulate_sharded ? "sharded" : "unsharded");
+  entry["precision"] = {{"parameters", name_of(precision.stored)},
+                        {"compute", name_of(precision.compute)},
+                        {"reduction", name_of(precision.reduction)}};
+  entry["wrap"] = row.wrap.empty() ? Json(nullptr) : Json(row.wrap);
+  entry["frozen"] = unit.frozen;
+  entry["optimizer"] = Json::object();
+  for (const auto& [group, rule] : row.rules) entry["optimizer"][std::string(name_of(group))] = name_of(rule);
+  entry["moves"] = moves_json(row);
+  return entry;
 }
 
 void print_json(const std::vector<UnitRow>& rows) {
   Json units = Json::array();
-  for (const UnitRow& row : rows) {
-    units.push_back({{"name", row.name},
-                     {"family", row.family},
-                     {"stage", row.stage},
-                     {"parameters", row.parameters},
-                     {"bytes", row.bytes},
-                     {"padding", row.padding},
-                     {"group", row.group},
-                     {"placement", row.placement},
-                     {"policy", row.policy},
-                     {"why", row.why}});
-  }
+  for (const UnitRow& row : rows) units.push_back(unit_json(row));
   fmt::print("{}\n", Json{{"units", units}}.dump());
 }
 
+double mebibytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+}
+
+// "UNSHARD all_gather dp_shard 0.19 MiB", an action with all that it does at a time.
+std::string moves_text(const UnitRow& row) {
+  std::vector<std::string> parts;
+  for (const UnitCollective& move : row.moves) {
+    const std::string_view action = name_of(move.during);
+    const bool again = !parts.empty() && parts.back().starts_with(fmt::format("{} ", action));
+    const std::string text =
+        fmt::format("{} {} {:.3f} MiB", name_of(move.op), name_of(move.group), mebibytes(move.bytes));
+    if (again) {
+      parts.back() += ", " + text;
+    } else {
+      parts.push_back(fmt::format("{} {}", action, text));
+    }
+  }
+  return parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string rules_text(const UnitRow& row) {
+  if (row.unit.frozen) return "not stepped";
+  std::vector<std::string> parts;
+  for (const auto& [group, rule] : row.rules) parts.push_back(fmt::format("{} by {}", name_of(group), name_of(rule)));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 void print_text(const std::vector<UnitRow>& rows) {
-  fmt::print("{:<18} {:<10} {:>5} {:>12} {:>12} {:<10} {:<10}\n", "unit", "family", "stage", "parameters",
-             "MiB float32", "group", "placement");
+  constexpr auto line = "{:<18} {:<10} {:>5} {:>12} {:>12} {:>8} {:<10} {:<10}\n";
+  fmt::print(line, "unit", "family", "stage", "parameters", "MiB stored", "padding", "group", "placement");
   for (const UnitRow& row : rows) {
-    fmt::print("{:<18} {:<10} {:>5} {:>12} {:>12.3f} {:<10} {:<10}\n", row.name, row.family, row.stage, row.parameters,
-               static_cast<double>(row.bytes) / (1024.0 * 1024.0), row.group, row.placement);
-    fmt::print("    {}: {}\n", row.policy, row.why);
+    const UnitPrecision precision = stored_as(row);
+    fmt::print(line, row.unit.plan.name, name_of(row.unit.plan.family), row.stage, row.parameters(),
+               fmt::format("{:.3f}", mebibytes(row.bytes())), row.padding(), name_of(row.unit.shard_group),
+               row.whole() ? "replicated" : "sharded");
+    fmt::print("    policy    {}\n", policy_text(row));
+    fmt::print("    dtypes    {} stored, {} computed in, {} reduced in{}; stepped: {}\n", name_of(precision.stored),
+               name_of(precision.compute), name_of(precision.reduction),
+               row.wrap.empty() ? "" : fmt::format("; wrap {}", row.wrap), rules_text(row));
+    fmt::print("    moves     {}\n", moves_text(row));
+    fmt::print("    together  {}\n", row.unit.plan.why);
+    fmt::print("    kept      {}\n", row.unit.policy.reason);
   }
 }
 
@@ -86,11 +115,14 @@ void print_text(const std::vector<UnitRow>& rows) {
 void add_units_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("units", "shard units: what travels together, where, and why");
   const auto file = std::make_shared<std::string>();
-  const auto json = std::make_shared<bool>(false);
+  const auto json = std::make_shared<bool>(false), owners = std::make_shared<bool>(false);
   add_config_arguments(*command, *file)->required();
   command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, json] {
-    const auto rows = unit_rows(read_config(*file, overrides_given_to(*command)).config);
+  command->add_flag("--owners", *owners, "which rank owns which rows of every parameter instead of the units");
+  command->callback([command, file, json, owners] {
+    const Config config = read_config_given_to(*command, *file).config;
+    if (*owners) return print_owners(config, *json);
+    const auto rows = unit_rows(config);
     *json ? print_json(rows) : print_text(rows);
   });
 }

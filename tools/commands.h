@@ -18,12 +18,19 @@ void add_train_command(CLI::App& program, const std::string& command_line);
 void add_launch_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+// With the benches below, each a command of its own.
 void add_bench_command(CLI::App& program);
+void add_bench_step_command(CLI::App& bench);
+void add_bench_memory_command(CLI::App& bench);
+void add_bench_window_command(CLI::App& bench);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // What was given besides options of the command. Throws Error (request) for options that nobody knows.
 Overrides overrides_given_to(const CLI::App& command);
+// CONFIG with what was given besides. Its warnings are said on standard error; of processes that share a run, by rank
+// 0.
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file);
 
 // What `weft --version` prints.
 std::string version_text();

@@ -12,6 +12,7 @@
 #include "trainer/config_suggestions.h"
 #include "trainer/config_writer.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -163,6 +164,7 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.config = reader.read();
   result.toml = reader.written(false);
   result.annotated = reader.written(true);
+  result.warnings = shard_warnings(result.config);
   return result;
 }
 

@@ -20,6 +20,8 @@ struct ResolvedConfig {
   std::string toml;
   // The same with the origin of each value behind it: "default", "file.toml:12", "command line".
   std::string annotated;
+  // What a user should know before it runs, a sentence each.
+  std::vector<std::string> warnings;
 };
 
 // Throws Error (request) with all faults, formatted for the terminal.

@@ -89,10 +89,7 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
   }
   std::size_t differing = 0;
   for (std::size_t rank = 0; rank < measured.size(); ++rank) {
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
-      if (PredictedMemory::is_static(bucket) && predicted[rank][bucket] != measured[rank][bucket]) ++differing;
-    }
+    differing += differing_static_buckets(predicted[rank], measured[rank]).size();
   }
   fmt::print(out_, "static buckets that differ from their prediction: {}\n", differing);
 }

@@ -218,6 +218,15 @@ bool PredictedMemory::is_static(Bucket bucket) {
          bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
+std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured) {
+  std::vector<Bucket> differing;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (PredictedMemory::is_static(bucket) && predicted[bucket] != measured[bucket]) differing.push_back(bucket);
+  }
+  return differing;
+}
+
 PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
                                const BucketBytes& update) {
   PredictedMemory predicted;

@@ -63,6 +63,8 @@ struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
 };
+// Static buckets whose measured bytes are not those predicted.
+std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);
 // `update` is what the optimizer's step takes at once, when nothing else that is transient is there.
 PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
                                const BucketBytes& update = {});

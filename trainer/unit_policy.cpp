@@ -1,5 +1,7 @@
 #include "trainer/unit_policy.h"
 
+#include <algorithm>
+
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "trainer/optimizer/groups.h"
@@ -97,6 +99,16 @@ WrapRules wrap_rules(const Config& config, int stage) {
         name_of(groups[static_cast<std::size_t>(group)].rule));
   }
   return rules;
+}
+
+std::vector<std::string> shard_warnings(const Config& config) {
+  const auto& blocks = config.model.blocks;
+  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
+  WrapPolicies policies;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (family != Family::experts || has_experts) policies[family] = parse_wrap(policy.wrap);
+  }
+  return wrap_warnings(policies);
 }
 
 Group shard_group(const Degrees& degrees, Family family) {

@@ -29,6 +29,9 @@ UnitPrecision unit_precision(const Config& config, Family family);
 // the same.
 WrapRules wrap_rules(const Config& config, int stage);
 
+// What a user should know about how the families that the model has are wrapped, a sentence each.
+std::vector<std::string> shard_warnings(const Config& config);
+
 // The group over which a unit of this family is sharded.
 Group shard_group(const Degrees& degrees, Family family);
 // All that units of the model have.

@@ -69,7 +69,9 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
   UnitHolder holder;
   holder.rank = rank;
   holder.group = name_of(unit.shard_group);
-  holder.optimizer_of = [rules](const ParameterSpec& parameter) { return rule_of(rules, parameter).name; };
+  if (!unit.frozen) {
+    holder.optimizer_of = [rules](const ParameterSpec& parameter) { return rule_of(rules, parameter).name; };
+  }
   if (unit.plan.replicated()) {
     holder.replica = groups.index(Group::tokens, rank);
     return holder;
@@ -195,6 +197,14 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   return parameters;
 }
 
+void require_sound_ownership(const OwnerTable& table, const std::vector<GlobalParameter>& parameters) {
+  const auto faults = find_ownership_faults(table, parameters);
+  if (faults.empty()) return;
+  std::string text;
+  for (const OwnershipFault& fault : faults) text += fmt::format("\n  {}: {}", name_of(fault.seam), fault.message);
+  fail("the parameters are not owned soundly:{}", text);
+}
+
 StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank, const PlannedStage& planned,
                                 std::optional<std::vector<OwnedRange>> stepped) {
   const Coordinates at = mesh.coordinates(rank);
@@ -246,11 +256,7 @@ void verify_step(const Config& config, const Mesh& mesh, int rank, StageRuntime&
   if (rank != 0) return;
   const auto parameters = global_parameters(config, mesh);
   if (std::ssize(parameters) * mesh.world() > largest_checked_table) return;
-  const auto faults = find_ownership_faults(owner_table(config, mesh), parameters);
-  if (faults.empty()) return;
-  std::string text;
-  for (const OwnershipFault& fault : faults) text += fmt::format("\n  {}: {}", name_of(fault.seam), fault.message);
-  fail("the parameters are not owned soundly:{}", text);
+  require_sound_ownership(owner_table(config, mesh), parameters);
 }
 
 }  // namespace weft

@@ -12,10 +12,12 @@
 
 namespace weft {
 
-// Every rank's rows of every parameter. Planning alone: nothing is allocated.
+// Every rank's rows of every parameter; no rule steps those of frozen families. Planning alone: nothing is allocated.
 OwnerTable owner_table(const Config& config, const Mesh& mesh);
 // The parameters of the model as one rank would hold them, and how many copies of each the layout keeps.
 std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh& mesh);
+// Throws Error (failure) with everything that is not owned exactly once in each replica, by one rule.
+void require_sound_ownership(const OwnerTable& table, const std::vector<GlobalParameter>& parameters);
 
 // What `rank` holds as `planned` says, seen against a fresh plan, the mesh and the sizes of the model. `stepped`: what
 // its optimizer was given, once there is one.

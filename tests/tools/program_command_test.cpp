@@ -1,4 +1,4 @@
-// `weft program` and `weft units` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
+// `weft program` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
 // x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -21,8 +21,6 @@ class ProgramCommand : public ProgramTest {
   }
 };
 
-using UnitsCommand = ProgramCommand;
-
 std::vector<std::string> keys_of(const Json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
@@ -41,7 +39,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
 constexpr const char* first_stage_list =
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0F3,0SEND_F3,0RECV_B2,0B2,"
     "0F4,0SEND_F4,0RECV_B3,0B3,0F5,0SEND_F5,0RECV_B4,0B4,0F6,0SEND_F6,0RECV_B5,0B5,0F7,0SEND_F7,0RECV_B6,0B6,"
-    "0RECV_B7,0B7,0REDUCE_GRAD,0RESHARD,GRAD_NORM,STEP\n";
+    "0RECV_B7,0B7,0RESHARD,0REDUCE_GRAD,GRAD_NORM,STEP\n";
 
 TEST_F(ProgramCommand, CsvAtThreeDetails) {
   EXPECT_EQ(quickstart("program --rank 0 --format csv --stages-only").output, first_stage_list);
@@ -51,10 +49,10 @@ TEST_F(ProgramCommand, CsvAtThreeDetails) {
             "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1F4,1B4,1F5,1B5,1F6,1B6,1F7,1B7\n");
   const auto ranks = split(quickstart("program --format csv").output, '\n');
   ASSERT_EQ(ranks.size(), 8u);
-  // Gathers are issued one segment ahead of their use.
+  // A gather is issued where the unit gathered before it begins to be used.
   EXPECT_TRUE(
-      ranks[0].starts_with("0UNSHARD(embedding),0UNSHARD(blocks.0.dense),0F0(embedding),0F0(blocks.0.attention),"
-                           "0UNSHARD(blocks.1.dense),0F0(blocks.0.mlp),0UNSHARD(blocks.1.experts),"
+      ranks[0].starts_with("0UNSHARD(embedding),0UNSHARD(blocks.0.dense),0F0(embedding),0UNSHARD(blocks.1.dense),"
+                           "0F0(blocks.0.attention),0F0(blocks.0.mlp),0UNSHARD(blocks.1.experts),"
                            "0F0(blocks.1.attention),0F0(blocks.1.experts),0SEND_F0,"))
       << ranks[0];
   EXPECT_TRUE(ranks[7].ends_with(",GRAD_NORM,STEP")) << ranks[7];
@@ -82,7 +80,7 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   // The embedding: 256 / 2 rows of 128 float32.
   EXPECT_EQ(first[0], Json::parse(R"({"op": "UNSHARD", "stage": 0, "microbatch": null, "segment": null,
     "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather"})"));
-  EXPECT_EQ(first[3], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
+  EXPECT_EQ(first[4], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
     "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute"})"));
   // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
   const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
@@ -154,74 +152,11 @@ TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
        {"program", "program gone.toml", "program run.toml --rank 8", "program run.toml --rank=-1",
         "program run.toml --format svg", "program run.toml --output /", "program --world-only pipeline=2",
         "program --world-only pipeline=0 microbatches=2", "program --world-only pipeline=2 microbatches=two",
-        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml", "units",
-        "units gone.toml", "units run.toml --fast"}) {
+        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml"}) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;
     EXPECT_NE(result.messages, "") << arguments;
-  }
-}
-
-struct Unit {
-  const char* name;
-  const char* family;
-  int stage;
-  std::int64_t parameters;  // of one tensor and expert rank
-  std::int64_t padding;     // so that shards cut between rows
-  const char* group;
-  const char* placement;
-};
-
-// Per tensor rank, attention has 64 x 128 for queries, twice 32 x 128 for keys and values, 128 x 64 for the output, and
-// whole norms: 128 for the block, twice 16 for heads, 128 before the MLP or the experts: 24,576 + 288. The dense MLP
-// adds 3 x 192 x 128. An expert rank has 4 experts of 3 x 128 x 128. Norms come first in the buffer and are padded up
-// to the next row of 128: 288 to 384; then the buffer to two shards of whole rows: 24,960 = 195 rows to 196, 98,688 =
-// 771 rows to 772, the head's 129 rows to 130.
-const std::vector<Unit> quickstart_units = {
-    {"embedding", "embedding", 0, 128 * 128, 0, "dp_shard", "sharded"},
-    {"blocks.0.dense", "dense", 0, 24576 + 288 + 3 * 192 * 128, 224, "dp_shard", "sharded"},
-    {"blocks.1.dense", "dense", 0, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.1.experts", "experts", 0, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"stage.0.routing", "routing", 0, 8 * 128, 0, "tokens", "replicated"},
-    {"blocks.2.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.2.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"blocks.3.dense", "dense", 1, 24576 + 288, 224, "dp_shard", "sharded"},
-    {"blocks.3.experts", "experts", 1, 4 * 3 * 128 * 128, 0, "edp_shard", "sharded"},
-    {"head", "head", 1, 128 * 128 + 128, 128, "dp_shard", "sharded"},
-    {"stage.1.routing", "routing", 1, 2 * 8 * 128, 0, "tokens", "replicated"},
-};
-
-TEST_F(UnitsCommand, JsonOfQuickstart) {
-  const Json units = Json::parse(quickstart("units --json").output);
-  EXPECT_EQ(keys_of(units), std::vector<std::string>{"units"});
-  ASSERT_EQ(units["units"].size(), quickstart_units.size());
-  for (std::size_t u = 0; u < quickstart_units.size(); ++u) {
-    const Unit& expected = quickstart_units[u];
-    const Json& unit = units["units"][u];
-    SCOPED_TRACE(expected.name);
-    EXPECT_EQ(unit["name"], expected.name);
-    EXPECT_EQ(unit["family"], expected.family);
-    EXPECT_EQ(unit["stage"], expected.stage);
-    EXPECT_EQ(unit["parameters"], expected.parameters);
-    EXPECT_EQ(unit["padding"], expected.padding);
-    EXPECT_EQ(unit["bytes"], 4 * (expected.parameters + expected.padding));
-    EXPECT_EQ(unit["group"], expected.group);
-    EXPECT_EQ(unit["placement"], expected.placement);
-    EXPECT_FALSE(unit["policy"].get<std::string>().empty());
-    EXPECT_FALSE(unit["why"].get<std::string>().empty());
-  }
-}
-
-TEST_F(UnitsCommand, TextHasALineForEachUnit) {
-  const auto text = quickstart("units").output;
-  for (const Unit& unit : quickstart_units)
-    EXPECT_NE(text.find(std::string("\n") + unit.name + " "), std::string::npos);
-}
-
-TEST_F(UnitsCommand, WholeUnitsAreReplicated) {
-  for (const Json& unit : Json::parse(quickstart("units --json --shard.strategy=no_shard").output)["units"]) {
-    EXPECT_EQ(unit["placement"], "replicated") << unit["name"];
   }
 }
 

@@ -63,6 +63,14 @@ TEST_F(TrainCommand, OverridesReachTheRun) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "elsewhere/summary.json"));
 }
 
+TEST_F(TrainCommand, WarnsOnStandardErrorAndTrains) {
+  const auto result = weft("train run.toml --shard.wrap=root --run.steps=1");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_TRUE(result.messages.starts_with("weft: warning: wrap \"root\" for dense, embedding and head: "))
+      << result.messages;
+  EXPECT_EQ(result.output.find("warning"), std::string::npos);
+}
+
 // Found before anything is written, and soon.
 TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
   const std::string long_name(300, 'x');

@@ -151,6 +151,18 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
 INSTANTIATE_TEST_SUITE_P(Layouts, ProgramMemory, ::testing::ValuesIn(layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
+TEST(PredictedMemory, NamesStaticBucketsThatDiffer) {
+  BucketBytes predicted, measured;
+  predicted[Bucket::sharded_parameters] = measured[Bucket::sharded_parameters] = 12;
+  predicted[Bucket::optimizer_state] = 24;
+  measured[Bucket::optimizer_state] = 23;
+  measured[Bucket::replicated_parameters] = 1;
+  measured[Bucket::workspace] = 100;  // not predicted to the byte
+  EXPECT_EQ(differing_static_buckets(predicted, measured),
+            (std::vector{Bucket::replicated_parameters, Bucket::optimizer_state}));
+  EXPECT_TRUE(differing_static_buckets(predicted, predicted).empty());
+}
+
 class SteadyState : public ::testing::TestWithParam<TinyLayout> {};
 
 // Blocks are kept for reuse. Routing sends other numbers of tokens to other ranks in every step; blocks reserved for

@@ -161,10 +161,19 @@ TEST_P(BitParity, ShardingResidencyAndScheduleDoNotChangeABit) {
   other = layout;
   other.schedule = "gpipe";
   expect_same(other, "gpipe");
-  for (const char* residency : {"each_use", "visit", "step"}) {
+  for (const ShardStrategy strategy : {ShardStrategy::shard_grad_op, ShardStrategy::optimizer}) {
+    other = layout;
+    other.strategy = strategy;
+    expect_same(other, name_of(strategy).data());
+  }
+  for (const char* residency : {"each_use", "keep_after_forward", "keep_after_backward", "visit", "window 1", "step"}) {
     other = layout;
     other.residency = residency;
     expect_same(other, residency);
+  }
+  if (layout.shard == 4 && layout.ep == 1) {  // where 2 neighbours are a part of every shard group
+    other.residency = "2";
+    expect_same(other, "island of 2");
   }
   other.lookahead = 0;
   expect_same(other, "lookahead 0");

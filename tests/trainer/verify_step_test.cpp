@@ -181,6 +181,38 @@ TEST(VerifyStep, FindsFaultsOfPlanning) {
   }
 }
 
+// Everything that is wrong is said at once, with the parameter.
+TEST(VerifyStep, RefusesAnOwnerTableThatIsNotSound) {
+  const Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2}});
+  const Mesh mesh(config.parallelism);
+  const auto parameters = global_parameters(config, mesh);
+  OwnerTable table = owner_table(config, mesh);
+  require_sound_ownership(table, parameters);
+  const OwnedRange lost = table.front();
+  table.front() = table.back();
+  try {
+    require_sound_ownership(table, parameters);
+    FAIL() << "a lost and a doubled range were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("unowned: "), std::string::npos) << text;
+    EXPECT_NE(text.find(lost.parameter + " (replica 0) are owned by no rank"), std::string::npos) << text;
+    EXPECT_NE(text.find("doubled: "), std::string::npos) << text;
+    EXPECT_NE(text.find(table.back().parameter), std::string::npos) << text;
+  }
+}
+
+TEST(VerifyStep, NoRuleStepsWhatIsFrozen) {
+  const Config config = config_of({.degrees = {.data_shard = 2}, .frozen = {Family::embedding}});
+  const Mesh mesh(config.parallelism);
+  const OwnerTable table = owner_table(config, mesh);
+  for (const OwnedRange& range : table) {
+    EXPECT_EQ(range.optimizer, range.parameter == "embedding.weight" ? "" : "adamw") << range.parameter;
+  }
+  require_sound_ownership(table, global_parameters(config, mesh));
+}
+
 // A plan of another stage, or one whose experts are fewer than the model has.
 TEST(VerifyStep, FindsWhatBelongsElsewhere) {
   const Config config = config_of({.layers = "d e d e", .degrees = mesh16});

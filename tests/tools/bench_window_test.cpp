@@ -1,0 +1,115 @@
+// `weft bench window` against sizes and counts derived from the shape of the model, and the document that shows it.
+//
+// 16 ranks shard whole rows of 4096 elements of two bytes. A block has 4 x 4096 rows of attention, 3 x 11008 of the MLP
+// and two norms of one row each; embedding and head have 32000 each and there is a final norm. Every unit is padded to
+// a multiple of 16 rows.
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+using BenchWindow = ProgramTest;
+
+constexpr std::int64_t unit_bytes(std::int64_t rows) {
+  return (rows + 15) / 16 * 16 * 4096 * 2;
+}
+constexpr std::int64_t attention_rows = 4 * 4096 + 1, mlp_rows = 3 * 11008 + 1, root_rows = 2 * 32000 + 1;
+constexpr std::int64_t block_rows = attention_rows + mlp_rows;
+constexpr std::int64_t block = unit_bytes(block_rows), root = unit_bytes(root_rows);
+
+struct Row {
+  std::string wrap, residency;
+  int lookahead = 0;
+  std::int64_t peak = 0, held = 0, gathered = 0;
+  int gathers = 0, island_gathers = 0, reductions = 0;
+};
+
+// With parameters dropped after each use every unit is gathered for forward and for backward, and a lookahead of n has
+// n units there beside the one in use; the root stays. An island of 8 keeps an eighth of every block in between.
+std::vector<Row> expected_rows() {
+  const std::int64_t all = root + 32 * block;
+  const std::int64_t two = unit_bytes(2 * block_rows), four = unit_bytes(4 * block_rows);
+  const std::int64_t attention = unit_bytes(attention_rows), mlp = unit_bytes(mlp_rows);
+  const std::int64_t everything = unit_bytes(32 * block_rows + root_rows);
+  return {
+      {"root", "step", 1, everything, everything, everything, 1, 0, 1},
+      {"block", "each_use", 0, root + block, root, root + 64 * block, 65, 0, 33},
+      {"block", "each_use", 1, root + 2 * block, root, root + 64 * block, 65, 0, 33},
+      {"block", "each_use", 2, root + 3 * block, root, root + 64 * block, 65, 0, 33},
+      {"block", "keep_after_forward", 1, all, all, all, 33, 0, 33},
+      // The part of the block in use exists while it is gathered, not while it is used; at the peak the first two
+      // blocks of the backward are there.
+      {"block", "island 8", 1, root + 2 * block + 31 * block / 8, root + 32 * block / 8, root + 64 * block, 65, 32, 33},
+      {"blocks 2", "each_use", 1, root + 2 * two, root, root + 32 * two, 33, 0, 17},
+      {"blocks 4", "each_use", 1, root + 2 * four, root, root + 16 * four, 17, 0, 9},
+      {"half_block", "each_use", 1, root + attention + mlp, root, root + 64 * (attention + mlp), 129, 0, 65},
+  };
+}
+
+TEST_F(BenchWindow, FollowsFromTheShape) {
+  const auto result = weft("bench window --json");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json rows = Json::parse(result.output)["wrapping"];
+  const auto expected = expected_rows();
+  ASSERT_EQ(rows.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Json& row = rows[i];
+    const Row& want = expected[i];
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row["wrap"], want.wrap);
+    EXPECT_EQ(row["residency"], want.residency);
+    EXPECT_EQ(row["lookahead"], want.lookahead);
+    EXPECT_EQ(row["peak_bytes"], want.peak);
+    EXPECT_EQ(row["held_bytes"], want.held);
+    EXPECT_EQ(row["gathered_bytes"], want.gathered);
+    EXPECT_EQ(row["gathers"], want.gathers);
+    EXPECT_EQ(row["island_gathers"], want.island_gathers);
+    EXPECT_EQ(row["reductions"], want.reductions);
+  }
+}
+
+// m microbatches: a block is gathered 2 m times a step when it is dropped after each use, m + 1 times when a backward
+// keeps it, m times when a forward does, and once when it stays. Two uses in a row need one gather: the second of four
+// stages runs F F (F B)^(m-2) B B, so that m - 2 times the last of its 8 blocks goes from a forward into a backward,
+// and m - 3 times the first from a backward into a forward.
+TEST_F(BenchWindow, APipelinedBlockIsGatheredAsOftenAsItsResidencySays) {
+  const Json rows = Json::parse(weft("bench window --json").output)["pipeline"];
+  ASSERT_EQ(rows.size(), 8u);
+  for (const Json& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const int m = row["microbatches"];
+    const std::string residency = row["residency"];
+    const bool each = residency == "each_use", backward = residency == "keep_after_backward",
+               forward = residency == "keep_after_forward";
+    const int of_a_block = each ? 2 * m : backward ? m + 1 : forward ? m : 1;
+    EXPECT_EQ(row["gathers_of_a_unit"], of_a_block);
+    EXPECT_EQ(row["reductions"], 8);
+    EXPECT_EQ(row["gathered_bytes"], row["gathers"].get<int>() * block);
+    // A microbatch's parameters are there between its forward and its backward where a forward keeps them.
+    EXPECT_EQ(row["held_bytes"], forward || residency == "step" ? 8 * block : 0);
+    EXPECT_EQ(row["peak_bytes"], each ? 2 * block : 8 * block);
+    const int spared = each ? m - 2 + m - 3 : backward ? m - 2 : forward ? m - 3 : 0;
+    EXPECT_EQ(row["gathers"], 8 * of_a_block - spared);
+  }
+}
+
+TEST_F(BenchWindow, TheDocumentShowsWhatTheCommandPrints) {
+  const auto result = weft("bench window --markdown");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  std::ifstream file(WEFT_SOURCE_DIR "/docs/sharding.md");
+  const std::string document(std::istreambuf_iterator<char>(file), {});
+  const std::string begin = "<!-- build/weft bench window --markdown -->\n\n", end = "\n<!-- end -->\n";
+  const std::size_t first = document.find(begin);
+  ASSERT_NE(first, std::string::npos);
+  const std::size_t last = document.find(end, first);
+  ASSERT_NE(last, std::string::npos);
+  EXPECT_EQ(document.substr(first + begin.size(), last - first - begin.size()), result.output)
+      << "tools/docs-tables.sh writes the tables anew";
+}
+
+}  // namespace
+}  // namespace weft
