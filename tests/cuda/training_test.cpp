@@ -74,6 +74,18 @@ std::vector<TinyLayout> layouts() {
        .layers = mixed,
        .degrees = {2, 1, 2, 1, 1, 1, 1},
        .strategy = ShardStrategy::no_shard},
+      {.name = "mixed_shard4_island2", .layers = mixed, .degrees = {1, 1, 4, 1, 1, 1, 1}, .residency = "2"},
+      {.name = "mixed_shard2_replicate2_scattered",
+       .layers = mixed,
+       .degrees = {1, 2, 2, 1, 1, 1, 1},
+       .accumulate_sharded = true},
+      {.name = "mixed_pp2_shard2_grad_op_half_blocks",
+       .layers = mixed,
+       .degrees = {2, 1, 2, 1, 1, 1, 1},
+       .reduction = "auto",
+       .strategy = ShardStrategy::shard_grad_op,
+       .wrap = "half_block",
+       .reduce_inputs = 3},
       {.name = "mixed_pp2_tp2_shard2_cp2_ep2_etp2", .layers = mixed, .degrees = {2, 1, 2, 2, 2, 2, 2}},
   };
 }
@@ -81,12 +93,14 @@ std::vector<TinyLayout> layouts() {
 INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
-// Rules whose step is more than one launch, or whose states are narrow: rounded by the same bits on both devices,
-// except where a moment that differs by 1e-6 is on the edge (optimizer_run_test.cpp derives 1e-4 for 10 steps).
+// Rules whose step is more than one launch or a product of matrices, or whose states are narrow: rounded by the same
+// bits on both devices, except where a moment that differs by 1e-6 is on the edge (optimizer_run_test.cpp derives 1e-4
+// for 10 steps).
 TEST(CudaTrainingRules, StepAsOnTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (const auto& [rule, state, bound] :
        {std::tuple(UpdateRule::lamb, DType::float32, tolerance), std::tuple(UpdateRule::sgd, DType::float32, tolerance),
+        std::tuple(UpdateRule::muon, DType::float32, tolerance),
         std::tuple(UpdateRule::adamw, DType::bfloat16, 1e-4)}) {
     Config config = config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 1, 1}});
     config.optimizer.rule = rule;
@@ -109,12 +123,37 @@ TEST(CudaTrainingBits, ResidencyAndLookaheadDoNotChangeABit) {
   }
 }
 
+TEST(CudaTrainingBits, HowLongParametersStayDoesNotChangeABit) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  TinyLayout layout{.layers = "d e", .degrees = {1, 1, 4, 1, 1, 1, 1}, .residency = "step"};
+  const LearnedRun base = on_gpu(config_of(layout));
+  for (const char* residency : {"keep_after_forward", "keep_after_backward", "2"}) {
+    layout.residency = residency;
+    const RunDifference apart = difference(on_gpu(config_of(layout)), base);
+    EXPECT_TRUE(apart.bitwise_equal) << residency << ": " << apart.weights << " in " << apart.worst_parameter;
+  }
+}
+
 // bfloat16 rounds what passes between products to 2^-9 of itself, in other places of a sum on the two devices. The loss
 // of a step averages over thousands of tokens; a weight moves by at most the learning rate, 1e-3 of itself, a step.
 TEST(CudaTrainingBits, Bfloat16StaysNearTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   const TinyLayout layout{.layers = "d e", .precision = {.compute = DType::bfloat16}};
   expect_close(on_gpu(config_of(layout)), on_cpu(config_of(layout)), 0x1.0p-7);
+}
+
+// float16 has three bits more. Gradients of the scaled loss overflow on both devices or on neither.
+TEST(CudaTrainingBits, Float16StaysNearTheCpu) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  const TinyLayout layout{.layers = "d e",
+                          .degrees = {1, 1, 2, 1, 1, 1, 1},
+                          .precision = {.compute = DType::float16, .reduction = DType::float32}};
+  const LearnedRun gpu = on_gpu(config_of(layout)), cpu = on_cpu(config_of(layout));
+  expect_close(gpu, cpu, 0x1.0p-9);
+  for (std::size_t step = 0; step < gpu.result.steps.size(); ++step) {
+    EXPECT_EQ(gpu.result.steps[step].skipped, cpu.result.steps[step].skipped);
+    EXPECT_EQ(gpu.result.steps[step].loss_scale, cpu.result.steps[step].loss_scale);
+  }
 }
 
 }  // namespace
