@@ -43,8 +43,7 @@ void scale(Stream& stream, TensorView destination, float factor) {
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
   require(source.size() == destination.size(), "a combination keeps the number of elements");
   const bool known = source.dtype() == DType::float32 || source.dtype() == DType::bfloat16;
-  require(source.dtype() == destination.dtype() && known,
-          "float32 is combined with float32, bfloat16 with bfloat16");
+  require(source.dtype() == destination.dtype() && known, "float32 is combined with float32, bfloat16 with bfloat16");
   if (!source.empty()) kernels(stream).combine(stream, factor, source, destination_factor, destination);
 }
 
