@@ -59,9 +59,13 @@ void Console::note(std::string_view name, std::string_view text) {
 void Console::step(const StepMetrics& metrics, std::int64_t steps) {
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tok/s  {:.3f} GiB\n", metrics.step,
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tok/s  {:.3f} GiB", metrics.step,
              width, steps, metrics.loss, metrics.gradient_norm, metrics.learning_rate, metrics.tokens_per_second(),
              static_cast<double>(metrics.peak_bytes) / gibibyte);
+  if (metrics.skipped) {
+    fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
+  }
+  out_ << '\n';
   if (terminal_ && metrics.step < steps) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     const double left = spent / static_cast<double>(metrics.step) * static_cast<double>(steps - metrics.step);

@@ -1,0 +1,50 @@
+// What a step tells, on the console and in metrics.jsonl, where something is computed in float16.
+#include "trainer/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "trainer/console.h"
+
+namespace weft {
+namespace {
+
+std::string console_line(const StepMetrics& metrics) {
+  std::ostringstream out;
+  Console(out, false).step(metrics, 10);
+  return out.str();
+}
+
+TEST(StepMetricsText, TellsOfASkippedStepAndItsScale) {
+  StepMetrics metrics;
+  metrics.step = 3;
+  metrics.loss = 2.5;
+  metrics.gradient_norm = std::numeric_limits<double>::infinity();
+  metrics.loss_scale = 1024.0;
+  metrics.skipped = true;
+  EXPECT_NE(console_line(metrics).find("skipped: gradients overflowed at loss scale 1024\n"), std::string::npos);
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(json["loss_scale"], 1024.0);
+  EXPECT_EQ(json["skipped"], true);
+  EXPECT_TRUE(json["grad_norm"].is_null());
+
+  metrics.skipped = false;
+  metrics.gradient_norm = 1.0;
+  EXPECT_EQ(console_line(metrics).find("skipped"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["skipped"], false);
+}
+
+// Without float16 there is nothing to tell.
+TEST(StepMetricsText, SaysNothingOfScalesWithoutOne) {
+  StepMetrics metrics;
+  metrics.step = 1;
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_FALSE(json.contains("loss_scale"));
+  EXPECT_FALSE(json.contains("skipped"));
+}
+
+}  // namespace
+}  // namespace weft
