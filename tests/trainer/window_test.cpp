@@ -5,9 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <mutex>
 
 #include "parallel/pipeline/check.h"
+#include "tests/trainer/tiny_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -120,6 +121,38 @@ TEST_P(LiveWindow, IsThatOfTheTable) {
     EXPECT_LT(static_cast<double>(window.peak_bytes) / 1e6, row.peak_megabytes * (1 + most_padding));
     EXPECT_GT(static_cast<double>(window.peak_bytes) / 1e6, row.peak_megabytes - 405);
   }
+}
+
+// The same table of a model that can be run, of 8 blocks on 4 ranks: the ledger's peak of full parameters and the
+// counted gathers and reductions are those of the list, and the counts those that the table has for 8 blocks.
+TEST_P(LiveWindow, IsWhatTheLedgerMeasuresOnASmallModel) {
+  const Row& row = GetParam();
+  Config config = tiny_config("d*8");
+  config.parallelism.data_shard = 4;
+  config.training.global_batch_size = 4;
+  config.run.steps = 1;
+  config.shard_by_family = configured(row).shard_by_family;
+  if (row.residency == "8") config.shard_by_family[Family::dense].residency = "2";
+  std::mutex mutex;
+  ParameterWindow window;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics&) {
+    const std::lock_guard lock(mutex);
+    window = parameter_window(run.program(), 0);
+    EXPECT_EQ(run.ledger().peak_by_bucket()[Bucket::unsharded_parameters], window.peak_bytes);
+  };
+  CommunicationCounters counted = run_steps(config, observer).steps.front().communication;
+  const auto per_rank = [&](Group group, CollectiveOp op) {
+    return counted[{std::string(name_of(group)), op}].count / 4;
+  };
+  EXPECT_EQ(per_rank(Group::dp_shard, CollectiveOp::all_gather), window.gathers - window.island_gathers);
+  EXPECT_EQ(per_rank(Group::dp_island, CollectiveOp::all_gather), window.island_gathers);
+  EXPECT_EQ(per_rank(Group::dp_shard, CollectiveOp::reduce_scatter), window.reductions);
+  // Of 32 blocks the table has 32, 16, 8 or 64 units beside the root's; of 8 a quarter of each.
+  const auto of_eight = [](int of_thirty_two) { return (of_thirty_two - 1) / 4 + 1; };
+  EXPECT_EQ(window.gathers, of_eight(row.gathers));
+  EXPECT_EQ(window.island_gathers, row.island_gathers / 4);
+  EXPECT_EQ(window.reductions, of_eight(row.reductions));
 }
 
 INSTANTIATE_TEST_SUITE_P(W6, LiveWindow, ::testing::ValuesIn(rows()),
