@@ -129,8 +129,8 @@ Program bare_program(const CLI::App& command, const std::string& first) {
   const OrderInput input{bare_number(words, "pipeline", std::nullopt), bare_number(words, "chunks", 1),
                          bare_number(words, "microbatches", std::nullopt)};
   const auto schedule = words.find("schedule");
-  Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks),
-                            find_schedule(schedule == words.end() ? "1f1b" : schedule->second), input);
+  const Schedule& row = find_schedule(schedule == words.end() ? "1f1b" : schedule->second);
+  Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input);
   check(program);
   return program;
 }

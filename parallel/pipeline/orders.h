@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/pipeline/action.h"
+#include "parallel/pipeline/placement.h"
 
 namespace weft {
 
@@ -22,7 +23,8 @@ struct Schedule {
   std::string_view summary;
   // Stage-level compute actions of every rank.
   std::vector<std::vector<Action>> (*order)(const OrderInput& input);
-  bool supports_chunks;
+  Placement placement = Placement::looped;  // where it wants the stages to stand
+  int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
 };
 
 std::span<const Schedule> schedules();

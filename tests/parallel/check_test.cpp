@@ -76,17 +76,13 @@ TEST(Check, TheProgramToBreakIsSound) {
 
 TEST(Check, EveryCompiledProgramIsSound) {
   for (const Schedule& schedule : schedules()) {
-    for (int ranks = 1; ranks <= 8; ++ranks) {
-      for (int microbatches = 1; microbatches <= 16; ++microbatches) {
-        for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
-          for (int variant = 0; variant < 3; ++variant) {
-            const UnitPolicy policy{.residency = residency, .lookahead = variant, .reduce_every = variant * variant};
-            const Program program = compiled(stage_tables(ranks, 3, policy), schedule.name, microbatches);
-            const auto findings = find_violations(program);
-            ASSERT_TRUE(findings.empty())
-                << schedule.name << ", " << ranks << " ranks, " << microbatches << " microbatches, "
-                << name_of(residency) << ", variant " << variant << ": " << findings.front().message;
-          }
+    for (const OrderInput& input : inputs_of(schedule, 8, 3, 16)) {
+      for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+        for (int variant = 0; variant < 3; ++variant) {
+          const UnitPolicy policy{.residency = residency, .lookahead = variant, .reduce_every = variant * variant};
+          const auto findings = find_violations(compiled(schedule, input, 3, policy));
+          ASSERT_TRUE(findings.empty()) << described(schedule, input) << ", " << name_of(residency) << ", variant "
+                                        << variant << ": " << findings.front().message;
         }
       }
     }

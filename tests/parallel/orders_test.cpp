@@ -70,15 +70,27 @@ TEST(Orders, MicrobatchesInFlight) {
   }
 }
 
+// Every count of a box is either ordered or refused, as the rule of each schedule says.
 TEST(Orders, RefuseWhatTheyCannotOrder) {
   for (const Schedule& schedule : schedules()) {
-    EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 2, .microbatches = 4}).find("set chunks = 1"),
-              std::string::npos);
+    for (OrderInput input; input.ranks <= 5; ++input.ranks) {
+      for (input.chunks = 1; input.chunks <= 4; ++input.chunks) {
+        for (input.microbatches = 1; input.microbatches <= 16; ++input.microbatches) {
+          EXPECT_EQ(message_of(schedule.name, input) == "accepted", can_order(schedule.name, input))
+              << described(schedule, input);
+        }
+      }
+    }
     EXPECT_NE(message_of(schedule.name, {.ranks = 0, .microbatches = 4}).find("0 ranks"), std::string::npos);
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .microbatches = 0}).find("0 microbatches"), std::string::npos);
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 0, .microbatches = 1}).find("0 chunks"),
               std::string::npos);
   }
+}
+
+TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
+  EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
+            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1");
 }
 
 TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
@@ -91,10 +103,28 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
   }
 }
 
+// The two directions of a placement, against each other.
+TEST(Orders, APlacementGivesEveryStageOneRank) {
+  for (Placement placement : {Placement::looped, Placement::v}) {
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (int chunk = 0; chunk < 4; ++chunk) {
+          const int stage = stage_of(placement, ranks, rank, chunk);
+          EXPECT_EQ(stage / ranks, chunk);
+          EXPECT_EQ(rank_of(placement, ranks, stage), rank);
+        }
+      }
+    }
+  }
+}
+
 TEST(Orders, BareTablesDealStagesInTurn) {
   const ProgramTables tables = bare_tables(2, 4);
   ASSERT_EQ(tables.stages.size(), 4u);
   for (int stage = 0; stage < 4; ++stage) EXPECT_EQ(tables.stages[static_cast<std::size_t>(stage)].rank, stage % 2);
+  const ProgramTables folded = bare_tables(3, 9, Placement::v);
+  const int ranks[] = {0, 1, 2, 2, 1, 0, 0, 1, 2};
+  for (int stage = 0; stage < 9; ++stage) EXPECT_EQ(folded.stages[static_cast<std::size_t>(stage)].rank, ranks[stage]);
   EXPECT_THROW(bare_tables(0, 1), Error);
   EXPECT_THROW(bare_tables(3, 2), Error);
 }
