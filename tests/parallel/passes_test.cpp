@@ -62,6 +62,19 @@ TEST(Exchange, AWeightGradientExchangesNothing) {
   EXPECT_EQ(cells(program, 1), "1RECV_F0 1F0 1I0 1SEND_B0 1W0");
 }
 
+// Rank 0 runs all forwards first, rank 1 alternates. With one message on the way in each direction, microbatch 3 can
+// leave rank 0 only when rank 1 has taken microbatch 2, but rank 1 stands in front of that with its second gradient,
+// which can leave only when rank 0 has taken the first. So rank 1 takes microbatch 2 where it stands.
+TEST(Exchange, AReceiveStandsEarlierWhereASendWouldStandStill) {
+  const OrderInput input{.ranks = 2, .microbatches = 4};
+  Program program{bare_tables(2, 2), 4, {gpipe_order(input)[0], one_f_one_b_order(input)[1]}};
+  program = add_exchange(program);
+  EXPECT_EQ(cells(program, 0), cells(bare("gpipe", 2, 4), 0));
+  EXPECT_EQ(cells(program, 1),
+            "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1RECV_F2 1SEND_B1 1F2 1B2 1SEND_B2 1RECV_F3 1F3 1B3 1SEND_B3");
+  EXPECT_TRUE(find_violations(program).empty());
+}
+
 TEST(Exchange, IsMatchedAndFreeOfDeadlockOnTheWholeGrid) {
   for (const Schedule& schedule : schedules()) {
     for (const OrderInput& input : inputs_of(schedule, 8, 3, 16)) {
