@@ -29,7 +29,11 @@ void require_counts(std::string_view schedule, const OrderInput& input) {
     fail_request("schedule {} needs at least one rank, chunk and microbatch; got {} ranks, {} chunks, {} microbatches",
                  schedule, input.ranks, input.chunks, input.microbatches);
   }
-  require_chunks(find_schedule(schedule), input.chunks);
+  const Schedule& row = find_schedule(schedule);
+  require_chunks(row, input.chunks);
+  if (input.microbatch_group != 0 && !row.takes_groups) {
+    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule);
+  }
 }
 
 }  // namespace weft

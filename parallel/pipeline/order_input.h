@@ -8,7 +8,7 @@
 namespace weft {
 
 // Throws Error (request) unless there is at least one rank, stage per rank and microbatch, and no more and no fewer
-// stages per rank than the schedule's row of the table says.
+// stages per rank than the schedule's row of the table says; groups of microbatches only where it takes them.
 void require_counts(std::string_view schedule, const OrderInput& input);
 
 inline Action stage_action(Op op, int stage, int microbatch) {

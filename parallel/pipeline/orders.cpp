@@ -14,6 +14,12 @@ constexpr std::array table = {
     Schedule{.name = "1f1b",
              .summary = "one forward, one backward in turn; keeps min(ranks - rank, microbatches) activations",
              .order = one_f_one_b_order},
+    Schedule{.name = "interleaved",
+             .summary = "1F1B over several chunks a rank, depth first: its bubble divided by the chunks",
+             .order = interleaved_order,
+             .least_chunks = 2,
+             .most_chunks = 0,
+             .takes_groups = true},
 };
 
 }  // namespace

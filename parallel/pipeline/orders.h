@@ -1,5 +1,5 @@
 // Orders: which stage runs forward and backward of which microbatch, when. Each is one pure function, one row of the
-// table. Formulas and golden orders: Narayanan et al. 2021 (1F1B), Huang et al. 2019 (GPipe).
+// table. Where an order comes from stands at its function.
 #pragma once
 
 #include <span>
@@ -16,6 +16,8 @@ struct OrderInput {
   int ranks = 1;
   int chunks = 1;  // stages per rank
   int microbatches = 1;
+  int microbatch_group =
+      0;  // through one chunk before the next; 0: as many as ranks. Only where Schedule::takes_groups
 };
 
 struct Schedule {
@@ -25,6 +27,7 @@ struct Schedule {
   std::vector<std::vector<Action>> (*order)(const OrderInput& input);
   Placement placement = Placement::looped;  // where it wants the stages to stand
   int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
+  bool takes_groups = false;
 };
 
 std::span<const Schedule> schedules();
@@ -33,5 +36,6 @@ const Schedule& find_schedule(std::string_view name);
 
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
+std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);
 
 }  // namespace weft

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "parallel/pipeline/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
@@ -90,7 +92,42 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
 
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
   EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
-            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1");
+            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved");
+}
+
+TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
+  EXPECT_EQ(message_of("1f1b", {.ranks = 2, .microbatches = 4, .microbatch_group = 2}),
+            "schedule 1f1b takes no groups of microbatches; leave microbatch_group out");
+}
+
+// Each stage runs every microbatch forward once, and backward once: whole, or as I and then W. A stage adds up its
+// weight gradients in one order on whatever rank it stands, microbatches ascending; only looped_bfs, which comes back
+// the way it went, descends.
+TEST(Orders, EveryMicrobatchRunsOnceAndAddsUpInOneOrder) {
+  for (const Schedule& schedule : schedules()) {
+    for (const OrderInput& input : inputs_of(schedule, 6, 3, 14)) {
+      const auto ranks = schedule.order(input);
+      ASSERT_EQ(ranks.size(), static_cast<std::size_t>(input.ranks));
+      std::map<std::pair<int, int>, std::string> done;  // (stage, microbatch) -> kinds
+      std::map<int, std::vector<int>> added;            // stage -> microbatches in the order of their weight gradients
+      for (const auto& actions : ranks) {
+        for (const Action& action : actions) {
+          done[{*action.stage, *action.microbatch}] += name_of(action.op);
+          if (makes_weight_gradient(action.op)) added[*action.stage].push_back(*action.microbatch);
+        }
+      }
+      EXPECT_EQ(static_cast<int>(done.size()), input.ranks * input.chunks * input.microbatches);
+      for (const auto& [what, kinds] : done) {
+        EXPECT_TRUE(kinds == "FB" || kinds == "FIW") << described(schedule, input) << ", stage " << what.first
+                                                     << ", microbatch " << what.second << ": " << kinds;
+      }
+      for (auto& [stage, microbatches] : added) {
+        if (schedule.name == "looped_bfs") std::reverse(microbatches.begin(), microbatches.end());
+        EXPECT_TRUE(std::is_sorted(microbatches.begin(), microbatches.end()))
+            << described(schedule, input) << ", stage " << stage;
+      }
+    }
+  }
 }
 
 TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
@@ -99,7 +136,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
-    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b");
+    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved");
   }
 }
 

@@ -57,7 +57,12 @@ inline Program bare(std::string_view schedule, int ranks, int microbatches) {
 }
 
 // Whether a schedule can order these counts: its rule, stated here anew.
-inline bool can_order(std::string_view, const OrderInput& input) {
+inline bool can_order(std::string_view schedule, const OrderInput& input) {
+  const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
+  const bool in_groups = group >= input.ranks && input.microbatches >= group &&
+                         (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
+  if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
+  if (input.microbatch_group != 0) return false;
   return input.chunks == 1;
 }
 
