@@ -20,6 +20,10 @@ constexpr std::array table = {
              .least_chunks = 2,
              .most_chunks = 0,
              .takes_groups = true},
+    Schedule{.name = "looped_bfs",
+             .summary = "all microbatches through a chunk before the next: each stage is visited once each way",
+             .order = looped_bfs_order,
+             .most_chunks = 0},
 };
 
 }  // namespace

@@ -92,7 +92,7 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
 
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
   EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
-            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved");
+            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs");
 }
 
 TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
@@ -136,7 +136,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
-    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved");
+    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs");
   }
 }
 

@@ -63,6 +63,7 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
                          (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
   if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
   if (input.microbatch_group != 0) return false;
+  if (schedule == "looped_bfs") return true;
   return input.chunks == 1;
 }
 
