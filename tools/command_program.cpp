@@ -63,7 +63,8 @@ Json action_json(const RankList& list, const Action& action) {
 std::string picture(const Program& program) {
   Program order = program;
   for (auto& rank : order.ranks) rank = at_detail(rank, Detail::compute_only);
-  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two\n" +
+  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two; split,\n"
+         "an input gradient ([microbatch]) and a weight gradient (<microbatch>) one each\n" +
          format_timeline(order);
 }
 

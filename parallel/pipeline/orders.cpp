@@ -24,6 +24,9 @@ constexpr std::array table = {
              .summary = "all microbatches through a chunk before the next: each stage is visited once each way",
              .order = looped_bfs_order,
              .most_chunks = 0},
+    Schedule{.name = "zb_h1",
+             .summary = "1F1B with weight gradients in the bubble; keeps min(ranks, microbatches) activations",
+             .order = zb_h1_order},
 };
 
 }  // namespace

@@ -38,5 +38,6 @@ std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
 std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);
 std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input);
+std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input);
 
 }  // namespace weft

@@ -136,7 +136,8 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
-    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs");
+    EXPECT_STREQ(error.what(),
+                 "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1");
   }
 }
 
