@@ -27,6 +27,11 @@ constexpr std::array table = {
     Schedule{.name = "zb_h1",
              .summary = "1F1B with weight gradients in the bubble; keeps min(ranks, microbatches) activations",
              .order = zb_h1_order},
+    Schedule{.name = "zb1p",
+             .summary = "interleaved with weight gradients in the bubble",
+             .order = zb1p_order,
+             .most_chunks = 0,
+             .takes_groups = true},
 };
 
 }  // namespace

@@ -91,8 +91,9 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
 }
 
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
-  EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
-            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs");
+  EXPECT_EQ(
+      message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
+      "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs, zb1p");
 }
 
 TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
@@ -137,7 +138,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
     EXPECT_STREQ(error.what(),
-                 "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1");
+                 "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb1p");
   }
 }
 

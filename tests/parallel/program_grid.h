@@ -62,6 +62,7 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
   const bool in_groups = group >= input.ranks && input.microbatches >= group &&
                          (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
   if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
+  if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
   if (input.microbatch_group != 0) return false;
   if (schedule == "looped_bfs") return true;
   return input.chunks == 1;
