@@ -32,6 +32,12 @@ constexpr std::array table = {
              .order = zb1p_order,
              .most_chunks = 0,
              .takes_groups = true},
+    Schedule{.name = "zbv",
+             .summary = "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks",
+             .order = zbv_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
 };
 
 }  // namespace

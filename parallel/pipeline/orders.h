@@ -40,5 +40,6 @@ std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);
 std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input);
 std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input);
 std::vector<std::vector<Action>> zb1p_order(const OrderInput& input);
+std::vector<std::vector<Action>> zbv_order(const OrderInput& input);
 
 }  // namespace weft

@@ -1,0 +1,66 @@
+// The orders whose chunks stand as a V: up the ranks and down again.
+#include "tests/parallel/order_figures.h"
+
+namespace weft {
+namespace {
+
+std::vector<OrderInput> v_inputs(std::string_view schedule, int ranks, int microbatches) {
+  return inputs_of(find_schedule(schedule), ranks, 2, microbatches);
+}
+
+// --- zbv ------------------------------------------------------------------------------------------------------------
+
+// By hand from the figure of Qi et al. 2024: rank 0 runs 2 P - 1 = 3 forwards ahead, then one F of chunk 1 with its
+// whole backward for each rank; rank 1 runs one ahead, then the microbatch that turned at once.
+TEST(Zbv, ByHand) {
+  EXPECT_EQ(order_of("zbv", {.ranks = 2, .chunks = 2, .microbatches = 4}),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0F3,0I0,0W0,3F2,3I2,3W2,0I1,0W1,3F3,3I3,3W3,0I2,0W2,0I3,0W3\n"
+            "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1F3,1I1,1W1,2F3,2I2,2W2,1I2,2I3,1I3,1W2,2W3,1W3\n");
+}
+
+// (P - 1) f / 2 with f = b = w, that is P - 1 forwards of a chunk, once there are 2 P - 1 microbatches to fill the
+// pipeline. Every rank keeps 2 P chunks.
+TEST(Zbv, BubbleAndActivationsAreThoseOfTheFormulas) {
+  for (const OrderInput& input : v_inputs("zbv", 8, 32)) {
+    if (input.microbatches < 2 * input.ranks - 1) continue;
+    EXPECT_EQ(bubble_of("zbv", input), input.ranks - 1) << described(find_schedule("zbv"), input);
+    for (int peak : chunks_in_flight("zbv", input)) EXPECT_EQ(peak, 2 * input.ranks);
+  }
+}
+
+// One microbatch has nobody to overlap with: it passes 2 P chunks forward and 2 P back, and only the last weight
+// gradient of rank 0 is still to come. 3 chunks x 2 of that are work of a rank.
+TEST(Zbv, OneMicrobatchGoesThereAndBack) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    EXPECT_EQ(bubble_of("zbv", {.ranks = ranks, .chunks = 2, .microbatches = 1}), 4 * (ranks - 1));
+  }
+}
+
+// From 2 P microbatches on, of 4 M U uses each_use saves one wherever two uses of a unit meet: at M - P turns of the
+// steady state from F to I in chunk 1, at M - 2 P + r + 1 in chunk 0, and at P - r in chunk 1 before them, 2 (M - P) +
+// 1 in all. The unit with which an I ends and the F after it begins stays over the W between them as well, which reads
+// no parameters; that happens P - r - 1 times on the way in. By visit U gathers each for 2 (M - P) + 3 + 4 r visits.
+TEST(Zbv, GathersFollowTheClosedFormulas) {
+  for (int ranks : {2, 3, 4, 6}) {
+    for (int microbatches : {2 * ranks, 2 * ranks + 1, 3 * ranks, 4 * ranks}) {
+      for (int units : {2, 4}) {
+        const OrderInput input{.ranks = ranks, .chunks = 2, .microbatches = microbatches};
+        const auto each_use = gathers_of("zbv", input, units, Residency::each_use);
+        const auto visits = gathers_of("zbv", input, units, Residency::visit);
+        const auto kept = gathers_of("zbv", input, units, Residency::step);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const auto at = static_cast<std::size_t>(rank);
+          EXPECT_EQ(each_use[at], 4 * microbatches * units - (2 * (microbatches - ranks) + 1) - (ranks - 1 - rank));
+          EXPECT_EQ(visits[at], units * (2 * (microbatches - ranks) + 3 + 4 * rank));
+          EXPECT_EQ(kept[at], 2 * units);
+        }
+      }
+    }
+  }
+  const OrderInput published{.ranks = 4, .chunks = 2, .microbatches = 16};
+  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::each_use), (std::vector{228, 229, 230, 231}));
+  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::visit), (std::vector{108, 124, 140, 156}));
+}
+
+}  // namespace
+}  // namespace weft
