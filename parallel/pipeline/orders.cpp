@@ -38,6 +38,18 @@ constexpr std::array table = {
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
+    Schedule{.name = "v_half",
+             .summary = "two chunks in a V at about half the activations of 1f1b",
+             .order = v_half_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
+    Schedule{.name = "v_min",
+             .summary = "two chunks in a V at about a third of the activations of 1f1b",
+             .order = v_min_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
 };
 
 }  // namespace

@@ -41,5 +41,7 @@ std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input);
 std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input);
 std::vector<std::vector<Action>> zb1p_order(const OrderInput& input);
 std::vector<std::vector<Action>> zbv_order(const OrderInput& input);
+std::vector<std::vector<Action>> v_half_order(const OrderInput& input);
+std::vector<std::vector<Action>> v_min_order(const OrderInput& input);
 
 }  // namespace weft

@@ -62,5 +62,56 @@ TEST(Zbv, GathersFollowTheClosedFormulas) {
   EXPECT_EQ(gathers_of("zbv", published, 4, Residency::visit), (std::vector{108, 124, 140, 156}));
 }
 
+// --- v_half, v_min --------------------------------------------------------------------------------------------------
+
+// The published figures, with f = b = w = 1 of a whole rank: 2.5 and 8.5 for 4 and 8 ranks (V-Half), 5.5 and 13.5
+// (V-Min); here in units of a chunk, so doubled. Between and beyond them the bubbles grow evenly with the ranks of one
+// remainder, because the block does: by 3 units a rank (V-Half climbs in steps of 2 and comes down in steps of 1), by 4
+// (V-Min). The smallest pipelines close their gaps further, down to one unit, and a single rank has none.
+int v_half_bubble(int ranks) {
+  if (ranks <= 2) return ranks - 1;
+  return ranks % 2 == 0 ? 3 * ranks - 7 : 3 * ranks - 4;
+}
+int v_min_bubble(int ranks) {
+  if (ranks <= 2) return ranks - 1;
+  return ranks % 3 == 0 ? 4 * ranks - 7 : 4 * ranks - 5;
+}
+
+TEST(VBlocks, BubblesAreThePublishedOnes) {
+  EXPECT_EQ(v_half_bubble(4), 5);
+  EXPECT_EQ(v_half_bubble(8), 17);
+  EXPECT_EQ(v_min_bubble(4), 11);
+  EXPECT_EQ(v_min_bubble(8), 27);
+  for (const OrderInput& input : v_inputs("v_half", 9, 36)) {
+    if (input.microbatches < input.ranks) continue;
+    EXPECT_EQ(bubble_of("v_half", input), v_half_bubble(input.ranks)) << described(find_schedule("v_half"), input);
+    if (input.microbatches < 2 * input.ranks) continue;
+    EXPECT_EQ(bubble_of("v_min", input), v_min_bubble(input.ranks)) << described(find_schedule("v_min"), input);
+  }
+}
+
+// (P + 2) / 2 and (P + 4) / 3 microbatches rounded down, each two chunks. No rank keeps more, whatever the
+// microbatches; with enough of them the fullest rank keeps as many.
+TEST(VBlocks, ActivationsAreThePublishedOnes) {
+  for (const OrderInput& input : v_inputs("v_half", 9, 24)) {
+    for (const auto& [schedule, published] :
+         {std::pair("v_half", (input.ranks + 2) / 2 * 2), std::pair("v_min", (input.ranks + 4) / 3 * 2)}) {
+      const auto peaks = chunks_in_flight(schedule, input);
+      const int peak = *std::max_element(peaks.begin(), peaks.end());
+      EXPECT_LE(peak, published) << described(find_schedule(schedule), input);
+      if (input.microbatches >= input.ranks) {
+        EXPECT_EQ(peak, published) << described(find_schedule(schedule), input);
+      }
+    }
+  }
+}
+
+TEST(VBlocks, KeptParametersAreGatheredOnce) {
+  for (const char* schedule : {"v_half", "v_min"}) {
+    EXPECT_EQ(gathers_of(schedule, {.ranks = 4, .chunks = 2, .microbatches = 9}, 3, Residency::step),
+              std::vector(4, 6));
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -65,7 +65,7 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
   if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
   if (input.microbatch_group != 0) return false;
   if (schedule == "looped_bfs") return true;
-  if (schedule == "zbv") return input.chunks == 2;
+  if (schedule == "zbv" || schedule == "v_half" || schedule == "v_min") return input.chunks == 2;
   return input.chunks == 1;
 }
 
