@@ -50,6 +50,12 @@ constexpr std::array table = {
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
+    Schedule{.name = "dualpipev",
+             .summary = "two chunks in a V, forwards beside backwards of the other; keeps 2 ranks + 1 chunks",
+             .order = dualpipev_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
 };
 
 }  // namespace

@@ -43,5 +43,6 @@ std::vector<std::vector<Action>> zb1p_order(const OrderInput& input);
 std::vector<std::vector<Action>> zbv_order(const OrderInput& input);
 std::vector<std::vector<Action>> v_half_order(const OrderInput& input);
 std::vector<std::vector<Action>> v_min_order(const OrderInput& input);
+std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input);
 
 }  // namespace weft

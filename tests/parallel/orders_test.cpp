@@ -93,7 +93,7 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
   EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
             "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs, "
-            "zb1p, zbv, v_half, v_min");
+            "zb1p, zbv, v_half, v_min, dualpipev");
   EXPECT_EQ(
       message_of("zbv", {.ranks = 2, .chunks = 3, .microbatches = 4}),
       "schedule zbv runs 2 stages per rank, not 3; set chunks = 2 or choose one of: interleaved, looped_bfs, zb1p");
@@ -142,7 +142,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
     EXPECT_STREQ(error.what(),
                  "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb1p, "
-                 "zbv, v_half, v_min");
+                 "zbv, v_half, v_min, dualpipev");
   }
 }
 

@@ -66,6 +66,7 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
   if (input.microbatch_group != 0) return false;
   if (schedule == "looped_bfs") return true;
   if (schedule == "zbv" || schedule == "v_half" || schedule == "v_min") return input.chunks == 2;
+  if (schedule == "dualpipev") return input.chunks == 2 && input.microbatches >= 2 * input.ranks;
   return input.chunks == 1;
 }
 
