@@ -63,7 +63,8 @@ Json action_json(const RankList& list, const Action& action) {
 std::string picture(const Program& program) {
   Program order = program;
   for (auto& rank : order.ranks) rank = at_detail(rank, Detail::compute_only);
-  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two\n" +
+  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two; split,\n"
+         "an input gradient ([microbatch]) and a weight gradient (<microbatch>) one each\n" +
          format_timeline(order);
 }
 
@@ -119,18 +120,21 @@ Program bare_program(const CLI::App& command, const std::string& first) {
   for (const std::string& word : given) {
     const std::size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);
-    if (equals == std::string::npos ||
-        (key != "pipeline" && key != "chunks" && key != "microbatches" && key != "schedule")) {
-      fail_request("weft program: error: --world-only takes pipeline=N chunks=N microbatches=N schedule=NAME, not {}",
-                   word);
+    if (equals == std::string::npos || (key != "pipeline" && key != "chunks" && key != "microbatches" &&
+                                        key != "schedule" && key != "microbatch_group")) {
+      fail_request(
+          "weft program: error: --world-only takes pipeline=N chunks=N microbatches=N microbatch_group=N "
+          "schedule=NAME, not {}",
+          word);
     }
     words[key] = word.substr(equals + 1);
   }
   const OrderInput input{bare_number(words, "pipeline", std::nullopt), bare_number(words, "chunks", 1),
-                         bare_number(words, "microbatches", std::nullopt)};
+                         bare_number(words, "microbatches", std::nullopt),
+                         words.contains("microbatch_group") ? bare_number(words, "microbatch_group", 0) : 0};
   const auto schedule = words.find("schedule");
-  Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks),
-                            find_schedule(schedule == words.end() ? "1f1b" : schedule->second), input);
+  const Schedule& row = find_schedule(schedule == words.end() ? "1f1b" : schedule->second);
+  Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input);
   check(program);
   return program;
 }
@@ -197,7 +201,7 @@ void add_program_command(CLI::App& program) {
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
   command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
   command->add_flag("--world-only", request->world_only,
-                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [schedule=NAME]");
+                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]");
   command->callback([command, request] { run_program(*command, *request); });
 }
 

@@ -121,7 +121,8 @@ ConfigKey data_shard_key() {
 ConfigKey schedule_key() {
   ConfigKey key = choice_key<std::string>(
       "pipeline.schedule", "order of forwards and backwards", {{"gpipe", "gpipe"}, {"1f1b", "1f1b"}},
-      {"interleaved", "looped_bfs", "zb1p", "zbv", "dualpipev"}, [](auto& c) -> auto& { return c.pipeline.schedule; });
+      {"interleaved", "looped_bfs", "zb_h1", "zb1p", "zbv", "v_half", "v_min", "dualpipev"},
+      [](auto& c) -> auto& { return c.pipeline.schedule; });
   key.read = [read_word = key.read](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* word = std::get_if<std::string>(&value.data); word && word->ends_with(".csv")) {
       return {{value.place, "schedules from files are not available in this version; use \"gpipe\" or \"1f1b\""}};

@@ -9,7 +9,6 @@ namespace weft {
 // bubble of GPipe.
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input) {
   require_counts("1f1b", input);
-  require_one_chunk("1f1b", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
   for (int rank = 0; rank < input.ranks; ++rank) {
     auto& actions = ranks[static_cast<std::size_t>(rank)];

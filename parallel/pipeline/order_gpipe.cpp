@@ -6,7 +6,6 @@ namespace weft {
 // of every microbatch are alive at the turn.
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input) {
   require_counts("gpipe", input);
-  require_one_chunk("gpipe", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
   for (int rank = 0; rank < input.ranks; ++rank) {
     auto& actions = ranks[static_cast<std::size_t>(rank)];

@@ -7,10 +7,9 @@
 
 namespace weft {
 
-// Throws Error (request) unless there is at least one rank, stage per rank and microbatch.
+// Throws Error (request) unless there is at least one rank, stage per rank and microbatch, and no more and no fewer
+// stages per rank than the schedule's row of the table says; groups of microbatches only where it takes them.
 void require_counts(std::string_view schedule, const OrderInput& input);
-// Throws Error (request) when more than one stage per rank is asked of a schedule that knows only one.
-void require_one_chunk(std::string_view schedule, const OrderInput& input);
 
 inline Action stage_action(Op op, int stage, int microbatch) {
   return {.op = op, .stage = stage, .microbatch = microbatch};

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "parallel/pipeline/order_input.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -11,12 +10,52 @@ namespace {
 constexpr std::array table = {
     Schedule{.name = "gpipe",
              .summary = "all forwards, then all backwards; keeps the activations of every microbatch",
-             .order = gpipe_order,
-             .supports_chunks = false},
+             .order = gpipe_order},
     Schedule{.name = "1f1b",
              .summary = "one forward, one backward in turn; keeps min(ranks - rank, microbatches) activations",
-             .order = one_f_one_b_order,
-             .supports_chunks = false},
+             .order = one_f_one_b_order},
+    Schedule{.name = "interleaved",
+             .summary = "1F1B over several chunks a rank, depth first: its bubble divided by the chunks",
+             .order = interleaved_order,
+             .least_chunks = 2,
+             .most_chunks = 0,
+             .takes_groups = true},
+    Schedule{.name = "looped_bfs",
+             .summary = "all microbatches through a chunk before the next: each stage is visited once each way",
+             .order = looped_bfs_order,
+             .most_chunks = 0},
+    Schedule{.name = "zb_h1",
+             .summary = "1F1B with weight gradients in the bubble; keeps min(ranks, microbatches) activations",
+             .order = zb_h1_order},
+    Schedule{.name = "zb1p",
+             .summary = "interleaved with weight gradients in the bubble",
+             .order = zb1p_order,
+             .most_chunks = 0,
+             .takes_groups = true},
+    Schedule{.name = "zbv",
+             .summary = "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks",
+             .order = zbv_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
+    Schedule{.name = "v_half",
+             .summary = "two chunks in a V at about half the activations of 1f1b",
+             .order = v_half_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
+    Schedule{.name = "v_min",
+             .summary = "two chunks in a V at about a third of the activations of 1f1b",
+             .order = v_min_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
+    Schedule{.name = "dualpipev",
+             .summary = "two chunks in a V, forwards beside backwards of the other; keeps 2 ranks + 1 chunks",
+             .order = dualpipev_order,
+             .placement = Placement::v,
+             .least_chunks = 2,
+             .most_chunks = 2},
 };
 
 }  // namespace
@@ -32,23 +71,6 @@ const Schedule& find_schedule(std::string_view name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", schedule.name);
   }
   fail_request("schedule \"{}\" is unknown; the schedules are {}", name, known);
-}
-
-void require_counts(std::string_view schedule, const OrderInput& input) {
-  if (input.ranks < 1 || input.chunks < 1 || input.microbatches < 1) {
-    fail_request("schedule {} needs at least one rank, chunk and microbatch; got {} ranks, {} chunks, {} microbatches",
-                 schedule, input.ranks, input.chunks, input.microbatches);
-  }
-}
-
-void require_one_chunk(std::string_view schedule, const OrderInput& input) {
-  if (input.chunks == 1) return;
-  std::string others;
-  for (const Schedule& other : table) {
-    if (other.supports_chunks) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
-  }
-  fail_request("schedule {} runs one stage per rank, not {}; set chunks = 1{}", schedule, input.chunks,
-               others.empty() ? "" : " or choose one of: " + others);
 }
 
 }  // namespace weft

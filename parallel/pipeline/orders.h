@@ -1,5 +1,5 @@
 // Orders: which stage runs forward and backward of which microbatch, when. Each is one pure function, one row of the
-// table. Formulas and golden orders: Narayanan et al. 2021 (1F1B), Huang et al. 2019 (GPipe).
+// table. Where an order comes from stands at its function.
 #pragma once
 
 #include <span>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/pipeline/action.h"
+#include "parallel/pipeline/placement.h"
 
 namespace weft {
 
@@ -15,6 +16,8 @@ struct OrderInput {
   int ranks = 1;
   int chunks = 1;  // stages per rank
   int microbatches = 1;
+  // Through one chunk before the next; 0: as many as ranks. Only where Schedule::takes_groups.
+  int microbatch_group = 0;
 };
 
 struct Schedule {
@@ -22,7 +25,9 @@ struct Schedule {
   std::string_view summary;
   // Stage-level compute actions of every rank.
   std::vector<std::vector<Action>> (*order)(const OrderInput& input);
-  bool supports_chunks;
+  Placement placement = Placement::looped;  // where it wants the stages to stand
+  int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
+  bool takes_groups = false;
 };
 
 std::span<const Schedule> schedules();
@@ -31,5 +36,13 @@ const Schedule& find_schedule(std::string_view name);
 
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
+std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);
+std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input);
+std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input);
+std::vector<std::vector<Action>> zb1p_order(const OrderInput& input);
+std::vector<std::vector<Action>> zbv_order(const OrderInput& input);
+std::vector<std::vector<Action>> v_half_order(const OrderInput& input);
+std::vector<std::vector<Action>> v_min_order(const OrderInput& input);
+std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input);
 
 }  // namespace weft

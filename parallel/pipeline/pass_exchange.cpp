@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/insertion.h"
 #include "parallel/pipeline/passes.h"
@@ -31,10 +37,91 @@ std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector
   return insert_actions(actions, insertions);
 }
 
+// Runs the messages of all ranks as far as they go, and where they stand still because a rank cannot send before its
+// last message is taken, lets the other end take that message earlier: where it stands now. Of several such messages
+// the one that would be taken last, for the others are taken in their turn once that rank goes on.
+class Delivery {
+ public:
+  explicit Delivery(std::vector<std::vector<Action>>& ranks) : ranks_(ranks), at_(ranks.size(), 0) {}
+
+  void run() {
+    do {
+      while (advance()) {
+      }
+    } while (take_earlier());
+  }
+
+ private:
+  using Channel = std::tuple<int, int, bool>;  // from, to, forward
+  using Message = std::pair<int, int>;         // stage that sends, microbatch
+
+  static Channel channel_of(int rank, const Action& action) {
+    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    return is_send(action.op) ? Channel(rank, *action.peer, forward) : Channel(*action.peer, rank, forward);
+  }
+  static Message message_of(const Action& action) {
+    return {is_send(action.op) ? *action.stage : other_stage(action.op, *action.stage), *action.microbatch};
+  }
+
+  const Action* next(int rank) const {
+    const auto& actions = ranks_[static_cast<std::size_t>(rank)];
+    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    return at < actions.size() ? &actions[at] : nullptr;
+  }
+
+  bool pass(int rank, const Action& action) {
+    if (!is_send(action.op) && !is_receive(action.op)) return true;
+    auto& under_way = under_way_[channel_of(rank, action)];
+    if (is_send(action.op) ? under_way.has_value() : under_way != message_of(action)) return false;
+    under_way = is_send(action.op) ? std::optional(message_of(action)) : std::nullopt;
+    return true;
+  }
+
+  bool advance() {
+    bool moved = false;
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      for (const Action* action = next(rank); action && pass(rank, *action); action = next(rank)) {
+        ++at_[static_cast<std::size_t>(rank)];
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  bool take_earlier() {
+    std::optional<std::size_t> peer_to_move;
+    std::ptrdiff_t farthest = 0;
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      const Action* action = next(rank);
+      if (!action || !is_send(action->op)) continue;
+      const auto peer = static_cast<std::size_t>(*action->peer);
+      const auto begin = ranks_[peer].begin() + static_cast<std::ptrdiff_t>(at_[peer]), end = ranks_[peer].end();
+      const Channel channel = channel_of(rank, *action);
+      const auto receive = std::find_if(begin, end, [&](const Action& other) {
+        return is_receive(other.op) && channel_of(*action->peer, other) == channel &&
+               message_of(other) == under_way_.at(channel);
+      });
+      // What is never taken or crossed stays as it is: check.h says so.
+      if (receive == end || receive - begin <= farthest) continue;
+      farthest = receive - begin;
+      peer_to_move = peer;
+    }
+    if (!peer_to_move) return false;
+    const auto stands = ranks_[*peer_to_move].begin() + static_cast<std::ptrdiff_t>(at_[*peer_to_move]);
+    std::rotate(stands, stands + farthest, stands + farthest + 1);
+    return true;
+  }
+
+  std::vector<std::vector<Action>>& ranks_;
+  std::vector<std::size_t> at_;
+  std::map<Channel, std::optional<Message>> under_way_;
+};
+
 }  // namespace
 
 Program add_exchange(Program program) {
   for (auto& actions : program.ranks) actions = with_exchange(program, actions);
+  Delivery(program.ranks).run();
   return program;
 }
 

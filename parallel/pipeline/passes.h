@@ -9,8 +9,8 @@ namespace weft {
 
 // Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
 // producer. Sends do not wait for their receiver, but at most one is outstanding per direction and pair; receives wait.
-// Orders whose neighbours differ by more than one message can therefore stand still: check.h proves that a result does
-// not.
+// Orders whose neighbours differ by more than one message would therefore stand still: there, and only there, a receive
+// stands earlier, and what it brings waits for its consumer. check.h proves that the result runs.
 Program add_exchange(Program program);
 
 // Replaces each stage action by one action per segment of the stage, backward ones in reverse. A stage without segments

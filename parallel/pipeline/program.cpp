@@ -24,13 +24,15 @@ std::string_view name_of(Residency residency) {
   return "?";
 }
 
-ProgramTables bare_tables(int ranks, int stages) {
+ProgramTables bare_tables(int ranks, int stages, Placement placement) {
   if (ranks < 1 || stages < ranks) {
     fail_request("{} stages on {} pipeline ranks: there is at least one rank, and every rank runs a stage", stages,
                  ranks);
   }
   ProgramTables tables;
-  for (int stage = 0; stage < stages; ++stage) tables.stages.push_back({.rank = stage % ranks});
+  for (int stage = 0; stage < stages; ++stage) {
+    tables.stages.push_back({.rank = rank_of(placement, ranks, stage)});
+  }
   return tables;
 }
 

@@ -10,6 +10,7 @@
 #include "parallel/comm/counters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/action.h"
+#include "parallel/pipeline/placement.h"
 #include "parallel/runtime/parameter.h"
 
 namespace weft {
@@ -137,7 +138,7 @@ struct Program : ProgramTables {
   bool operator==(const Program&) const = default;
 };
 
-// `stages` stages dealt to `ranks` ranks in turn (stage s on rank s % ranks), nothing else known.
-ProgramTables bare_tables(int ranks, int stages);
+// `stages` stages dealt to `ranks` ranks as a schedule places them, nothing else known.
+ProgramTables bare_tables(int ranks, int stages, Placement placement = Placement::looped);
 
 }  // namespace weft

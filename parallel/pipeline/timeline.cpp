@@ -64,9 +64,10 @@ std::string format_timeline(const Program& program) {
     std::string row(static_cast<std::size_t>(end) * width, ' ');
     for (const TimedAction& timed : timeline[rank]) {
       const auto room = static_cast<std::size_t>(timed.end - timed.begin) * width;
-      const std::string cell = timed.action.op == Op::forward
-                                   ? fmt::format("{:>{}}", *timed.action.microbatch, room - 1)
-                                   : fmt::format("[{:^{}}]", *timed.action.microbatch, room - 2);
+      const int microbatch = *timed.action.microbatch;
+      const std::string cell = timed.action.op == Op::forward           ? fmt::format("{:>{}}", microbatch, room - 1)
+                               : timed.action.op == Op::backward_weight ? fmt::format("<{:^{}}>", microbatch, room - 2)
+                                                                        : fmt::format("[{:^{}}]", microbatch, room - 2);
       row.replace(static_cast<std::size_t>(timed.begin) * width, cell.size(), cell);
     }
     text += fmt::format("pp {:<3}|{}|\n", rank, row);

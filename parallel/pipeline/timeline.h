@@ -17,8 +17,8 @@ struct TimedAction {
 // `program` holds stage-level compute actions only (at_detail with compute_only). Throws Error (failure) on a deadlock.
 std::vector<std::vector<TimedAction>> unit_timeline(const Program& program);
 
-// One line a pipeline rank, a fixed number of characters a unit of time: the microbatch of each F (plain) and B (in
-// brackets).
+// One line a pipeline rank, a fixed number of characters a unit of time: the microbatch of each F (plain), B or I (in
+// brackets) and W (in angles).
 std::string format_timeline(const Program& program);
 
 }  // namespace weft

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "parallel/pipeline/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
@@ -70,14 +72,65 @@ TEST(Orders, MicrobatchesInFlight) {
   }
 }
 
+// Every count of a box is either ordered or refused, as the rule of each schedule says.
 TEST(Orders, RefuseWhatTheyCannotOrder) {
   for (const Schedule& schedule : schedules()) {
-    EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 2, .microbatches = 4}).find("set chunks = 1"),
-              std::string::npos);
+    for (OrderInput input; input.ranks <= 5; ++input.ranks) {
+      for (input.chunks = 1; input.chunks <= 4; ++input.chunks) {
+        for (input.microbatches = 1; input.microbatches <= 16; ++input.microbatches) {
+          EXPECT_EQ(message_of(schedule.name, input) == "accepted", can_order(schedule.name, input))
+              << described(schedule, input);
+        }
+      }
+    }
     EXPECT_NE(message_of(schedule.name, {.ranks = 0, .microbatches = 4}).find("0 ranks"), std::string::npos);
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .microbatches = 0}).find("0 microbatches"), std::string::npos);
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 0, .microbatches = 1}).find("0 chunks"),
               std::string::npos);
+  }
+}
+
+TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
+  EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
+            "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs, "
+            "zb1p, zbv, v_half, v_min, dualpipev");
+  EXPECT_EQ(
+      message_of("zbv", {.ranks = 2, .chunks = 3, .microbatches = 4}),
+      "schedule zbv runs 2 stages per rank, not 3; set chunks = 2 or choose one of: interleaved, looped_bfs, zb1p");
+}
+
+TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
+  EXPECT_EQ(message_of("1f1b", {.ranks = 2, .microbatches = 4, .microbatch_group = 2}),
+            "schedule 1f1b takes no groups of microbatches; leave microbatch_group out");
+}
+
+// Each stage runs every microbatch forward once, and backward once: whole, or as I and then W. A stage adds up its
+// weight gradients in one order on whatever rank it stands, microbatches ascending; only looped_bfs, which comes back
+// the way it went, descends.
+TEST(Orders, EveryMicrobatchRunsOnceAndAddsUpInOneOrder) {
+  for (const Schedule& schedule : schedules()) {
+    for (const OrderInput& input : inputs_of(schedule, 6, 3, 14)) {
+      const auto ranks = schedule.order(input);
+      ASSERT_EQ(ranks.size(), static_cast<std::size_t>(input.ranks));
+      std::map<std::pair<int, int>, std::string> done;  // (stage, microbatch) -> kinds
+      std::map<int, std::vector<int>> added;            // stage -> microbatches in the order of their weight gradients
+      for (const auto& actions : ranks) {
+        for (const Action& action : actions) {
+          done[{*action.stage, *action.microbatch}] += name_of(action.op);
+          if (makes_weight_gradient(action.op)) added[*action.stage].push_back(*action.microbatch);
+        }
+      }
+      EXPECT_EQ(static_cast<int>(done.size()), input.ranks * input.chunks * input.microbatches);
+      for (const auto& [what, kinds] : done) {
+        EXPECT_TRUE(kinds == "FB" || kinds == "FIW") << described(schedule, input) << ", stage " << what.first
+                                                     << ", microbatch " << what.second << ": " << kinds;
+      }
+      for (auto& [stage, microbatches] : added) {
+        if (schedule.name == "looped_bfs") std::reverse(microbatches.begin(), microbatches.end());
+        EXPECT_TRUE(std::is_sorted(microbatches.begin(), microbatches.end()))
+            << described(schedule, input) << ", stage " << stage;
+      }
+    }
   }
 }
 
@@ -87,7 +140,24 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
-    EXPECT_STREQ(error.what(), "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b");
+    EXPECT_STREQ(error.what(),
+                 "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb1p, "
+                 "zbv, v_half, v_min, dualpipev");
+  }
+}
+
+// The two directions of a placement, against each other.
+TEST(Orders, APlacementGivesEveryStageOneRank) {
+  for (Placement placement : {Placement::looped, Placement::v}) {
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (int chunk = 0; chunk < 4; ++chunk) {
+          const int stage = stage_of(placement, ranks, rank, chunk);
+          EXPECT_EQ(stage / ranks, chunk);
+          EXPECT_EQ(rank_of(placement, ranks, stage), rank);
+        }
+      }
+    }
   }
 }
 
@@ -95,6 +165,9 @@ TEST(Orders, BareTablesDealStagesInTurn) {
   const ProgramTables tables = bare_tables(2, 4);
   ASSERT_EQ(tables.stages.size(), 4u);
   for (int stage = 0; stage < 4; ++stage) EXPECT_EQ(tables.stages[static_cast<std::size_t>(stage)].rank, stage % 2);
+  const ProgramTables folded = bare_tables(3, 9, Placement::v);
+  const int ranks[] = {0, 1, 2, 2, 1, 0, 0, 1, 2};
+  for (int stage = 0; stage < 9; ++stage) EXPECT_EQ(folded.stages[static_cast<std::size_t>(stage)].rank, ranks[stage]);
   EXPECT_THROW(bare_tables(0, 1), Error);
   EXPECT_THROW(bare_tables(3, 2), Error);
 }

@@ -13,12 +13,13 @@
 
 namespace weft {
 
-// One stage per rank, `units` segments per stage with a unit each, named "blocks.0" .. through the stages.
+// `chunks` stages per rank, `units` segments per stage with a unit each, named "blocks.0" .. through the stages.
 // A gathered unit takes 1 byte, nothing else takes any, so that the transient peak counts gathered units.
-inline ProgramTables stage_tables(int ranks, int units, const UnitPolicy& policy = {}) {
+inline ProgramTables stage_tables(int ranks, int units, const UnitPolicy& policy = {}, int chunks = 1,
+                                  Placement placement = Placement::looped) {
   ProgramTables tables;
-  for (int stage = 0; stage < ranks; ++stage) {
-    ProgramStage entry{.rank = stage, .output_bytes = 100 + stage};
+  for (int stage = 0; stage < ranks * chunks; ++stage) {
+    ProgramStage entry{.rank = rank_of(placement, ranks, stage), .output_bytes = 100 + stage};
     for (int i = 0; i < units; ++i) {
       const int index = stage * units + i;
       entry.segments.push_back(index);
@@ -40,10 +41,51 @@ inline Program compiled(const ProgramTables& tables, std::string_view schedule, 
                  {.ranks = static_cast<int>(tables.stages.size()), .microbatches = microbatches});
 }
 
+inline Program compiled(const Schedule& schedule, const OrderInput& input, int units, const UnitPolicy& policy = {}) {
+  return compile(stage_tables(input.ranks, units, policy, input.chunks, schedule.placement), schedule, input);
+}
+
+// Only the order, on stages without segments.
+inline Program ordered(const Schedule& schedule, const OrderInput& input) {
+  return {bare_tables(input.ranks, input.ranks * input.chunks, schedule.placement), input.microbatches,
+          schedule.order(input)};
+}
+
 // Only the order and its exchange, on stages without segments.
 inline Program bare(std::string_view schedule, int ranks, int microbatches) {
-  const OrderInput input{.ranks = ranks, .microbatches = microbatches};
-  return add_exchange({bare_tables(ranks, ranks), microbatches, find_schedule(schedule).order(input)});
+  return add_exchange(ordered(find_schedule(schedule), {.ranks = ranks, .microbatches = microbatches}));
+}
+
+// Whether a schedule can order these counts: its rule, stated here anew.
+inline bool can_order(std::string_view schedule, const OrderInput& input) {
+  const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
+  const bool in_groups = group >= input.ranks && input.microbatches >= group &&
+                         (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
+  if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
+  if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
+  if (input.microbatch_group != 0) return false;
+  if (schedule == "looped_bfs") return true;
+  if (schedule == "zbv" || schedule == "v_half" || schedule == "v_min") return input.chunks == 2;
+  if (schedule == "dualpipev") return input.chunks == 2 && input.microbatches >= 2 * input.ranks;
+  return input.chunks == 1;
+}
+
+// All counts up to these that a schedule can order.
+inline std::vector<OrderInput> inputs_of(const Schedule& schedule, int ranks, int chunks, int microbatches) {
+  std::vector<OrderInput> inputs;
+  for (OrderInput input; input.ranks <= ranks; ++input.ranks) {
+    for (input.chunks = 1; input.chunks <= chunks; ++input.chunks) {
+      for (input.microbatches = 1; input.microbatches <= microbatches; ++input.microbatches) {
+        if (can_order(schedule.name, input)) inputs.push_back(input);
+      }
+    }
+  }
+  return inputs;
+}
+
+inline std::string described(const Schedule& schedule, const OrderInput& input) {
+  return fmt::format("{}, {} ranks, {} chunks, {} microbatches", schedule.name, input.ranks, input.chunks,
+                     input.microbatches);
 }
 
 // The cells of a rank, separated by blanks.

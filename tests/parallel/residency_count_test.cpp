@@ -84,49 +84,14 @@ TEST(ResidencyOrder, FreesAUnitBeforeTheOneAfterTheNextIsGathered) {
   }
 }
 
-// A rank that runs several stages, in the order of the interleaved schedule (Megatron's table: groups of `ranks`
-// microbatches through each chunk, warm-up 2 (ranks - rank - 1) + (chunks - 1) ranks).
-Program interleaved(int ranks, int chunks, int microbatches, const UnitPolicy& policy) {
-  ProgramTables tables;
-  for (int stage = 0; stage < ranks * chunks; ++stage) {
-    tables.stages.push_back({.rank = stage % ranks, .segments = {stage}});
-    tables.segments.push_back({.name = fmt::format("blocks.{}", stage), .stage = stage, .units = {stage}});
-    tables.units.push_back(
-        {.name = fmt::format("blocks.{}", stage), .stage = stage, .unsharded_bytes = 1, .policy = policy});
-  }
-  Program program{tables, microbatches, {}};
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<Action> forwards, backwards, order;
-    for (int group = 0; group < microbatches; group += ranks) {
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        for (int microbatch = group; microbatch < std::min(group + ranks, microbatches); ++microbatch) {
-          forwards.push_back({.op = Op::forward, .stage = chunk * ranks + rank, .microbatch = microbatch});
-          backwards.push_back(
-              {.op = Op::backward, .stage = (chunks - 1 - chunk) * ranks + rank, .microbatch = microbatch});
-        }
-      }
-    }
-    const std::size_t warm_up =
-        std::min(static_cast<std::size_t>(2 * (ranks - rank - 1) + (chunks - 1) * ranks), forwards.size());
-    order.assign(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm_up));
-    for (std::size_t i = warm_up; i < forwards.size(); ++i) {
-      order.push_back(forwards[i]);
-      order.push_back(backwards[i - warm_up]);
-    }
-    order.insert(order.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm_up), backwards.end());
-    program.ranks.push_back(std::move(order));
-  }
-  return add_residency(lower_to_segments(std::move(program)));
-}
-
 // PyTorch keeps the next K stages of a rank gathered. With 4 ranks, 16 microbatches and 4 chunks its rule gathers a
 // rank's stages 61 to 99 times for a window of 1, 20 times for 2, 13 to 15 times for 3 and once each for 4.
 TEST(ResidencyWindow, GathersAsOftenAsTheRuleItComesFrom) {
   const std::vector<std::pair<int, std::pair<int, int>>> expected = {
       {1, {61, 99}}, {2, {20, 20}}, {3, {13, 15}}, {4, {4, 4}}};
   for (const auto& [window, range] : expected) {
-    const Program program =
-        interleaved(4, 4, 16, {.residency = Residency::window, .window_stages = window, .lookahead = 0});
+    const Program program = compiled(find_schedule("interleaved"), {.ranks = 4, .chunks = 4, .microbatches = 16}, 1,
+                                     {.residency = Residency::window, .window_stages = window, .lookahead = 0});
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_GE(count_of(program, rank, Op::unshard), range.first) << "window " << window << ", rank " << rank;
       EXPECT_LE(count_of(program, rank, Op::unshard), range.second) << "window " << window << ", rank " << rank;

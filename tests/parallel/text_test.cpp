@@ -94,11 +94,10 @@ TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
 
 TEST(Csv, CompiledProgramsSurviveTheRoundTrip) {
   for (const Schedule& schedule : schedules()) {
-    for (int ranks : {1, 2, 5}) {
+    for (const OrderInput& input : inputs_of(schedule, 3, 3, 6)) {
       for (Residency residency : {Residency::each_use, Residency::step}) {
-        const ProgramTables tables = stage_tables(ranks, 3, {.residency = residency, .reduce_every = 2});
-        const Program program = compiled(tables, schedule.name, 5);
-        EXPECT_EQ(from_csv(tables, to_csv(program, Detail::everything)), program);
+        const Program program = compiled(schedule, input, 3, {.residency = residency, .reduce_every = 2});
+        EXPECT_EQ(from_csv(program, to_csv(program, Detail::everything)), program) << described(schedule, input);
       }
     }
   }
@@ -163,11 +162,10 @@ TEST(AtDetail, ResidencyRunsFromTheFirstGatherToTheLastReshard) {
 
 TEST(AtDetail, ComputeOnlyIsTheOrder) {
   for (const Schedule& schedule : schedules()) {
-    for (int microbatches : {1, 4, 7}) {
-      const OrderInput input{.ranks = 3, .microbatches = microbatches};
-      const Program order{stage_tables(3, 4), microbatches, schedule.order(input)};
-      const Program program = compiled(order, schedule.name, microbatches);
-      EXPECT_EQ(to_csv(program, Detail::compute_only), to_csv(order, Detail::everything));
+    for (const OrderInput& input : inputs_of(schedule, 3, 3, 7)) {
+      EXPECT_EQ(to_csv(compiled(schedule, input, 4), Detail::compute_only),
+                to_csv(ordered(schedule, input), Detail::everything))
+          << described(schedule, input);
     }
   }
 }

@@ -35,6 +35,13 @@ TEST(Timeline, DrawsTheOrder) {
             "pp 1  |    0 [ 0  ] 1 [ 1  ]|\n");
 }
 
+// A split backward: one unit in brackets, one in angles.
+TEST(Timeline, DrawsInputAndWeightGradients) {
+  EXPECT_EQ(format_timeline(bare("zb_h1", 2, 2)),
+            "pp 0  | 0  1    [0]<0>[1]<1>|\n"
+            "pp 1  |    0 [0] 1 [1]<0><1>|\n");
+}
+
 TEST(Timeline, NamesARankThatWaitsForEver) {
   Program program = bare("gpipe", 2, 1);
   std::swap(program.ranks[0][0], program.ranks[0][1]);

@@ -111,6 +111,13 @@ TEST_F(ProgramCommand, ABareScheduleNeedsNoModel) {
             "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2,GRAD_NORM,STEP\n");
   EXPECT_EQ(weft("program --world-only pipeline=3 microbatches=2 schedule=gpipe --format csv --compute-only").output,
             "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n");
+  EXPECT_EQ(weft("program --world-only pipeline=2 chunks=2 microbatches=1 schedule=zbv --format csv").output,
+            "0F0,0SEND_F0,3RECV_F0,3F0,3I0,3SEND_B0,3W0,0RECV_B0,0I0,0W0,GRAD_NORM,STEP\n"
+            "1RECV_F0,1F0,2F0,2SEND_F0,2RECV_B0,2I0,2W0,1I0,1SEND_B0,1W0,GRAD_NORM,STEP\n");
+  EXPECT_EQ(weft("program --world-only pipeline=1 chunks=2 microbatches=3 microbatch_group=2 schedule=interleaved "
+                 "--format csv --compute-only --rank 0")
+                .output,
+            "0F0,0F1,1F0,1B0,1F1,1B1,0F2,0B0,1F2,0B1,1B2,0B2\n");
   const Json program = Json::parse(weft("program --world-only pipeline=2 microbatches=1 --json --rank 1").output);
   ASSERT_EQ(program["ranks"].size(), 1u);
   EXPECT_EQ(program["ranks"][0][0]["op"], "RECV_F");
@@ -152,7 +159,10 @@ TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
        {"program", "program gone.toml", "program run.toml --rank 8", "program run.toml --rank=-1",
         "program run.toml --format svg", "program run.toml --output /", "program --world-only pipeline=2",
         "program --world-only pipeline=0 microbatches=2", "program --world-only pipeline=2 microbatches=two",
-        "program --world-only pipeline=2 microbatches=2 schedule=none", "program --world-only run.toml"}) {
+        "program --world-only pipeline=2 microbatches=2 schedule=none",
+        "program --world-only pipeline=2 microbatches=2 schedule=zbv",
+        "program --world-only pipeline=4 chunks=2 microbatches=6 schedule=interleaved",
+        "program --world-only pipeline=2 microbatches=2 microbatch_group=0", "program --world-only run.toml"}) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;

@@ -147,6 +147,12 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "\"threads\" the world is the product of the degrees: write the number"},
       {"\"gpipe\"", "\"zbv\"",
        "39:12: error: pipeline.schedule: \"zbv\" is not available in this version; use \"gpipe\" or \"1f1b\""},
+      {"\"gpipe\"", "\"zb_h1\"",
+       "39:12: error: pipeline.schedule: \"zb_h1\" is not available in this version; use \"gpipe\" or \"1f1b\""},
+      {"\"gpipe\"", "\"v_half\"",
+       "39:12: error: pipeline.schedule: \"v_half\" is not available in this version; use \"gpipe\" or \"1f1b\""},
+      {"\"gpipe\"", "\"v_min\"",
+       "39:12: error: pipeline.schedule: \"v_min\" is not available in this version; use \"gpipe\" or \"1f1b\""},
       {"\"gpipe\"", "\"mine.csv\"",
        "39:12: error: pipeline.schedule: schedules from files are not available in this version; use \"gpipe\" or "
        "\"1f1b\""},

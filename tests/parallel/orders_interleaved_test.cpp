@@ -1,0 +1,126 @@
+#include "parallel/pipeline/check.h"
+#include "parallel/runtime/error.h"
+#include "tests/parallel/order_figures.h"
+
+namespace weft {
+namespace {
+
+// By hand: rank 0 runs 2 (2 - 1 - 0) + 2 = 4 turns ahead, rank 1 two.
+TEST(Interleaved, ByHand) {
+  EXPECT_EQ(order_of("interleaved", {.ranks = 2, .chunks = 2, .microbatches = 4}),
+            "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+            "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
+}
+
+// Megatron's own table for 5 microbatches in groups of 3 and 2, as rank 0 of 2 ranks runs it: chunks counted from one,
+// backwards negative.
+TEST(Interleaved, AnUnevenLastGroupIsThatOfMegatron) {
+  const OrderInput input{.ranks = 2, .chunks = 2, .microbatches = 5, .microbatch_group = 3};
+  const int expected[] = {1, 1, 1, 2, 2, 2, -2, 1, -2, 1, -2, 2, -1, 2, -1, -1, -2, -2, -1, -1};
+  const auto actions = find_schedule("interleaved").order(input).front();
+  ASSERT_EQ(actions.size(), std::size(expected));
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    EXPECT_EQ((*actions[i].stage / 2 + 1) * (actions[i].op == Op::forward ? 1 : -1), expected[i]) << i;
+  }
+}
+
+// The bubble of 1F1B, 3 (P - 1), is shorter by the chunks: a rank waits for P - 1 forwards and backwards of one chunk.
+// Rank r has run 2 (P - 1 - r) + (V - 1) P turns ahead and one more when its first backward comes.
+TEST(Interleaved, BubbleAndActivationsAreThoseOfTheFormulas) {
+  const auto inputs = rounds_of("interleaved", 8, 4, 4);
+  ASSERT_EQ(inputs.size(), 8u * 3 * 4);
+  for (const OrderInput& input : inputs) {
+    EXPECT_EQ(bubble_of("interleaved", input), 3 * (input.ranks - 1));
+    const auto peaks = chunks_in_flight("interleaved", input);
+    for (int rank = 0; rank < input.ranks; ++rank) {
+      EXPECT_EQ(peaks[static_cast<std::size_t>(rank)],
+                std::min(2 * (input.ranks - 1 - rank) + (input.chunks - 1) * input.ranks + 1,
+                         input.microbatches * input.chunks));
+    }
+  }
+}
+
+// Groups longer than the ranks and a shorter last one, as long as no group is shorter than the ranks: the same bubble,
+// and (V - 1) times the longer group in flight.
+TEST(Interleaved, GroupsOfAnyLegalLengthKeepTheBubble) {
+  int legal = 0;
+  for (OrderInput input{.ranks = 2}; input.ranks <= 5; ++input.ranks) {
+    for (input.chunks = 2; input.chunks <= 3; ++input.chunks) {
+      for (input.microbatches = 1; input.microbatches <= 20; ++input.microbatches) {
+        for (input.microbatch_group = 1; input.microbatch_group <= 9; ++input.microbatch_group) {
+          if (!can_order("interleaved", input)) {
+            EXPECT_THROW(find_schedule("interleaved").order(input), Error);
+            continue;
+          }
+          ++legal;
+          EXPECT_EQ(bubble_of("interleaved", input), 3 * (input.ranks - 1))
+              << described(find_schedule("interleaved"), input) << " in groups of " << input.microbatch_group;
+          EXPECT_EQ(chunks_in_flight("interleaved", input).front(),
+                    std::min(2 * (input.ranks - 1) + (input.chunks - 1) * input.microbatch_group + 1,
+                             input.microbatches * input.chunks));
+          EXPECT_TRUE(find_violations(add_exchange(ordered(find_schedule("interleaved"), input))).empty());
+        }
+      }
+    }
+  }
+  EXPECT_GT(legal, 400);
+}
+
+std::string refusal(const OrderInput& input) {
+  try {
+    find_schedule("interleaved").order(input);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 10}),
+            "schedule interleaved on 4 ranks in groups of 4 microbatches leaves a group of 2, shorter than the ranks; "
+            "set microbatches = 8 or 12");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 3}),
+            "schedule interleaved on 4 ranks in groups of 4 microbatches leaves a group of 3, shorter than the ranks; "
+            "set microbatches = 4");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 13, .microbatch_group = 6}),
+            "schedule interleaved on 4 ranks in groups of 6 microbatches leaves a group of 1, shorter than the ranks; "
+            "set microbatches = 12 or 16");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 12, .microbatch_group = 3}),
+            "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3");
+  EXPECT_TRUE(refusal({.ranks = 2, .chunks = 1, .microbatches = 4})
+                  .starts_with("schedule interleaved runs at least 2 stages per rank, not 1; set chunks = 2 or "
+                               "choose one of: gpipe, 1f1b"));
+}
+
+// Gathers of a rank by visit, of units a chunk, two chunks, n = microbatches / ranks rounds (schedules, section 3).
+TEST(Interleaved, GathersByVisitFollowTheClosedFormulas) {
+  for (int ranks : {2, 4, 8}) {
+    for (int n : {2, 3, 4, 5}) {
+      for (int units : {1, 2, 4}) {
+        const OrderInput input{.ranks = ranks, .chunks = 2, .microbatches = n * ranks};
+        const auto visits = gathers_of("interleaved", input, units, Residency::visit);
+        const auto kept = gathers_of("interleaved", input, units, Residency::step);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const int d = ranks - 1 - rank;
+          const int expected = rank < ranks / 2 ? (8 * rank + 6) * n - (8 * rank + 1) : (8 * d + 2) * n - (8 * d - 1);
+          EXPECT_EQ(visits[static_cast<std::size_t>(rank)], units * expected)
+              << ranks << " ranks, " << n << " rounds, rank " << rank;
+          EXPECT_EQ(kept[static_cast<std::size_t>(rank)], 2 * units);
+        }
+      }
+    }
+  }
+}
+
+// 4 ranks, 16 microbatches, 8 units a rank.
+TEST(Interleaved, GathersAreThoseOfThePublishedExample) {
+  const OrderInput two{.ranks = 4, .chunks = 2, .microbatches = 16}, four{.ranks = 4, .chunks = 4, .microbatches = 16};
+  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::each_use), (std::vector{231, 251, 235, 207}));
+  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::visit), (std::vector{92, 188, 132, 36}));
+  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::each_use), (std::vector{231, 251, 235, 207}));
+  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::visit), (std::vector{150, 198, 170, 122}));
+}
+
+}  // namespace
+}  // namespace weft
