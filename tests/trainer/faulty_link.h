@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel/comm/communicator.h"
+#include "tests/trainer/forwarding_communicator.h"
 
 namespace weft {
 
@@ -27,45 +27,32 @@ struct LinkFaults {
 };
 
 // Groups split from it have the same faults. Parts are equal and reductions sums, as those of shard units are; other
-// calls are passed on. Calls are counted twice: here and by what is passed on to.
-class FaultyLink final : public Communicator {
+// calls are passed on.
+class FaultyLink final : public ForwardingCommunicator {
  public:
-  // `inner` outlives the link.
-  FaultyLink(Communicator& inner, LinkFaults faults)
-      : Communicator(inner.group(), inner.rank(), inner.size(), inner.stream(), inner.counters(), inner.clock()),
-        inner_(inner),
-        faults_(std::move(faults)) {}
+  FaultyLink(Communicator& inner, LinkFaults faults) : ForwardingCommunicator(inner), faults_(std::move(faults)) {}
+  FaultyLink(std::unique_ptr<Communicator> inner, LinkFaults faults)
+      : ForwardingCommunicator(std::move(inner)), faults_(std::move(faults)) {}
 
  protected:
   void do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) override {
-    counts.empty() ? faults_.all_gather(inner_, input, output) : inner_.all_gather(input, output, counts);
+    if (!counts.empty()) return ForwardingCommunicator::do_all_gather(input, output, counts);
+    faults_.all_gather(inner(), input, output);
   }
   void do_reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) override {
-    counts.empty() ? faults_.reduce_scatter(inner_, input, output) : inner_.reduce_scatter(input, output, counts);
+    if (!counts.empty()) return ForwardingCommunicator::do_reduce_scatter(input, output, counts);
+    faults_.reduce_scatter(inner(), input, output);
   }
   void do_all_reduce(TensorView data, Reduce reduce) override {
-    reduce == Reduce::sum ? faults_.all_reduce(inner_, data) : inner_.all_reduce(data, reduce);
+    if (reduce != Reduce::sum) return ForwardingCommunicator::do_all_reduce(data, reduce);
+    faults_.all_reduce(inner(), data);
   }
-  void do_all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
-                     std::span<const std::int64_t> receive_counts) override {
-    inner_.all_to_all(input, send_counts, output, receive_counts);
-  }
-  void do_broadcast(TensorView data, int root) override { inner_.broadcast(data, root); }
-  void do_barrier() override { inner_.barrier(); }
-  void do_send(ConstTensorView data, int peer) override { inner_.send(data, peer); }
-  void do_receive(TensorView data, int peer) override { inner_.receive(data, peer); }
-  void do_flush() override { inner_.flush(); }
   std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override {
     const auto [other_color, other_key] = faults_.place(*this, name, color, key);
-    auto group = inner_.split(other_color, other_key, name, stream);
-    auto faulty = std::make_unique<FaultyLink>(*group, faults_);
-    faulty->owned_ = std::move(group);
-    return faulty;
+    return std::make_unique<FaultyLink>(inner().split(other_color, other_key, name, stream), faults_);
   }
 
  private:
-  std::unique_ptr<Communicator> owned_;  // what a split made
-  Communicator& inner_;
   LinkFaults faults_;
 };
 
