@@ -1,5 +1,5 @@
-// What a unit keeps between its gathers and between its reductions: sums of many microbatches, parts in islands, inputs
-// of reductions in flight. Against sums and values computed without any unit.
+// What a unit keeps between its reductions: sums of many microbatches, whole or in shards, and inputs of reductions in
+// flight. Against sums computed without any unit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,16 +14,6 @@ namespace {
 
 constexpr UnitPrecision float32_precision, bfloat16_compute{.compute = DType::bfloat16};
 constexpr UnitPrecision bfloat16_reduction{.compute = DType::bfloat16, .reduction = DType::bfloat16};
-
-template <typename Body>
-std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 void add_everywhere(ShardUnit& unit, float value) {
   for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {

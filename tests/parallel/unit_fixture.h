@@ -136,4 +136,15 @@ inline double float32_bound(const GradientSum& expected, std::size_t terms) {
   return static_cast<double>(terms) * 0x1p-24 * expected.magnitude;
 }
 
+// What `body` throws, in words.
+template <typename Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 }  // namespace weft

@@ -12,16 +12,6 @@ namespace {
 
 constexpr UnitPrecision float32_precision, bfloat16_compute{.compute = DType::bfloat16};
 
-template <typename Body>
-std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 template <typename Value>
 int wrong_values_as(const ShardUnit& unit) {
   int wrong = 0;

@@ -235,16 +235,6 @@ TEST(ShardUnit, SumsTensorReplicatedGradientsOverTheTensorGroupAndNoOthers) {
   }
 }
 
-template <typename Body>
-std::string error_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // The reduction goes through, so that no rank is left waiting, and the rank where it began can tell.
 TEST(ShardUnit, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
