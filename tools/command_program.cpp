@@ -55,7 +55,7 @@ Json action_json(const RankList& list, const Action& action) {
   if (action.peer) entry["group"] = name_of(Group::pp);
   if (action.op == Op::gradient_norm) entry["group"] = name_of(Group::world);
   entry["bytes"] = action.bytes;
-  entry["lane"] = name_of(lane_of(action.op));
+  entry["lane"] = name_of(lane_of(program, action));
   return entry;
 }
 

@@ -42,7 +42,9 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       ledger_(seat.backend.device(), lanes_[Lane::compute]),
       products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      groups_(seat.world, mesh, islands_of(config), lanes_),
+      program_(step_program(config, mesh, mesh.coordinates(seat.world.rank()))),
+      actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(seat.world.rank()).pp)]),
+      groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
       optimizer_(config, optimizer_kernels_,
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
@@ -54,8 +56,6 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(world_.rank());
-  program_ = step_program(config, mesh, at);
-  actions_ = program_.ranks[static_cast<std::size_t>(at.pp)];
   profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program_, actions_, lanes_, world_);
   if (seat.begins) announced_.emplace(seat.begins, range_names(program_, actions_));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);

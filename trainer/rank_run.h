@@ -64,8 +64,8 @@ class RankRun final : private ActionHandler {
   void reshard(Op op, int unit) override { stage_->reshard(op, unit); }
   void scatter_gradient(int unit) override { stage_->scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stage_->reduce_gradient(unit); }
-  void send(Op op, int, int microbatch, int peer) override { stage_->send(lane_of(op), microbatch, peer); }
-  void receive(Op op, int, int microbatch, int peer) override { stage_->receive(lane_of(op), microbatch, peer); }
+  void send(Lane lane, int, int microbatch, int peer) override { stage_->send(lane, microbatch, peer); }
+  void receive(Lane lane, int, int microbatch, int peer) override { stage_->receive(lane, microbatch, peer); }
   void gradient_norm() override;
   void optimizer_step() override;
 
@@ -82,9 +82,9 @@ class RankRun final : private ActionHandler {
   MemoryLedger ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
-  RankGroups groups_;
   Program program_;
   std::span<const Action> actions_;  // this rank's list in program_
+  RankGroups groups_;
   std::unique_ptr<StepProfiler> profiler_;
   std::optional<AnnouncedActions> announced_;
   PredictedMemory predicted_;

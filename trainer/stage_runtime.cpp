@@ -76,7 +76,7 @@ void StageRuntime::begin_step(const StepBatch& batch, double loss_factor, double
 }
 
 void StageRuntime::end_step() {
-  for (Lane lane : {Lane::transfer_forward, Lane::transfer_backward}) groups_.on(lane, Group::pp).flush();
+  for (Lane lane : groups_.transfers()) groups_.on(lane, Group::pp).flush();
   sent_.clear();
   require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
 }

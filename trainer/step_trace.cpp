@@ -28,7 +28,7 @@ void StepTrace::end_step() {
   for (const Fences& fences : fences_) {
     const Action& action = actions_[fences.action];
     fences.end->synchronize();
-    spans_.push_back({names_[fences.action], lane_of(action.op), step_, action.microbatch, action.bytes,
+    spans_.push_back({names_[fences.action], lane_of(program_, action), step_, action.microbatch, action.bytes,
                       begin + fences.begin->seconds_since(*step_begin_),
                       begin + fences.end->seconds_since(*step_begin_)});
   }

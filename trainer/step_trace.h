@@ -33,7 +33,7 @@ class StepTrace final : public ActionObserver {
  public:
   // The arguments outlive the trace.
   StepTrace(const Program& program, std::span<const Action> actions, Lanes& lanes)
-      : actions_(actions), lanes_(lanes), names_(range_names(program, actions)) {}
+      : program_(program), actions_(actions), lanes_(lanes), names_(range_names(program, actions)) {}
 
   void begin_step(std::int64_t step);
   void begin(std::size_t action) override;
@@ -73,8 +73,9 @@ class StepTrace final : public ActionObserver {
   void add_host_span(const char* name, double begin) {
     spans_.push_back({name, std::nullopt, step_, std::nullopt, 0, begin, now()});
   }
-  Stream& lane_of_action(std::size_t action) { return lanes_[lane_of(actions_[action].op)]; }
+  Stream& lane_of_action(std::size_t action) { return lanes_[lane_of(program_, actions_[action])]; }
 
+  const Program& program_;
   std::span<const Action> actions_;
   Lanes& lanes_;
   std::vector<std::string> names_;

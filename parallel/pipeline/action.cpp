@@ -40,13 +40,4 @@ std::string_view name_of(Op op) {
   return "?";
 }
 
-Lane lane_of(Op op) {
-  // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
-  if (is_gather(op) || is_reshard(op)) return Lane::gather;
-  if (is_reduction(op)) return Lane::reduce;
-  if (op == Op::send_forward || op == Op::receive_forward) return Lane::transfer_forward;
-  if (op == Op::send_backward || op == Op::receive_backward) return Lane::transfer_backward;
-  return Lane::compute;
-}
-
 }  // namespace weft

@@ -6,8 +6,6 @@
 #include <optional>
 #include <string_view>
 
-#include "parallel/runtime/lane.h"
-
 namespace weft {
 
 enum class Op : std::uint8_t {
@@ -59,9 +57,6 @@ constexpr bool is_reshard(Op op) {
 constexpr bool is_reduction(Op op) {
   return op == Op::scatter_gradient || op == Op::reduce_gradient;
 }
-
-// Which queue of a rank an action runs on.
-Lane lane_of(Op op);
 
 struct Action {
   Op op = Op::forward;

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-void perform(const Action& action, ActionHandler& handler) {
+void perform(const Program& program, const Action& action, ActionHandler& handler) {
   switch (action.op) {
     case Op::forward:
       return handler.forward(*action.segment, *action.microbatch);
@@ -29,10 +29,10 @@ void perform(const Action& action, ActionHandler& handler) {
       return handler.reduce_gradient(*action.unit);
     case Op::send_forward:
     case Op::send_backward:
-      return handler.send(action.op, *action.stage, *action.microbatch, *action.peer);
+      return handler.send(lane_of(program, action), *action.stage, *action.microbatch, *action.peer);
     case Op::receive_forward:
     case Op::receive_backward:
-      return handler.receive(action.op, *action.stage, *action.microbatch, *action.peer);
+      return handler.receive(lane_of(program, action), *action.stage, *action.microbatch, *action.peer);
     case Op::gradient_norm:
       return handler.gradient_norm();
     case Op::optimizer_step:
@@ -69,14 +69,14 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
 }
 
 ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span<const Action> actions)
-    : domain_(domain), actions_(actions) {
+    : domain_(domain), program_(program), actions_(actions) {
   names_.reserve(actions.size());
   for (const std::string& name : range_names(program, actions)) names_.push_back(domain.registered(name));
 }
 
 void ActionRanges::begin(std::size_t action) {
   const Action& begun = actions_[action];
-  open_.emplace(domain_, names_[action], nvtx_category(lane_of(begun.op)),
+  open_.emplace(domain_, names_[action], nvtx_category(lane_of(program_, begun)),
                 NvtxPayload{begun.bytes, begun.microbatch.value_or(-1), step_});
 }
 
@@ -89,7 +89,7 @@ void execute(const Program& program, std::span<const Action> actions, ActionHand
   for (std::size_t i = 0; i < actions.size(); ++i) {
     for (ActionObserver* observer : observers) observer->begin(i);
     try {
-      perform(actions[i], handler);
+      perform(program, actions[i], handler);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("in {}: {}", format_action(program, actions[i]), error.what()));
     }

@@ -23,8 +23,8 @@ class ActionHandler {
   virtual void reshard(Op op, int unit) = 0;
   virtual void scatter_gradient(int unit) = 0;
   virtual void reduce_gradient(int unit) = 0;
-  virtual void send(Op op, int stage, int microbatch, int peer) = 0;
-  virtual void receive(Op op, int stage, int microbatch, int peer) = 0;
+  virtual void send(Lane lane, int stage, int microbatch, int peer) = 0;
+  virtual void receive(Lane lane, int stage, int microbatch, int peer) = 0;
   virtual void gradient_norm() = 0;
   virtual void optimizer_step() = 0;
 };
@@ -44,7 +44,7 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
 // Makes every action of a list an NVTX range, in the category of its lane.
 class ActionRanges final : public ActionObserver {
  public:
-  // Domain and actions outlive the ranges.
+  // The arguments outlive the ranges.
   ActionRanges(NvtxDomain& domain, const Program& program, std::span<const Action> actions);
 
   void set_step(std::int64_t step) { step_ = static_cast<std::int32_t>(step); }
@@ -53,6 +53,7 @@ class ActionRanges final : public ActionObserver {
 
  private:
   NvtxDomain& domain_;
+  const Program& program_;
   std::span<const Action> actions_;
   std::vector<NvtxDomain::Name> names_;
   std::int32_t step_ = 0;

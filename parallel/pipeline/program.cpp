@@ -1,5 +1,6 @@
 #include "parallel/pipeline/program.h"
 
+#include "parallel/pipeline/exchange.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -22,6 +23,20 @@ std::string_view name_of(Residency residency) {
       return "island";
   }
   return "?";
+}
+
+Lane lane_of(const ProgramTables& tables, const Action& action) {
+  const Op op = action.op;
+  // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
+  if (is_gather(op) || is_reshard(op)) return Lane::gather;
+  if (is_reduction(op)) return Lane::reduce;
+  if (!is_send(op) && !is_receive(op)) return Lane::compute;
+  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
+  const int here = rank_of_stage(*action.stage), there = rank_of_stage(other_stage(op, *action.stage));
+  const bool up = is_send(op) ? here < there : there < here;
+  const bool forward = op == Op::send_forward || op == Op::receive_forward;
+  if (forward) return up ? Lane::activations_up : Lane::activations_down;
+  return up ? Lane::gradients_up : Lane::gradients_down;
 }
 
 ProgramTables bare_tables(int ranks, int stages, Placement placement) {

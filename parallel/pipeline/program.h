@@ -11,6 +11,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/action.h"
 #include "parallel/pipeline/placement.h"
+#include "parallel/runtime/lane.h"
 #include "parallel/runtime/parameter.h"
 
 namespace weft {
@@ -137,6 +138,9 @@ struct Program : ProgramTables {
 
   bool operator==(const Program&) const = default;
 };
+
+// Which queue of a rank an action runs on.
+Lane lane_of(const ProgramTables& tables, const Action& action);
 
 // `stages` stages dealt to `ranks` ranks as a schedule places them, nothing else known.
 ProgramTables bare_tables(int ranks, int stages, Placement placement = Placement::looped);

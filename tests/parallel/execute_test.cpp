@@ -39,11 +39,11 @@ class Writer final : public ActionHandler {
   void reshard(Op, int) override { log_.push_back("reshard"); }
   void scatter_gradient(int) override { log_.push_back("scatter"); }
   void reduce_gradient(int) override { log_.push_back("reduce"); }
-  void send(Op, int, int, int) override {
+  void send(Lane, int, int, int) override {
     if (fails_) fail("the line is cut");
     log_.push_back("send");
   }
-  void receive(Op, int, int, int) override { log_.push_back("receive"); }
+  void receive(Lane, int, int, int) override { log_.push_back("receive"); }
   void gradient_norm() override { log_.push_back("norm"); }
   void optimizer_step() override { log_.push_back("step"); }
 

@@ -57,9 +57,11 @@ TEST_F(Nvtx, OneDomainWithCategoriesAndOneSchema) {
                                                               {2, "compute"},
                                                               {3, "gather"},
                                                               {4, "reduce"},
-                                                              {5, "transfer_forward"},
-                                                              {6, "transfer_backward"},
-                                                              {7, "exchange"}}));
+                                                              {5, "activations_up"},
+                                                              {6, "activations_down"},
+                                                              {7, "gradients_up"},
+                                                              {8, "gradients_down"},
+                                                              {9, "exchange"}}));
   // Types by their numbers in nvToolsExtPayload.h: 17 is INT64, 15 INT32.
   ASSERT_EQ(recording.schemas.size(), 1u);
   EXPECT_EQ(recording.schemas[0], "schema\tweft.range\t16\tbytes:17:0\tmicrobatch:15:8\tstep:15:12");
@@ -174,7 +176,7 @@ TEST_F(Profile, BenchAsksStreamsForTheTime) {
   EXPECT_NEAR(sum, 1.0, 8 * 0x1p-52);
   EXPECT_GT(report["share_of_rank_time"]["products"], 0.0);
   EXPECT_EQ(report["communication_by_lane"].size(), 5u);
-  for (const char* lane : {"gather", "reduce", "transfer_forward", "exchange"}) {
+  for (const char* lane : {"gather", "reduce", "activations_up", "exchange"}) {
     EXPECT_GT(report["communication_by_lane"][lane], 0.0) << lane;
   }
   EXPECT_FALSE(

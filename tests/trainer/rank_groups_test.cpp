@@ -16,7 +16,7 @@ namespace {
 // its own, units gathered and reduced side by side.
 std::vector<std::pair<Lane, Group>> used_pairs() {
   std::vector<std::pair<Lane, Group>> pairs = {
-      {Lane::exchange, Group::ep}, {Lane::transfer_forward, Group::pp}, {Lane::transfer_backward, Group::pp}};
+      {Lane::exchange, Group::ep}, {Lane::activations_up, Group::pp}, {Lane::gradients_down, Group::pp}};
   for (Group group : {Group::world, Group::tp, Group::cp, Group::etp, Group::tokens})
     pairs.emplace_back(Lane::compute, group);
   for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) pairs.emplace_back(Lane::gather, group);
@@ -33,7 +33,7 @@ TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
   const Mesh mesh(all_axes);
   run_local_ranks(mesh.world(), [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, rank.lanes);
+    RankGroups groups(world, mesh, {}, {Lane::activations_up, Lane::gradients_down}, rank.lanes);
     std::set<const Communicator*> distinct;
     for (const auto& [lane, group] : used_pairs()) {
       SCOPED_TRACE(fmt::format("{} on {}", name_of(group), name_of(lane)));
@@ -61,9 +61,9 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   const Mesh mesh(Degrees{.pipeline = 2});
   run_local_ranks(2, [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, rank.lanes);
-    Communicator &forward = groups.on(Lane::transfer_forward, Group::pp),
-                 &backward = groups.on(Lane::transfer_backward, Group::pp);
+    RankGroups groups(world, mesh, {}, {Lane::activations_up, Lane::gradients_down}, rank.lanes);
+    Communicator &forward = groups.on(Lane::activations_up, Group::pp),
+                 &backward = groups.on(Lane::gradients_down, Group::pp);
     std::int32_t one = 1, two = 2;
     const TensorView first(&one, DType::int32, 1, 1), second(&two, DType::int32, 1, 1);
     if (world.rank() == 0) {
@@ -85,7 +85,7 @@ TEST(RankGroups, RefuseAWorldOfAnotherSize) {
   const Mesh mesh(Degrees{.tensor = 2});
   run_local_ranks(1, [&](Communicator& world) {
     CpuRank rank;
-    EXPECT_THROW(RankGroups(world, mesh, {}, rank.lanes), Error);
+    EXPECT_THROW(RankGroups(world, mesh, {}, {}, rank.lanes), Error);
   });
 }
 

@@ -25,9 +25,9 @@ class Rank final : ActionHandler {
         ledger_(backend_->device(), stream_),
         products_(backend_->make_products(stream_, ledger_)),
         kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
-        groups_(world, mesh, islands_of(config), lanes_),
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
+        groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_),
         stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, lanes_, groups_, kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
@@ -68,8 +68,8 @@ class Rank final : ActionHandler {
   void reshard(Op op, int unit) override { stage_.reshard(op, unit); }
   void scatter_gradient(int unit) override { stage_.scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stage_.reduce_gradient(unit); }
-  void send(Op op, int, int microbatch, int peer) override { stage_.send(lane_of(op), microbatch, peer); }
-  void receive(Op op, int, int microbatch, int peer) override { stage_.receive(lane_of(op), microbatch, peer); }
+  void send(Lane lane, int, int microbatch, int peer) override { stage_.send(lane, microbatch, peer); }
+  void receive(Lane lane, int, int microbatch, int peer) override { stage_.receive(lane, microbatch, peer); }
   void gradient_norm() override {
     stream_.wait_for(lanes_[Lane::reduce]);
     stage_.finish_reductions();
@@ -124,9 +124,9 @@ class Rank final : ActionHandler {
   MemoryLedger ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
-  RankGroups groups_;
   Coordinates at_;
   Program program_;
+  RankGroups groups_;
   StageRuntime stage_;
   Optimizer optimizer_;
   Tensor text_, report_, sum_, gradient_scale_;
