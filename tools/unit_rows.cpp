@@ -4,6 +4,7 @@
 
 #include "parallel/shard/replicated.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
 
 namespace weft {
 namespace {
@@ -35,8 +36,10 @@ std::vector<UnitRow> unit_rows(const Config& config) {
   const Mesh mesh(config.parallelism);
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<UnitRow> rows;
-  for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
+  const std::vector<int> ranks = stage_ranks(config);
+  for (int stage = 0; stage < stage_count(config); ++stage) {
+    const int rank = ranks[static_cast<std::size_t>(stage)];
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
     for (PlannedUnit& unit : plan_stage(config, mesh, at, stage).units) {
       UnitRow row{stage, std::move(unit)};
       row.wrap = wrap_of(config, row.unit.plan);

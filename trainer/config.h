@@ -38,6 +38,8 @@ struct RunConfig {
 
 struct PipelineConfig {
   std::string schedule = "1f1b";
+  int chunks = 1;            // stages a rank
+  int microbatch_group = 0;  // of schedules that take one; 0: as many as pipeline ranks
 
   bool operator==(const PipelineConfig&) const = default;
 };

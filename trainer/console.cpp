@@ -28,11 +28,10 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   const auto microbatches = config.microbatches();
   const double bubble = static_cast<double>(d.pipeline - 1) / static_cast<double>(microbatches + d.pipeline - 1);
   std::int64_t largest = 0;
-  for (int stage = 0; stage < d.pipeline; ++stage) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
-    largest = std::max(
-        largest, predict_memory(plan_stage(config, mesh, at, stage), program, stage, update_bytes(config, mesh, at))
-                     .bytes.total());
+  for (int rank = 0; rank < d.pipeline; ++rank) {
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    const std::vector<PlannedStage> planned = plan_stages(config, mesh, at);
+    largest = std::max(largest, predict_memory(planned, program, rank, update_bytes(config, mesh, at)).bytes.total());
   }
   fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",

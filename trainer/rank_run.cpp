@@ -59,23 +59,24 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program_, actions_, lanes_, world_);
   if (seat.begins) announced_.emplace(seat.begins, range_names(program_, actions_));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
-  PlannedStage planned = plan_stage(config, mesh, at, at.pp);
+  std::vector<PlannedStage> planned = plan_stages(config, mesh, at);
   predicted_ = predict_memory(planned, program_, at.pp, update_bytes(config, mesh, at));
-  stage_ = std::make_unique<StageRuntime>(std::move(planned), program_, config.run.seed, lanes_, groups_, kernels_);
-  const auto units = stage_->planned_units();
+  stages_ = std::make_unique<RankStages>(plan_inputs(config, at), std::move(planned), program_, config.run.seed, lanes_,
+                                         groups_, kernels_);
+  const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (!units[u].frozen) optimizer_.add(units[u], stage_->owned_rows(u), mesh, world_.rank());
+    if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, world_.rank());
   }
-  verify_step(config, mesh, world_.rank(), *stage_);
+  verify_step(config, mesh, world_.rank(), *stages_);
 }
 
 std::string RankRun::attention() const {
-  const PlannedStage& planned = stage_->planned();
-  HeadShape heads = planned.rotary.heads;
+  const PlannedInputs& inputs = stages_->inputs();
+  HeadShape heads = inputs.rotary.heads;
   heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
   heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
   heads.sequence_length = config_.training.sequence_length;
-  return kernels_.kernels.attention.description(heads, planned.positions, config_.precision.compute);
+  return kernels_.kernels.attention.description(heads, inputs.positions, config_.precision.compute);
 }
 
 void RankRun::read_batch() {
@@ -115,8 +116,8 @@ StepMetrics RankRun::step(std::int64_t step) {
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
   const std::int64_t half = text_on_device_.rows() / 2;
   sums_.begin_step();
-  stage_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
-                     1.0 / tokens, scaler_.scale(), sums_.report());
+  stages_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
+                      1.0 / tokens, scaler_.scale(), sums_.report());
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
@@ -126,7 +127,7 @@ StepMetrics RankRun::step(std::int64_t step) {
   }
   {
     const auto span = profiler_->host("wait for peers");
-    stage_->end_step();
+    stages_->end_step();
   }
 
   const StepTotals totals = [&] {
@@ -176,11 +177,11 @@ StepMetrics RankRun::step(std::int64_t step) {
 void RankRun::gradient_norm() {
   Stream& compute = kernels_.stream;
   compute.wait_for(lanes_[Lane::reduce]);
-  stage_->finish_reductions();
+  stages_->finish_reductions();
   const TensorView sum = sums_.gradient_square_sum();
-  const auto units = stage_->planned_units();
+  const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    add_counted_squares(compute, units[u], stage_->owned_rows(u), mesh_, world_.rank(), sum);
+    add_counted_squares(compute, *units[u], stages_->owned_rows(u), mesh_, world_.rank(), sum);
   }
   groups_.on(Lane::compute, Group::world).all_reduce(sum);
   optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0 / scaler_.scale(), gradient_scale_);
@@ -194,7 +195,7 @@ void RankRun::optimizer_step() {
 
 void RankRun::require_finite(double norm) {
   if (std::isfinite(norm)) return;
-  if (const auto parameter = stage_->nonfinite_parameter()) {
+  if (const auto parameter = stages_->nonfinite_parameter()) {
     fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
          *parameter);
   }

@@ -1,4 +1,4 @@
-// Everything one rank needs to train, put together: memory, groups, the compiled step, its stage and its optimizer.
+// Everything one rank needs to train, put together: memory, groups, the compiled step, its stages and its optimizer.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 #include "trainer/loss_scaler.h"
 #include "trainer/metrics.h"
 #include "trainer/optimizer/optimizer.h"
-#include "trainer/stage_runtime.h"
+#include "trainer/rank_stages.h"
 #include "trainer/step_profiler.h"
 #include "trainer/step_totals.h"
 
@@ -41,7 +41,7 @@ class RankRun final : private ActionHandler {
   StepMetrics step(std::int64_t step);
 
   int rank() const { return world_.rank(); }
-  StageRuntime& stage() { return *stage_; }
+  RankStages& stages() { return *stages_; }
   Stream& stream() { return kernels_.stream; }
   Lanes& lanes() { return lanes_; }
   MemoryLedger& ledger() { return ledger_; }
@@ -57,15 +57,17 @@ class RankRun final : private ActionHandler {
   std::string attention() const;
 
  private:
-  void forward(int segment, int microbatch) override { stage_->forward(segment, microbatch); }
-  void backward_input(int segment, int microbatch) override { stage_->backward_input(segment, microbatch); }
-  void backward_weight(int segment, int microbatch) override { stage_->backward_weight(segment, microbatch); }
-  void unshard(Op op, int unit) override { stage_->unshard(op, unit); }
-  void reshard(Op op, int unit) override { stage_->reshard(op, unit); }
-  void scatter_gradient(int unit) override { stage_->scatter_gradient(unit); }
-  void reduce_gradient(int unit) override { stage_->reduce_gradient(unit); }
-  void send(Lane lane, int, int microbatch, int peer) override { stage_->send(lane, microbatch, peer); }
-  void receive(Lane lane, int, int microbatch, int peer) override { stage_->receive(lane, microbatch, peer); }
+  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
+  void backward_input(int segment, int microbatch) override { stages_->backward_input(segment, microbatch); }
+  void backward_weight(int segment, int microbatch) override { stages_->backward_weight(segment, microbatch); }
+  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
+  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
+  void scatter_gradient(int unit) override { stages_->scatter_gradient(unit); }
+  void reduce_gradient(int unit) override { stages_->reduce_gradient(unit); }
+  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
+  void receive(Lane lane, int stage, int microbatch, int peer) override {
+    stages_->receive(lane, stage, microbatch, peer);
+  }
   void gradient_norm() override;
   void optimizer_step() override;
 
@@ -88,7 +90,7 @@ class RankRun final : private ActionHandler {
   std::unique_ptr<StepProfiler> profiler_;
   std::optional<AnnouncedActions> announced_;
   PredictedMemory predicted_;
-  std::unique_ptr<StageRuntime> stage_;
+  std::unique_ptr<RankStages> stages_;
   const OptimizerKernels& optimizer_kernels_;
   Optimizer optimizer_;
   LossScaler scaler_;

@@ -11,10 +11,11 @@
 #include "layers/head.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "layers/passage.h"
 #include "parallel/pipeline/check.h"
-#include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/optimizer/state_layout.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/stage_layout.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
@@ -41,7 +42,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   setup.expert_tensor = config.parallelism.expert_tensor;
   setup.expert_tensor_rank = at.etp;
 
-  const auto layout = automatic_layout(config.model, config.training.sequence_length, config.parallelism.pipeline);
+  const auto layout = automatic_layout(config.model, config.training.sequence_length, stage_count(config));
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));
@@ -51,6 +52,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
     segments.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
   }
   if (blocks.head) segments.push_back(make_head(setup));
+  if (segments.empty()) segments.push_back(make_passage(stage));
   return segments;
 }
 
@@ -134,6 +136,19 @@ std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
   return units;
 }
 
+void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes) {
+  if (unit.plan.replicated()) {
+    const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
+    bytes[Bucket::replicated_parameters] += whole;
+    if (!unit.frozen) bytes[Bucket::sharded_gradients] += whole;
+  } else {
+    const UnitBytes unit_size = unit_bytes(unit.setup());
+    bytes[Bucket::sharded_parameters] += unit_size.sharded_parameters;
+    bytes[Bucket::sharded_gradients] += unit_size.sharded_gradients;
+  }
+  bytes[Bucket::optimizer_state] += unit.optimizer_state_bytes;
+}
+
 Op op_of(SegmentTraffic::When when) {
   switch (when) {
     case SegmentTraffic::When::forward:
@@ -151,14 +166,6 @@ Op op_of(SegmentTraffic::When when) {
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
   PlannedStage planned;
   planned.stage = stage;
-  planned.boundary = {config.precision_of(Family::dense).compute,
-                      config.microbatch_tokens() / (config.parallelism.context * config.parallelism.tensor),
-                      config.model.hidden_size};
-  planned.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;
-  planned.rotary.heads.head_dim = config.model.head_dim;
-  planned.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
-  planned.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);
-  planned.rotary.theta = config.model.rope_theta;
   planned.segments = make_segments(config, at, stage);
   std::vector<ScopedParameters> pieces;
   for (const auto& segment : planned.segments) {
@@ -170,15 +177,35 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   return planned;
 }
 
+std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  std::vector<PlannedStage> stages;
+  for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage));
+  return stages;
+}
+
+PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
+  PlannedInputs inputs;
+  inputs.rotary.heads.head_dim = config.model.head_dim;
+  inputs.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
+  inputs.rotary.theta = config.model.rope_theta;
+  inputs.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);
+  inputs.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;
+  inputs.boundary = {config.precision_of(Family::dense).compute, inputs.microbatch_tokens / config.parallelism.tensor,
+                     config.model.hidden_size};
+  return inputs;
+}
+
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
   ProgramTables tables;
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
-  for (int s = 0; s < config.parallelism.pipeline; ++s) {
+  const std::vector<int> ranks = stage_ranks(config);
+  const std::int64_t boundary_bytes = plan_inputs(config, at).boundary.bytes();
+  for (int s = 0; s < stage_count(config); ++s) {
     const PlannedStage planned = plan_stage(config, mesh, at, s);
     ProgramStage stage;
-    stage.rank = s;
-    stage.output_bytes = planned.boundary.bytes();
+    stage.rank = ranks[static_cast<std::size_t>(s)];
+    stage.output_bytes = boundary_bytes;
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) tables.units.push_back(program_unit(unit, s));
     const auto unit_of = unit_by_parameter(planned);
@@ -205,10 +232,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 }
 
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  OrderInput input;
-  input.ranks = config.parallelism.pipeline;
-  input.microbatches = static_cast<int>(config.microbatches());
-  Program program = compile(program_tables(config, mesh, at), find_schedule(config.pipeline.schedule), input);
+  Program program = compile_step(config, program_tables(config, mesh, at));
   check(program);
   return program;
 }
@@ -227,21 +251,12 @@ std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const
   return differing;
 }
 
-PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
+PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
                                const BucketBytes& update) {
   PredictedMemory predicted;
   BucketBytes& bytes = predicted.bytes;
-  for (const PlannedUnit& unit : stage.units) {
-    if (unit.plan.replicated()) {
-      const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
-      bytes[Bucket::replicated_parameters] += whole;
-      if (!unit.frozen) bytes[Bucket::sharded_gradients] += whole;
-    } else {
-      const UnitBytes unit_size = unit_bytes(unit.setup());
-      bytes[Bucket::sharded_parameters] += unit_size.sharded_parameters;
-      bytes[Bucket::sharded_gradients] += unit_size.sharded_gradients;
-    }
-    bytes[Bucket::optimizer_state] += unit.optimizer_state_bytes;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) add_static_bytes(unit, bytes);
   }
   const TransientPeak peak = transient_peak(program, pipeline_rank);
   if (update.total() > peak.bytes) {

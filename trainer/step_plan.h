@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "layers/kernels/rotary.h"
@@ -40,16 +41,23 @@ struct PlannedBoundary {
 
 struct PlannedStage {
   int stage = 0;
-  RotaryOptions rotary;                // what the blocks' shared table of angles is made from
-  std::vector<Range> positions;        // of each sequence that this rank holds
-  std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
-  PlannedBoundary boundary;
   std::vector<std::unique_ptr<Segment>> segments;  // in forward order
   std::vector<PlannedUnit> units;
 };
 
-// One stage as the rank with these coordinates (tensor, expert, ...) would hold it.
+// One stage as a rank with these coordinates (tensor, expert, ...) would hold it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
+// All that the rank with these coordinates runs, ascending.
+std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
+
+// What a rank's stages compute with, besides parameters: the same for all of them.
+struct PlannedInputs {
+  RotaryOptions rotary;                // what the blocks' shared table of angles is made from
+  std::vector<Range> positions;        // of each sequence that this rank holds
+  std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
+  PlannedBoundary boundary;
+};
+PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 
 // The tables of all stages, with sizes as seen from a rank's coordinates.
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
@@ -58,7 +66,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // Static buckets (parameters, gradients that live all run, optimizer state) and what the transient ones hold when their
-// sum is largest, for the rank's stage. Static ones are exact to the byte.
+// sum is largest, for the stages of a rank. Static ones are exact to the byte.
 struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
@@ -66,7 +74,7 @@ struct PredictedMemory {
 // Static buckets whose measured bytes are not those predicted.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);
 // `update` is what the optimizer's step takes at once, when nothing else that is transient is there.
-PredictedMemory predict_memory(const PlannedStage& stage, const Program& program, int pipeline_rank,
+PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
                                const BucketBytes& update = {});
 
 // Every parameter of the model, whole, in an order that all ranks agree on.

@@ -5,15 +5,26 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
 
 namespace weft {
 namespace {
 
-// By stage and schedule. A rank that runs one stage is never far from the next use of its units; without a pipeline
+// By stage and schedule. A rank that runs one stage is never far from the next use of its units; one that runs several
+// alternates between two of them, save that breadth first it stays on each for all microbatches; without a pipeline
 // nothing is used between the forward and the backward of a microbatch but the rest of the model.
 void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
-  const int stages = config.parallelism.pipeline;
+  const int stages = stage_count(config);
   const std::int64_t microbatches = config.microbatches();
+  if (config.pipeline.chunks > 1 && config.pipeline.schedule != "looped_bfs") {
+    policy.residency = Residency::window;
+    policy.window_stages = 2;
+    policy.reason = fmt::format(
+        "kept while its stage is one of the rank's next 2: under {} forwards of one stage alternate with backwards of "
+        "another",
+        config.pipeline.schedule);
+    return;
+  }
   if (stages == 1) {
     policy.residency = Residency::each_use;
     policy.reason = "dropped after each use: without a pipeline a step uses it only twice a microbatch";
@@ -21,9 +32,10 @@ void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
   }
   policy.residency = Residency::visit;
   policy.reason = fmt::format(
-      "kept while the rank stays on stage {} of {}: under {} it runs no other stage, and dropping the unit after each "
-      "use would gather it 2 x {} times a step",
-      stage, stages, config.pipeline.schedule, microbatches);
+      "kept while the rank stays on stage {} of {}: under {} it {}, and dropping the unit after each use would gather "
+      "it 2 x {} times a step",
+      stage, stages, config.pipeline.schedule,
+      config.pipeline.chunks == 1 ? "runs no other stage" : "runs all microbatches before another one", microbatches);
 }
 
 void apply_residency(const ResidencyChoice& choice, UnitPolicy& policy) {
@@ -119,7 +131,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
-    for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
+    for (int stage = 0; stage < stage_count(config); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;
       islands.insert({shard_group(config.parallelism, family), choice.amount});

@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
 
 namespace weft {
 namespace {
@@ -139,19 +140,19 @@ std::vector<DescribedSegment> describe_segments(const Config& config, const Plan
   return segments;
 }
 
-// Calls use(rank, at, plan, first) for every rank with the plan of its stage; `first` where the plan is a new one:
-// boxes depend on the coordinates in tensor and expert groups alone.
+// Calls use(rank, at, plan, first) for every stage of every rank; `first` where the plan is a new one: boxes depend on
+// the coordinates in tensor and expert groups alone.
 template <typename Use>
-void for_each_rank(const Config& config, const Mesh& mesh, Use use) {
+void for_each_stage(const Config& config, const Mesh& mesh, Use use) {
   const int stage_ranks = mesh.degrees().stage_ranks();
-  for (int stage = 0; stage < mesh.degrees().pipeline; ++stage) {
-    std::map<std::tuple<int, int, int>, PlannedStage> plans;
-    for (int rank = stage * stage_ranks; rank < (stage + 1) * stage_ranks; ++rank) {
+  for (int pipeline_rank = 0; pipeline_rank < mesh.degrees().pipeline; ++pipeline_rank) {
+    std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
+    for (int rank = pipeline_rank * stage_ranks; rank < (pipeline_rank + 1) * stage_ranks; ++rank) {
       const Coordinates at = mesh.coordinates(rank);
       const std::tuple key(at.tp, at.ep, at.etp);
       const bool first = !plans.contains(key);
-      if (first) plans.emplace(key, plan_stage(config, mesh, at, stage));
-      use(rank, at, plans.at(key), first);
+      if (first) plans.emplace(key, plan_stages(config, mesh, at));
+      for (const PlannedStage& plan : plans.at(key)) use(rank, at, plan, first);
     }
   }
 }
@@ -162,7 +163,7 @@ OwnerTable owner_table(const Config& config, const Mesh& mesh) {
   GroupMembers groups(mesh);
   const ResolvedGroups rules = resolved_groups(config);
   OwnerTable table;
-  for_each_rank(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
+  for_each_stage(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
     for (const PlannedUnit& unit : plan.units) {
       const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh.degrees(), groups), groups);
       table.insert(table.end(), ranges.begin(), ranges.end());
@@ -173,7 +174,7 @@ OwnerTable owner_table(const Config& config, const Mesh& mesh) {
 
 std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh& mesh) {
   std::map<std::string, int> copies;
-  for_each_rank(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
+  for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
     if (!first) return;
     for (const PlannedUnit& unit : plan.units) {
       const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
@@ -217,7 +218,7 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (const PlannedUnit& unit : planned.units) {
     description.units.push_back(describe_unit(unit, config, rank, groups));
   }
-  for (int stage = 0; stage < mesh.degrees().pipeline; ++stage) {
+  for (int stage = 0; stage < stage_count(config); ++stage) {
     for (const auto& segment : plan_stage(config, mesh, at, stage).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
         description.stage_of_parameter[parameter.name] = stage;
@@ -238,21 +239,24 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   return description;
 }
 
-void verify_step(const Config& config, const Mesh& mesh, int rank, StageRuntime& stage) {
-  std::vector<OwnedRange> stepped;
-  for (std::size_t unit = 0; unit < stage.planned_units().size(); ++unit) {
-    for (const OwnedRows& rows : stage.owned_rows(unit)) {
-      OwnedRange range;
-      range.parameter = rows.parameter->name;
-      range.rank = rank;
-      range.row_begin = rows.row_begin;
-      range.rows = rows.rows;
-      range.column_begin = rows.parameter->column_begin;
-      range.columns = rows.parameter->columns;
-      stepped.push_back(std::move(range));
+void verify_step(const Config& config, const Mesh& mesh, int rank, RankStages& stages) {
+  std::size_t unit = 0;
+  for (const PlannedStage& stage : stages.planned()) {
+    std::vector<OwnedRange> stepped;
+    for (const std::size_t end = unit + stage.units.size(); unit < end; ++unit) {
+      for (const OwnedRows& rows : stages.owned_rows(unit)) {
+        OwnedRange range;
+        range.parameter = rows.parameter->name;
+        range.rank = rank;
+        range.row_begin = rows.row_begin;
+        range.rows = rows.rows;
+        range.column_begin = rows.parameter->column_begin;
+        range.columns = rows.parameter->columns;
+        stepped.push_back(std::move(range));
+      }
     }
+    verify_sharding(describe_stage(config, mesh, rank, stage, std::move(stepped)));
   }
-  verify_sharding(describe_stage(config, mesh, rank, stage.planned(), std::move(stepped)));
   if (rank != 0) return;
   const auto parameters = global_parameters(config, mesh);
   if (std::ssize(parameters) * mesh.world() > largest_checked_table) return;

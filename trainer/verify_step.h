@@ -7,7 +7,7 @@
 
 #include "parallel/shard/ownership.h"
 #include "parallel/shard/verify.h"
-#include "trainer/stage_runtime.h"
+#include "trainer/rank_stages.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -24,8 +24,8 @@ void require_sound_ownership(const OwnerTable& table, const std::vector<GlobalPa
 StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank, const PlannedStage& planned,
                                 std::optional<std::vector<OwnedRange>> stepped = std::nullopt);
 
-// Throws Error (failure) with all that is wrong with the rank's stage. All ranks would see the same owner table: the
-// first looks it over, where ranks x parameters are at most a million; that of a larger run `owner_table` gives.
-void verify_step(const Config& config, const Mesh& mesh, int rank, StageRuntime& stage);
+// Throws Error (failure) with all that is wrong with the stages of the rank. All ranks would see the same owner table:
+// the first looks it over, where ranks x parameters are at most a million; that of a larger run `owner_table` gives.
+void verify_step(const Config& config, const Mesh& mesh, int rank, RankStages& stages);
 
 }  // namespace weft

@@ -129,9 +129,9 @@ TEST_P(PoisonOnGpu, ANanInOneWeightEndsAllRanksNamingAParameter) {
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     EXPECT_EQ(metrics.step, 1) << "the run goes on";
     if (run.rank() != last) return;
-    const auto units = run.stage().planned_units();
+    const auto units = run.stages().planned_units();
     // The last unit's first rows: not the embedding's, of which not every row is read.
-    const OwnedRows rows = run.stage().owned_rows(units.size() - 1).front();
+    const OwnedRows rows = run.stages().owned_rows(units.size() - 1).front();
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     write<float>(run.stream(), {&nan, 1}, rows.values.reshaped(rows.values.size(), 1).rows_from(0, 1));
   };

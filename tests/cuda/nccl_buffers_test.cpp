@@ -57,7 +57,7 @@ Outcome train_over_nccl(Config config, bool registered,
       const StepMetrics metrics = run.step(step);
       if (after_step) after_step(run, step);
       const std::lock_guard lock(mutex);
-      if (step == config.run.steps) collector.add(run.stream(), run.stage());
+      if (step == config.run.steps) collector.add(run.stream(), run.stages());
       if (rank != 0) continue;
       // Every rank has queued its gathers of this step, for rank 0 has the totals.
       if (step == 1) outcome.calls_of_first_step = FakeNccl::calls();

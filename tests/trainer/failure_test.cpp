@@ -48,8 +48,8 @@ TEST_P(Failure, NanInOneParameterOfOneRank) {
   RunObserver observer;
   observer.before_first_step = [&](RankRun& run) {
     if (run.rank() != last) return;
-    for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
-      for (const OwnedRows& rows : run.stage().owned_rows(u)) names.push_back(rows.parameter->name);
+    for (std::size_t u = 0; u < run.stages().planned_units().size(); ++u) {
+      for (const OwnedRows& rows : run.stages().owned_rows(u)) names.push_back(rows.parameter->name);
     }
   };
   Config short_run = config;
@@ -63,8 +63,8 @@ TEST_P(Failure, NanInOneParameterOfOneRank) {
     poison.after_step = [&](RankRun& run, const StepMetrics& metrics) {
       if (run.rank() != last || metrics.step != 1) return;
       std::size_t at = 0;
-      for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
-        for (const OwnedRows& rows : run.stage().owned_rows(u)) {
+      for (std::size_t u = 0; u < run.stages().planned_units().size(); ++u) {
+        for (const OwnedRows& rows : run.stages().owned_rows(u)) {
           if (at++ != poisoned) continue;
           constexpr float nan = std::numeric_limits<float>::quiet_NaN();
           write<float>(run.stream(), {&nan, 1}, rows.values.reshaped(rows.values.size(), 1).rows_from(0, 1));

@@ -104,7 +104,8 @@ struct TrainedBytes {
 
 TrainedBytes trained_bytes(RankRun& run) {
   TrainedBytes bytes;
-  for (const PlannedUnit& unit : run.stage().planned_units()) {
+  for (const PlannedUnit* held : run.stages().planned_units()) {
+    const PlannedUnit& unit = *held;
     if (unit.frozen) continue;
     bytes.gradients += unit.plan.replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
                                               : unit.layout.shard_size * size_of(DType::float32);
@@ -139,7 +140,7 @@ TEST_P(FrozenFamily, KeepsEveryBitAndHasNoGradient) {
     RunObserver observer;
     observer.before_first_step = [&](RankRun& run) {
       const std::lock_guard lock(mutex);
-      collector.add(run.stream(), run.stage());
+      collector.add(run.stream(), run.stages());
     };
     observer.after_step = [&](RankRun& run, const StepMetrics&) {
       const std::lock_guard lock(mutex);

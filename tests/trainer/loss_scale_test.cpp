@@ -147,11 +147,11 @@ OverflowRun learn_with_overflow(const Config& config, int rank, std::int64_t ste
   observer.after_step = [&](RankRun& rank_run, const StepMetrics& metrics) {
     const std::lock_guard lock(mutex);
     if (metrics.step + 1 == step) {
-      before.add(rank_run.stream(), rank_run.stage());
+      before.add(rank_run.stream(), rank_run.stages());
       if (rank_run.rank() == rank) armed = true;
     }
     if (metrics.step == step) {
-      after.add(rank_run.stream(), rank_run.stage());
+      after.add(rank_run.stream(), rank_run.stages());
       EXPECT_FALSE(armed) << "the gradient was not met";
     }
   };

@@ -175,7 +175,7 @@ TEST(MuonRows, AreAllMatricesBetweenHiddenStatesOnce) {
     const Mesh mesh(config.parallelism);
     std::map<std::string, std::int64_t> first_rows, size;
     for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
-      const std::vector<HeldRows> held = matrix_rows_of_stage(config, mesh, stage);
+      const std::vector<HeldRows> held = matrix_rows_of(config, mesh, stage);
       EXPECT_NO_THROW(plan_matrices(held, config.parallelism.stage_ranks()));
       for (const HeldRows& rows : held) {
         if (rows.first) first_rows[rows.matrix] += rows.rows;

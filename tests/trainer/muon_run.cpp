@@ -136,7 +136,7 @@ MuonRun run_muon(const MuonCase& the_case, const MakeMuonMachine& make_machine) 
       }
     }
 
-    const MatrixPlan plan = plan_matrices(matrix_rows_of_stage(the_case.config, mesh, 0), mesh.degrees().stage_ranks());
+    const MatrixPlan plan = plan_matrices(matrix_rows_of(the_case.config, mesh, 0), mesh.degrees().stage_ranks());
     Muon muon(plan, the_case.options, rows, *stage, *products, machine->kernels(), ledger);
     Tensor gradient_scale = ledger.allocate(Bucket::workspace, DType::float32, 1, 1);
     const MuonCost announced = muon_cost(plan, world.rank(), the_case.options.dtype);

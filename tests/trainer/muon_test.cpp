@@ -78,7 +78,7 @@ TEST(Muon, TakesRanksWithoutRows) {
   one.config.model.intermediate_size = 3;
   MuonCase many = one;
   many.config.parallelism.data_shard = 16;
-  const std::vector<HeldRows> held = matrix_rows_of_stage(many.config, Mesh(many.config.parallelism), 0);
+  const std::vector<HeldRows> held = matrix_rows_of(many.config, Mesh(many.config.parallelism), 0);
   EXPECT_LT(std::ranges::max(held, {}, &HeldRows::rank).rank, 15);
   const MuonRun found = run_muon(many);
   ASSERT_TRUE(found.faults.empty()) << found.faults.front();

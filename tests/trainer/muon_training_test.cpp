@@ -116,7 +116,7 @@ TEST(MuonTrainingState, IsBetweenHalfAndAllOfAdamw) {
     const auto states = [](const Config& config, int rank) {
       const Mesh mesh(config.parallelism);
       const Coordinates at = mesh.coordinates(rank);
-      return predict_memory(plan_stage(config, mesh, at, at.pp), step_program(config, mesh, at), at.pp)
+      return predict_memory(plan_stages(config, mesh, at), step_program(config, mesh, at), at.pp)
           .bytes[Bucket::optimizer_state];
     };
     for (int rank = 0; rank < layout.degrees.world(); ++rank) {

@@ -133,9 +133,9 @@ void expect_predicted_state(const Config& config) {
     EXPECT_EQ(live, run.predicted().bytes[Bucket::optimizer_state]);
     const ResolvedGroups groups = resolved_groups(config);
     std::int64_t own = 0, padding = 0;
-    for (std::size_t u = 0; u < run.stage().planned_units().size(); ++u) {
-      const PlannedUnit& unit = run.stage().planned_units()[u];
-      for (const OwnedRows& rows : run.stage().owned_rows(u)) {
+    for (std::size_t u = 0; u < run.stages().planned_units().size(); ++u) {
+      const PlannedUnit& unit = *run.stages().planned_units()[u];
+      for (const OwnedRows& rows : run.stages().owned_rows(u)) {
         const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(*rows.parameter))];
         own += states_of(groups, *rows.parameter) * rows.values.size() * size_of(options.state);
       }
@@ -163,8 +163,8 @@ TEST(OptimizerState, TakesAsManyBytesAsTheRuleSays) {
   const auto bytes = [](UpdateRule rule, DType state, double momentum) {
     const Config config = with(config_of({.degrees = {}}), {"", rule, state, 1e-3, 0, momentum});
     const Mesh mesh(config.parallelism);
-    const PlannedStage stage = plan_stage(config, mesh, {}, 0);
-    const BucketBytes predicted = predict_memory(stage, step_program(config, mesh, {}), 0).bytes;
+    const std::vector<PlannedStage> stages = plan_stages(config, mesh, {});
+    const BucketBytes predicted = predict_memory(stages, step_program(config, mesh, {}), 0).bytes;
     return static_cast<double>(predicted[Bucket::optimizer_state]) /
            static_cast<double>(predicted[Bucket::sharded_parameters]);
   };

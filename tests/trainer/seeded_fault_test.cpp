@@ -38,9 +38,9 @@ TEST(SeededFault, TheCopyWithoutAFaultIsTheTrainer) {
 TEST(SeededFault, ExpertGradientsMultipliedByTheExpertDegree) {
   const TinyLayout layout{.layers = "e*4", .degrees = {.data_shard = 2, .expert = 2}};
   StepCopy copy;
-  copy.after_reduction = [](Stream& stream, StageRuntime& stage) {
+  copy.after_reduction = [](Stream& stream, RankStages& stage) {
     for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
-      if (stage.planned_units()[u].plan.family != Family::experts) continue;
+      if (stage.planned_units()[u]->plan.family != Family::experts) continue;
       for (const OwnedRows& rows : stage.owned_rows(u)) scale(stream, rows.gradients, 2.0f);
     }
   };
@@ -128,7 +128,7 @@ TEST(SeededFault, WeightsOfOneReplicaPerturbed) {
     std::string name;
     observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
       if (run.rank() != 1 || metrics.step != 10) return;
-      const OwnedRows rows = run.stage().owned_rows(1).back();
+      const OwnedRows rows = run.stages().owned_rows(1).back();
       name = rows.parameter->name;
       const TensorView first = rows.values.reshaped(rows.values.size(), 1).rows_from(0, 1);
       const float perturbed = std::nextafter(read<float>(run.stream(), first).front(), 2.0f);

@@ -28,7 +28,8 @@ class Rank final : ActionHandler {
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
         groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_),
-        stage_(plan_stage(config, mesh, at_, at_.pp), program_, config.run.seed, lanes_, groups_, kernels_),
+        stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, config.run.seed, lanes_, groups_,
+                kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                    ledger_, world.clock()),
@@ -38,9 +39,9 @@ class Rank final : ActionHandler {
                                  StepReport::size(std::ssize(config.model.blocks), config.model.moe.num_experts), 1)),
         sum_(ledger_.allocate(Bucket::workspace, DType::float64, 1, 1)),
         gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
-    const auto units = stage_.planned_units();
+    const auto units = stages_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
-      optimizer_.add(units[u], stage_.owned_rows(u), mesh, world.rank());
+      optimizer_.add(*units[u], stages_.owned_rows(u), mesh, world.rank());
     }
   }
 
@@ -50,34 +51,36 @@ class Rank final : ActionHandler {
     fill(stream_, report_, 0.0f);
     const StepReport report(report_, config_.model.moe.num_experts);
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-    stage_.begin_step(read_batch(), 1.0 / tokens, 1.0, report);
+    stages_.begin_step(read_batch(), 1.0 / tokens, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
     execute(program_, actions, *this);
-    stage_.end_step();
+    stages_.end_step();
     copy_.report(stream_, report);
     return {sum_over_ranks(report.loss()) / tokens, norm_};
   }
   Stream& stream() { return stream_; }
-  StageRuntime& stage() { return stage_; }
+  RankStages& stages() { return stages_; }
 
  private:
-  void forward(int segment, int microbatch) override { stage_.forward(segment, microbatch); }
-  void backward_input(int segment, int microbatch) override { stage_.backward_input(segment, microbatch); }
-  void backward_weight(int segment, int microbatch) override { stage_.backward_weight(segment, microbatch); }
-  void unshard(Op op, int unit) override { stage_.unshard(op, unit); }
-  void reshard(Op op, int unit) override { stage_.reshard(op, unit); }
-  void scatter_gradient(int unit) override { stage_.scatter_gradient(unit); }
-  void reduce_gradient(int unit) override { stage_.reduce_gradient(unit); }
-  void send(Lane lane, int, int microbatch, int peer) override { stage_.send(lane, microbatch, peer); }
-  void receive(Lane lane, int, int microbatch, int peer) override { stage_.receive(lane, microbatch, peer); }
+  void forward(int segment, int microbatch) override { stages_.forward(segment, microbatch); }
+  void backward_input(int segment, int microbatch) override { stages_.backward_input(segment, microbatch); }
+  void backward_weight(int segment, int microbatch) override { stages_.backward_weight(segment, microbatch); }
+  void unshard(Op op, int unit) override { stages_.unshard(op, unit); }
+  void reshard(Op op, int unit) override { stages_.reshard(op, unit); }
+  void scatter_gradient(int unit) override { stages_.scatter_gradient(unit); }
+  void reduce_gradient(int unit) override { stages_.reduce_gradient(unit); }
+  void send(Lane lane, int stage, int microbatch, int peer) override { stages_.send(lane, stage, microbatch, peer); }
+  void receive(Lane lane, int stage, int microbatch, int peer) override {
+    stages_.receive(lane, stage, microbatch, peer);
+  }
   void gradient_norm() override {
     stream_.wait_for(lanes_[Lane::reduce]);
-    stage_.finish_reductions();
-    copy_.after_reduction(stream_, stage_);
+    stages_.finish_reductions();
+    copy_.after_reduction(stream_, stages_);
     fill(stream_, sum_, 0.0f);
-    const auto units = stage_.planned_units();
+    const auto units = stages_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
-      copy_.add_squares(stream_, units[u], stage_.owned_rows(u), mesh_, world_.rank(), sum_);
+      copy_.add_squares(stream_, *units[u], stages_.owned_rows(u), mesh_, world_.rank(), sum_);
     }
     norm_ = std::sqrt(sum_over_ranks(sum_));
   }
@@ -127,7 +130,7 @@ class Rank final : ActionHandler {
   Coordinates at_;
   Program program_;
   RankGroups groups_;
-  StageRuntime stage_;
+  RankStages stages_;
   Optimizer optimizer_;
   Tensor text_, report_, sum_, gradient_scale_;
   std::int64_t step_ = 0;
@@ -152,7 +155,7 @@ LearnedRun learn_by_copy(const Config& config, const StepCopy& copy) {
       learned.gradient_norms.push_back(norm);
     }
     const std::lock_guard lock(mutex);
-    collector.add(rank.stream(), rank.stage());
+    collector.add(rank.stream(), rank.stages());
   });
   collector.finish(learned);
   return learned;

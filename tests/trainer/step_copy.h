@@ -16,7 +16,7 @@ struct StepCopy {
   std::function<LinkFaults()> link_faults = [] { return LinkFaults(); };
   // Streams are the compute lane of the rank, on which a fault queues its work.
   // Called on every rank when its gradients are reduced, before the norm.
-  std::function<void(Stream&, StageRuntime&)> after_reduction = [](Stream&, StageRuntime&) {};
+  std::function<void(Stream&, RankStages&)> after_reduction = [](Stream&, RankStages&) {};
   std::function<void(Stream&, const PlannedUnit&, std::span<const OwnedRows>, const Mesh&, int, TensorView)>
       add_squares = add_counted_squares;
   std::function<double(double, double)> clip = clip_factor;

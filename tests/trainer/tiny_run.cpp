@@ -85,7 +85,7 @@ Config tiny_config(const std::string& layers) {
   return config;
 }
 
-void WeightCollector::add(Stream& stream, StageRuntime& stage) {
+void WeightCollector::add(Stream& stream, RankStages& stage) {
   for (std::size_t u = 0; u < stage.planned_units().size(); ++u) {
     for (const OwnedRows& rows : stage.owned_rows(u)) {
       const ParameterSpec& p = *rows.parameter;
@@ -125,7 +125,7 @@ LearnedRun learn(const Config& config, const RunObserver& observer, const Backen
     if (observer.after_step) observer.after_step(run, metrics);
     if (metrics.step != config.run.steps) return;
     const std::lock_guard lock(mutex);
-    collector.add(run.stream(), run.stage());
+    collector.add(run.stream(), run.stages());
   };
   learned.result = run_steps(config, all, make_backend);
   collector.finish(learned);

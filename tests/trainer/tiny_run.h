@@ -24,7 +24,7 @@ Config tiny_config(const std::string& layers);
 class WeightCollector {
  public:
   // `stream` is the compute lane of the stage's rank.
-  void add(Stream& stream, StageRuntime& stage);
+  void add(Stream& stream, RankStages& stage);
   // The weights, and what is wrong with them: see LearnedRun.
   void finish(LearnedRun& learned);
 

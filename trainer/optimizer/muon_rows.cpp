@@ -49,29 +49,29 @@ std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int ran
   std::vector<MuonCost> costs;
   for (const UpdateGroup group : muon_groups(config)) {
     const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config, parameter, group); };
-    const MatrixPlan plan = plan_matrices(matrix_rows_of_stage(config, mesh, rank / ranks, takes), ranks);
+    const MatrixPlan plan = plan_matrices(matrix_rows_of(config, mesh, rank / ranks, takes), ranks);
     const OptimizerConfig options = resolved_groups(config)[static_cast<std::size_t>(group)];
     costs.push_back(muon_cost(plan, rank % ranks, options.newton_schulz));
   }
   return costs;
 }
 
-std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mesh, int stage,
-                                           const std::function<bool(const ParameterSpec&)>& takes) {
+std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
+                                     const std::function<bool(const ParameterSpec&)>& takes) {
   // Layouts differ along these axes only.
-  std::map<std::tuple<int, int, int>, PlannedStage> stages;
+  std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
   std::vector<HeldRows> held;
   const int ranks = mesh.degrees().stage_ranks();
   for (int rank = 0; rank < ranks; ++rank) {
-    const int world_rank = stage * ranks + rank;
+    const int world_rank = pipeline_rank * ranks + rank;
     const Coordinates at = mesh.coordinates(world_rank);
     const std::tuple axes(at.tp, at.ep, at.etp);
-    if (!stages.contains(axes)) stages.emplace(axes, plan_stage(config, mesh, at, stage));
+    if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
     // Finding a group looks at the whole world, so it is done once for units that share theirs.
     std::map<std::pair<Family, bool>, Place> places;
-    for (const PlannedUnit& unit : stages.at(axes).units) {
+    const auto add = [&](const PlannedUnit& unit) {
       const auto& specs = unit.plan.parameters;
-      if (std::none_of(specs.begin(), specs.end(), takes)) continue;
+      if (std::none_of(specs.begin(), specs.end(), takes)) return;
       const std::pair kind(unit.plan.family, unit.layout.shards == 1);
       if (!places.contains(kind)) places.emplace(kind, place_of(unit, mesh, world_rank));
       const Place& place = places.at(kind);
@@ -84,7 +84,8 @@ std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mes
         held.push_back({rank, spec.name, spec.global_rows, spec.columns, spec.transposed,
                         spec.row_begin + block.row_begin, block.rows, place.first && counts_parameter(unit, spec, at)});
       }
-    }
+    };
+    for (const PlannedStage& stage : plans.at(axes)) std::for_each(stage.units.begin(), stage.units.end(), add);
   }
   return held;
 }

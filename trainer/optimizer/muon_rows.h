@@ -18,11 +18,11 @@ bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateG
 // The groups that have any such parameter, in a fixed order.
 std::vector<UpdateGroup> muon_groups(const Config& config);
 
-// The rows of all of a stage's matrices that `takes` takes and its ranks own, as each of them computes it for itself: a
-// plan needs coordinates only, so nothing is exchanged. By rank, unit and place in the shard. Throws Error (failure)
-// naming a matrix that is split by columns.
-std::vector<HeldRows> matrix_rows_of_stage(const Config& config, const Mesh& mesh, int stage,
-                                           const std::function<bool(const ParameterSpec&)>& takes = takes_muon);
+// The rows of all matrices that `takes` takes and the ranks of one pipeline coordinate own, as each of them computes it
+// for itself: a plan needs coordinates only, so nothing is exchanged. By rank, unit and place in the shard. Throws
+// Error (failure) naming a matrix that is split by columns.
+std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
+                                     const std::function<bool(const ParameterSpec&)>& takes = takes_muon);
 // What a step takes on one rank of the mesh, group by group.
 std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank);
 

@@ -76,7 +76,7 @@ void Optimizer::plan_matrices_of_stage(const Mesh& mesh, int rank) {
   const int ranks = mesh.degrees().stage_ranks();
   for (const UpdateGroup group : muon_groups(config_)) {
     const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config_, parameter, group); };
-    const auto held = matrix_rows_of_stage(config_, mesh, rank / ranks, takes);
+    const auto held = matrix_rows_of(config_, mesh, rank / ranks, takes);
     WholeMatrices& matrices = matrices_->emplace_back();
     matrices.group = group;
     matrices.plan = plan_matrices(held, ranks);

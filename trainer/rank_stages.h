@@ -1,5 +1,5 @@
-// One pipeline stage of one rank at run time: its segments, its shard units and the microbatches in flight. It does
-// what the program's actions say and nothing on its own.
+// The pipeline stages of one rank at run time: their segments, their shard units and the microbatches in flight. They
+// do what the program's actions say and nothing on their own.
 #pragma once
 
 #include <map>
@@ -22,11 +22,12 @@ struct StepBatch {
   ConstTensorView tokens, targets;
 };
 
-class StageRuntime {
+class RankStages {
  public:
-  // Parameters are initialised from `seed`. The arguments outlive the stage.
-  StageRuntime(PlannedStage planned, const ProgramTables& tables, std::uint64_t seed, Lanes& lanes, RankGroups& groups,
-               KernelContext& kernels);
+  // Parameters are initialised from `seed`. `planned`: those that `tables` puts on one pipeline rank, ascending. The
+  // other arguments outlive the stages.
+  RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables, std::uint64_t seed,
+             Lanes& lanes, RankGroups& groups, KernelContext& kernels);
 
   // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
   // `loss_scale` multiplies every gradient (layers/segment.h).
@@ -44,11 +45,14 @@ class StageRuntime {
   void reshard(Op op, int unit);
   void scatter_gradient(int unit);
   void reduce_gradient(int unit);
-  void send(Lane lane, int microbatch, int peer);
-  void receive(Lane lane, int microbatch, int peer);
+  // Of what the stage made, or for it.
+  void send(Lane lane, int stage, int microbatch, int peer);
+  void receive(Lane lane, int stage, int microbatch, int peer);
 
-  const PlannedStage& planned() const { return planned_; }
-  std::span<const PlannedUnit> planned_units() const { return planned_.units; }
+  const PlannedInputs& inputs() const { return inputs_; }
+  std::span<const PlannedStage> planned() const { return planned_; }
+  // Of all stages, one after the other.
+  std::span<const PlannedUnit* const> planned_units() const { return planned_units_; }
   // Rows of planned unit i that this rank owns.
   std::vector<OwnedRows> owned_rows(std::size_t unit);
   // The first parameter whose gradient on this rank was not finite in this step, before any reduction. Waits for the
@@ -60,11 +64,24 @@ class StageRuntime {
   struct ParameterPlace {
     std::size_t unit = 0, index = 0;
   };
-  std::size_t local_segment(int segment) const;
-  std::size_t local_unit(int unit) const;
+  // A segment of one of the stages.
+  struct Piece {
+    Segment* segment = nullptr;
+    std::vector<ParameterPlace> places = {};  // by parameter
+    int stage = 0;
+    // The stages on this rank that take what it makes: its own, or the neighbour's where a stage ends and the next one
+    // is here too, which hands the tensor over as it is. What goes to another rank stays with its own until it is sent.
+    int next_stage = 0, previous_stage = 0;
+  };
+
+  void add_unit(const PlannedUnit& unit, std::uint64_t seed);
+  void add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit);
+
+  Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
+  std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
   // Of a segment about to be computed: the compute lane waits for the gathers under way.
-  std::vector<ConstTensorView> weights_of(std::size_t segment);
-  std::vector<TensorView> gradients_of(std::size_t segment);
+  std::vector<ConstTensorView> weights_of(const Piece& piece);
+  std::vector<TensorView> gradients_of(const Piece& piece);
   LayerContext context() {
     return {kernels_,
             groups_.on(Lane::compute, Group::tp),
@@ -82,10 +99,13 @@ class StageRuntime {
     Tensor tensor;
     Fence arrived;  // where it came from another rank: when it is there
   };
-  Tensor take_flowing(int microbatch);
+  Tensor take_flowing(int stage, int microbatch);
 
-  PlannedStage planned_;
-  int first_segment_ = 0, first_unit_ = 0;
+  PlannedInputs inputs_;
+  std::vector<PlannedStage> planned_;
+  std::vector<const PlannedUnit*> planned_units_;
+  // By index into the program's tables; meaningful for what is on this rank.
+  std::vector<std::size_t> local_segment_, local_unit_;
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;
@@ -94,14 +114,16 @@ class StageRuntime {
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<std::unique_ptr<ReplicatedParameters>> replicated_;
-  std::vector<std::vector<ParameterPlace>> places_;  // by segment, by parameter
+  std::vector<Piece> pieces_;
 
   // The step in progress.
   StepBatch batch_;
   double loss_factor_ = 0.0, loss_scale_ = 1.0;
   StepReport report_;
-  std::map<int, Flowing> flowing_;  // by microbatch: activations on their way forward, or gradients on their way back
-  std::map<std::pair<std::size_t, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
+  // By stage and microbatch: activations on their way forward, or gradients on their way back. A stage has at most one
+  // of a microbatch.
+  std::map<std::pair<int, int>, Flowing> flowing_;
+  std::map<std::pair<const Segment*, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
   std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it
 };
 

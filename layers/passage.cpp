@@ -1,0 +1,37 @@
+#include "layers/passage.h"
+
+#include <fmt/format.h>
+
+namespace weft {
+namespace {
+
+class Passage final : public Segment {
+ public:
+  explicit Passage(int stage) : scope_(fmt::format("stage.{}", stage)), name_(scope_ + ".passage") {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return scope_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+  std::int64_t activation_bytes() const override { return 0; }
+  std::vector<SegmentTraffic> traffic() const override { return {}; }
+  bool reads_weights_backward() const override { return false; }
+
+  Tensor forward(LayerContext&, Weights, const MicrobatchInput&, Tensor x, std::unique_ptr<Saved>& saved) override {
+    saved = std::make_unique<Saved>();
+    return x;
+  }
+  Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved&) override { return dy; }
+  void backward_weight(LayerContext&, Gradients, Saved&) override {}
+
+ private:
+  std::string scope_, name_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_passage(int stage) {
+  return std::make_unique<Passage>(stage);
+}
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+// The configured schedule with its numbers: how many stages there are, which pipeline rank runs which, and the step
+// compiled in its order.
+#pragma once
+
+#include <vector>
+
+#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/program.h"
+#include "trainer/config.h"
+
+namespace weft {
+
+int stage_count(const Config& config);
+// Pipeline rank by stage.
+std::vector<int> stage_ranks(const Config& config);
+// Ascending.
+std::vector<int> stages_of_rank(const Config& config, int pipeline_rank);
+OrderInput order_input(const Config& config);
+
+// Throws Error (request) when the schedule refuses the numbers.
+Program compile_step(const Config& config, const ProgramTables& tables);
+
+}  // namespace weft

@@ -1,0 +1,217 @@
+#include "trainer/rank_stages.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/staging.h"
+#include "trainer/initialize.h"
+
+namespace weft {
+namespace {
+
+std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
+  return unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
+}
+
+// By entry of a table of the program: its place among those of the planned stages, whose tables follow one another.
+template <typename Entry>
+std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::span<const PlannedStage> planned) {
+  std::vector<std::size_t> places(entries.size(), 0);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto here = [&](const PlannedStage& stage) { return stage.stage == entries[i].stage; };
+    if (std::any_of(planned.begin(), planned.end(), here)) places[i] = next++;
+  }
+  return places;
+}
+
+}  // namespace
+
+RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
+                       std::uint64_t seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
+    : inputs_(std::move(inputs)),
+      planned_(std::move(planned)),
+      local_segment_(places_on_rank(tables.segments, planned_)),
+      local_unit_(places_on_rank(tables.units, planned_)),
+      lanes_(lanes),
+      groups_(groups),
+      kernels_(kernels),
+      reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]) {
+  rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
+                                          inputs_.rotary.heads.head_dim);
+  write<float>(kernels.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+  for (const PlannedStage& stage : planned_) {
+    const std::size_t first_unit = planned_units_.size();
+    for (const PlannedUnit& unit : stage.units) add_unit(unit, seed);
+    add_pieces(stage, tables, first_unit);
+  }
+}
+
+void RankStages::add_unit(const PlannedUnit& unit, std::uint64_t seed) {
+  planned_units_.push_back(&unit);
+  if (unit.plan.replicated()) {
+    units_.push_back(nullptr);
+    replicated_.push_back(std::make_unique<ReplicatedParameters>(
+        unit.plan.parameters, unit.frozen, groups_.on(Lane::reduce, Group::tokens), lanes_, kernels_.ledger));
+  } else {
+    const bool partial = unit.layout.tensor_replicated_size() > 0;
+    const int island = unit.policy.island_ranks;
+    const UnitGroups unit_groups{.gather = &groups_.on(Lane::gather, unit.shard_group),
+                                 .island = island > 0 ? &groups_.island({unit.shard_group, island}) : nullptr,
+                                 .shard = &groups_.on(Lane::reduce, unit.shard_group),
+                                 .replicate = &groups_.on(Lane::reduce, unit.replicate_group),
+                                 .tensor = partial ? &groups_.on(Lane::reduce, Group::tp) : nullptr};
+    units_.push_back(std::make_unique<ShardUnit>(unit.setup(), unit_groups, lanes_, reduce_inputs_, kernels_.ledger));
+    replicated_.push_back(nullptr);
+  }
+  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, seed);
+}
+
+void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit) {
+  std::map<std::string, ParameterPlace> place_of;
+  for (std::size_t u = 0; u < stage.units.size(); ++u) {
+    const auto parameters = parameters_in_order(stage.units[u]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {first_unit + u, i};
+  }
+  const auto is_here = [&](int other) {
+    return other >= 0 && other < static_cast<int>(tables.stages.size()) &&
+           tables.stages[static_cast<std::size_t>(other)].rank ==
+               tables.stages[static_cast<std::size_t>(stage.stage)].rank;
+  };
+  const std::size_t first = pieces_.size();
+  for (const auto& segment : stage.segments) {
+    Piece& piece = pieces_.emplace_back(Piece{
+        .segment = segment.get(), .stage = stage.stage, .next_stage = stage.stage, .previous_stage = stage.stage});
+    for (const ParameterSpec& parameter : segment->parameters()) piece.places.push_back(place_of.at(parameter.name));
+  }
+  require(pieces_.size() > first, "a stage has at least one segment");
+  if (is_here(stage.stage + 1)) pieces_.back().next_stage = stage.stage + 1;
+  if (is_here(stage.stage - 1)) pieces_[first].previous_stage = stage.stage - 1;
+}
+
+std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
+  return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
+}
+
+void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report) {
+  batch_ = batch;
+  loss_factor_ = loss_factor;
+  loss_scale_ = loss_scale;
+  report_ = report;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
+  }
+  for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
+}
+
+void RankStages::end_step() {
+  for (Lane lane : groups_.transfers()) groups_.on(lane, Group::pp).flush();
+  sent_.clear();
+  require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
+}
+
+std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
+  std::vector<ConstTensorView> weights;
+  weights.reserve(piece.places.size());
+  for (const ParameterPlace& place : piece.places) {
+    if (units_[place.unit]) units_[place.unit]->wait_until_unsharded();
+    weights.push_back(units_[place.unit] ? units_[place.unit]->parameter(place.index)
+                                         : replicated_[place.unit]->parameter(place.index));
+  }
+  return weights;
+}
+
+std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
+  std::vector<TensorView> gradients;
+  gradients.reserve(piece.places.size());
+  for (const ParameterPlace& place : piece.places) {
+    gradients.push_back(units_[place.unit] ? units_[place.unit]->gradient(place.index)
+                                           : replicated_[place.unit]->gradient(place.index));
+  }
+  return gradients;
+}
+
+void RankStages::forward(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  const std::int64_t tokens = inputs_.microbatch_tokens;
+  const MicrobatchInput input{batch_.tokens.rows_from(microbatch * tokens, tokens),
+                              batch_.targets.rows_from(microbatch * tokens, tokens)};
+  LayerContext layer = context();
+  Tensor x = take_flowing(here.stage, microbatch);
+  Tensor y = here.segment->forward(layer, weights_of(here), input, std::move(x), saved_[{here.segment, microbatch}]);
+  if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
+}
+
+void RankStages::backward_input(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  Tensor dy = take_flowing(here.stage, microbatch);
+  const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
+  Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
+  if (dx.allocated()) flowing_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
+}
+
+void RankStages::backward_weight(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  const auto saved = saved_.find({here.segment, microbatch});
+  require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
+  here.segment->backward_weight(layer, gradients_of(here), *saved->second);
+  saved_.erase(saved);
+}
+
+void RankStages::unshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::unshard_island ? shard.unshard_island() : shard.unshard();
+}
+void RankStages::reshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::reshard_island ? shard.reshard_to_island() : shard.reshard();
+}
+void RankStages::scatter_gradient(int unit) {
+  units_[local_unit(unit)]->scatter_gradient();
+}
+void RankStages::reduce_gradient(int unit) {
+  const std::size_t local = local_unit(unit);
+  units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
+}
+
+void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
+  const auto found = flowing_.find({stage, microbatch});
+  require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");
+  Communicator& group = groups_.on(lane, Group::pp);
+  group.stream().wait_for(kernels_.stream);
+  group.send(found->second.tensor, peer);
+  found->second.tensor.release_on(group.stream());
+  // The peer has received the message before this one by now: its tensor may go.
+  sent_[{lane, peer}] = std::move(found->second.tensor);
+  flowing_.erase(found);
+}
+
+void RankStages::receive(Lane lane, int stage, int microbatch, int peer) {
+  const PlannedBoundary& boundary = inputs_.boundary;
+  Communicator& group = groups_.on(lane, Group::pp);
+  Tensor tensor =
+      kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
+  group.receive(tensor, peer);
+  tensor.release_on(kernels_.stream);
+  flowing_[{stage, microbatch}] = {std::move(tensor), group.stream().record()};
+}
+
+Tensor RankStages::take_flowing(int stage, int microbatch) {
+  const auto found = flowing_.find({stage, microbatch});
+  if (found == flowing_.end()) return {};
+  if (found->second.arrived) kernels_.stream.wait(found->second.arrived);
+  Tensor tensor = std::move(found->second.tensor);
+  flowing_.erase(found);
+  return tensor;
+}
+
+std::optional<std::string> RankStages::nonfinite_parameter() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    auto found = units_[u] ? units_[u]->nonfinite_parameter() : replicated_[u]->nonfinite_parameter();
+    if (found) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft
