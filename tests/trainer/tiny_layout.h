@@ -21,12 +21,16 @@ struct TinyLayout {
   std::string wrap = "block";
   std::set<Family> frozen = {};
   int reduce_inputs = 1;
+  int chunks = 1;
+  int microbatch_group = 0;
 };
 
 inline Config config_of(const TinyLayout& layout) {
   Config config = tiny_config(layout.layers);
   config.parallelism = layout.degrees;
   config.pipeline.schedule = layout.schedule;
+  config.pipeline.chunks = layout.chunks;
+  config.pipeline.microbatch_group = layout.microbatch_group;
   config.precision = layout.precision;
   config.shard = {layout.strategy,  layout.residency,          layout.lookahead,
                   layout.reduction, layout.accumulate_sharded, layout.wrap};

@@ -1,0 +1,127 @@
+// The spine, for schedules: whatever the order of a step, however many stages a rank runs and wherever they stand, a
+// run learns what plain 1F1B learns at the same data parallelism, and holds what its program says.
+//
+// All orders but one take the backwards of a stage's microbatches in ascending order, whole or split, so a weight's
+// gradient is the same sum in the same order: the bits agree. The norm adds otherwise, in float64 over ranks that hold
+// other parameters, but the float32 factor that comes of it is the same. looped_bfs goes back the way it came, the last
+// microbatch first.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "parallel/pipeline/check.h"
+#include "tests/trainer/tiny_layout.h"
+
+namespace weft {
+namespace {
+
+struct ScheduleCase {
+  std::string schedule;
+  int pipeline = 2, chunks = 1, group = 0;
+
+  std::string name() const {
+    return fmt::format("{}_pp{}_v{}{}", schedule, pipeline, chunks, group > 0 ? fmt::format("_g{}", group) : "");
+  }
+};
+const std::vector<ScheduleCase> cases = {
+    {"gpipe", 2},          {"gpipe", 4},          {"1f1b", 4},
+    {"interleaved", 2, 2}, {"interleaved", 2, 3}, {"interleaved", 2, 2, 4},
+    {"interleaved", 4, 2}, {"looped_bfs", 2, 2},  {"looped_bfs", 2, 4},
+    {"looped_bfs", 4, 2},  {"zb_h1", 2},          {"zb_h1", 4},
+    {"zb1p", 2},           {"zb1p", 2, 2},        {"zb1p", 4, 2},
+    {"zbv", 2, 2},         {"zbv", 4, 2},         {"v_half", 2, 2},
+    {"v_half", 4, 2},      {"v_min", 2, 2},       {"v_min", 4, 2},
+    {"dualpipev", 2, 2},   {"dualpipev", 4, 2},
+};
+
+const std::vector<std::string> models = {"d*8", "d d e d e e d e"};
+const std::vector<std::string> residencies = {"stage", "each_use", "keep_after_forward", "visit", "window 1", "step"};
+const std::vector<std::string> reductions = {"last_microbatch", "each_microbatch"};
+
+TinyLayout layout_of(const ScheduleCase& the_case, const std::string& layers, const std::string& residency,
+                     const std::string& reduction) {
+  return {.layers = layers,
+          .degrees = {.pipeline = the_case.pipeline, .data_shard = 2, .expert = layers == "d*8" ? 1 : 2},
+          .schedule = the_case.schedule,
+          .residency = residency,
+          .reduction = reduction,
+          .chunks = the_case.chunks,
+          .microbatch_group = the_case.group};
+}
+
+Config configured(const TinyLayout& layout) {
+  Config config = config_of(layout);
+  config.run.steps = 3;
+  return config;
+}
+
+// The same tables with all sizes but one kind gone, so that the walk over the list gives that kind's own peak.
+enum class Kind { parameters, gradients };
+TransientPeak peak_of(const Program& program, int rank, Kind kind) {
+  Program only = program;
+  for (ProgramUnit& unit : only.units) {
+    if (kind != Kind::parameters) unit.unsharded_bytes = unit.island_bytes = 0;
+    if (kind != Kind::gradients) unit.gradient_bytes = 0;
+    unit.reduce_input_bytes = unit.reduce_part_bytes = 0;
+  }
+  for (ProgramSegment& segment : only.segments) segment.activation_bytes = 0;
+  return transient_peak(only, rank);
+}
+
+// Eight microbatches added in another order: 7 additions, each rounding relative to at most the sum of magnitudes,
+// twice: 14 u = 8e-7 of a gradient. Adam makes of it that part of a step, 1e-3 a step and element, against weights of
+// 0.1: three steps move a weight by 3 x 1e-2 x 8e-7 = 2.5e-8 of its size, to which come three roundings of u = 6e-8
+// themselves. Losses move with the weights.
+constexpr double reordered = 1e-6;
+
+class ScheduleParity : public ::testing::TestWithParam<ScheduleCase> {};
+
+TEST_P(ScheduleParity, LearnsToTheBitWhat1F1BLearns) {
+  for (const std::string& layers : models) {
+    for (const std::string& reduction : reductions) {
+      const LearnedRun plain = learn(configured(layout_of({"1f1b", 2}, layers, "stage", reduction)));
+      ASSERT_TRUE(plain.faults.empty()) << plain.faults.front();
+      for (const std::string& residency : residencies) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", layers, reduction, residency));
+        const LearnedRun run = learn(configured(layout_of(GetParam(), layers, residency, reduction)));
+        EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+        const RunDifference apart = difference(run, plain);
+        if (GetParam().schedule == "looped_bfs") {
+          EXPECT_LT(apart.loss, reordered);
+          EXPECT_LT(apart.weights, reordered) << apart.worst_parameter;
+          EXPECT_FALSE(apart.bitwise_equal);
+        } else {
+          EXPECT_EQ(apart.loss, 0.0);
+          EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+        }
+        EXPECT_NE(run.losses.front(), run.losses.back());
+      }
+    }
+  }
+}
+
+TEST_P(ScheduleParity, HoldsWhatTheProgramSays) {
+  for (const std::string& residency : residencies) {
+    SCOPED_TRACE(residency);
+    const Config config = configured(layout_of(GetParam(), "d*8", residency, "last_microbatch"));
+    const Mesh mesh(config.parallelism);
+    std::mutex mutex;
+    RunObserver observer;
+    observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      const std::lock_guard lock(mutex);
+      SCOPED_TRACE(fmt::format("rank {}, step {}", run.rank(), metrics.step));
+      const int rank = mesh.coordinates(run.rank()).pp;
+      const BucketBytes& measured = run.ledger().peak_by_bucket();
+      EXPECT_EQ(measured[Bucket::unsharded_parameters], peak_of(run.program(), rank, Kind::parameters).bytes);
+      EXPECT_EQ(measured[Bucket::unsharded_gradients], peak_of(run.program(), rank, Kind::gradients).bytes);
+      EXPECT_EQ(run.ledger().live()[Bucket::activations], 0);
+    };
+    run_steps(config, observer);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, ScheduleParity, ::testing::ValuesIn(cases),
+                         [](const auto& instance) { return instance.param.name(); });
+
+}  // namespace
+}  // namespace weft
