@@ -123,6 +123,7 @@ StepMetrics RankRun::step(std::int64_t step) {
     const auto profiling = profiler_->observers();
     std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
     if (announced_) observers.push_back(&*announced_);
+    observers.insert(observers.end(), watching_.begin(), watching_.end());
     execute(program_, actions_, *this, observers);
   }
   {

@@ -37,6 +37,8 @@ class RankRun final : private ActionHandler {
   // Collective over `world`. The arguments outlive the run.
   RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
 
+  // Hears of every action of the steps to come; outlives them.
+  void observe(ActionObserver& observer) { watching_.push_back(&observer); }
   // One training step, collective over the world; `step` counts from 1. Every rank gets the same metrics.
   StepMetrics step(std::int64_t step);
 
@@ -89,6 +91,7 @@ class RankRun final : private ActionHandler {
   RankGroups groups_;
   std::unique_ptr<StepProfiler> profiler_;
   std::optional<AnnouncedActions> announced_;
+  std::vector<ActionObserver*> watching_;
   PredictedMemory predicted_;
   std::unique_ptr<RankStages> stages_;
   const OptimizerKernels& optimizer_kernels_;
