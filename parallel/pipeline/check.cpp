@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "parallel/pipeline/check_parts.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
 
@@ -19,11 +20,20 @@ std::vector<int> replica_classes(const Program& program, const CheckOptions& opt
   return classes;
 }
 
+void check_pairs(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  for (std::size_t index : find_overlaps(context.list(row)).broken) {
+    findings.push_back({Violation::broken_pair, row, index,
+                        "it is marked as overlapped, but the computation beside it is no partner: a pair is a forward "
+                        "and a B or I of another microbatch, and their segments"});
+  }
+}
+
 // What one rank's list says by itself, in the order of the list.
 void check_rank(const CheckContext& context, int row, std::vector<Finding>& findings) {
   std::vector<Finding> here;
   check_compute(context, row, here);
   check_units(context, row, here);
+  check_pairs(context, row, here);
   std::stable_sort(here.begin(), here.end(), [](const Finding& a, const Finding& b) { return a.index < b.index; });
   std::move(here.begin(), here.end(), std::back_inserter(findings));
 }
@@ -89,6 +99,10 @@ std::string_view name_of(Violation violation) {
       return "repeated_reduction";
     case Violation::step_too_early:
       return "step_too_early";
+    case Violation::missing_update:
+      return "missing_update";
+    case Violation::broken_pair:
+      return "broken_pair";
     case Violation::over_budget:
       return "over_budget";
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/pipeline/insertion.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/passes.h"
 
 namespace weft {
@@ -16,7 +17,8 @@ struct Read {
   std::size_t visit = 0;     // how often the rank had changed its stage before
   bool forward = false;      // or an input gradient
   int microbatch = 0;
-  std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
+  std::size_t first_use = 0;             // of `uses`; the uses of one action are in the order of its segment's units
+  std::optional<std::size_t> pair = {};  // of overlapped actions it belongs to
 };
 
 // One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
@@ -35,12 +37,44 @@ struct Reads {
   std::vector<int> visits;  // the stage of each visit
 };
 
+// The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if it ran
+// them one after the other: the turns of their segments change no stage.
+class Visits {
+ public:
+  explicit Visits(const Overlaps& overlaps) : overlaps_(overlaps) {}
+
+  // Of the compute action at `position`; positions ascend.
+  std::size_t at(const Action& action, std::size_t position) {
+    const auto pair = overlaps_.pair_of[position];
+    if (!pair) return enter(*action.stage);
+    const OverlappedPair& both = overlaps_.pairs[*pair];
+    if (both.first == position) {
+      forward_ = enter(*both.forward.stage);
+      backward_ = enter(*both.backward.stage);
+    }
+    return action.op == Op::forward ? forward_ : backward_;
+  }
+
+  std::vector<int> stages;
+
+ private:
+  std::size_t enter(int stage) {
+    if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+    return stages.size() - 1;
+  }
+
+  const Overlaps& overlaps_;
+  std::size_t forward_ = 0, backward_ = 0;  // of the pair that is open
+};
+
 Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads result;
+  const Overlaps overlaps = find_overlaps(actions);
+  Visits visits(overlaps);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!is_compute(action.op)) continue;
-    if (result.visits.empty() || result.visits.back() != *action.stage) result.visits.push_back(*action.stage);
+    const std::size_t visit = visits.at(action, i);
     if (!reads_parameters(action.op) || !action.segment) continue;
     const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
     const bool forward = action.op == Op::forward;
@@ -51,9 +85,10 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back({i, result.visits.size() - 1, forward, *action.microbatch, first_use});
+      result.reads.push_back({i, visit, forward, *action.microbatch, first_use, overlaps.pair_of[i]});
     }
   }
+  result.visits = std::move(visits.stages);
   return result;
 }
 
@@ -69,9 +104,20 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
   return true;
 }
 
+// Whether nothing but the other half of an overlapped pair is read between two reads of one half. Halves take turns, so
+// a block of several segments would otherwise be dropped and gathered again at each turn.
+bool only_partner_between(const std::vector<Read>& reads, std::size_t first, std::size_t last) {
+  if (!reads[first].pair || reads[first].pair != reads[last].pair || reads[first].forward != reads[last].forward) {
+    return false;
+  }
+  return std::all_of(reads.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                     reads.begin() + static_cast<std::ptrdiff_t>(last),
+                     [&](const Read& read) { return read.forward != reads[first].forward; });
+}
+
 // Whether full parameters stay from one use of a unit to the next.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
-  if (next_use.read <= use.read + 1) return true;
+  if (next_use.read <= use.read + 1 || only_partner_between(rank.reads, use.read, next_use.read)) return true;
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
   switch (policy.residency) {
     case Residency::each_use:
