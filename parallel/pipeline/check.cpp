@@ -22,9 +22,10 @@ std::vector<int> replica_classes(const Program& program, const CheckOptions& opt
 
 void check_pairs(const CheckContext& context, int row, std::vector<Finding>& findings) {
   for (std::size_t index : find_overlaps(context.list(row)).broken) {
-    findings.push_back({Violation::broken_pair, row, index,
-                        "it is marked as overlapped, but the computation beside it is no partner: a pair is a forward "
-                        "and a B or I of another microbatch, and their segments"});
+    findings.push_back(
+        {Violation::broken_pair, row, index,
+         "marks of overlap do not fit here: a pair is a forward and a B or I of another microbatch beside each other, "
+         "with all their segments"});
   }
 }
 
@@ -117,6 +118,7 @@ std::vector<Finding> find_violations(const Program& program, const CheckOptions&
   for (int row = 0; row < rows; ++row) check_rank(context, row, findings);
   check_exchange(context, findings);
   check_collectives(context, options.replica_rows, findings);
+  check_update(context, findings);
   for (int row = 0; row < rows && options.memory_budget; ++row) {
     check_budget(context, row, *options.memory_budget, findings);
   }

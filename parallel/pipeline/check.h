@@ -36,7 +36,7 @@ enum class Violation : std::uint8_t {
   repeated_reduction,  // REDUCE_GRAD with nothing new to reduce
   step_too_early,      // work of the step after STEP, or STEP before GRAD_NORM
   missing_update,      // GRAD_NORM or STEP on some ranks only
-  broken_pair,         // marked as overlapped without a partner beside it
+  broken_pair,         // marked as overlapped without a partner beside it, or only in part
   over_budget,
 };
 std::string_view name_of(Violation violation);

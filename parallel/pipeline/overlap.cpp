@@ -26,8 +26,11 @@ class PairWalk {
         members_.push_back(i);
         continue;
       }
+      const bool half_marked = action.overlapped ? continues(unmarked_, action) : is_more_of_pair(action);
+      if (half_marked) result_.broken.push_back(i);
       close();
-      if (!action.overlapped) continue;
+      unmarked_ = action.overlapped ? std::nullopt : std::optional(action);
+      if (!action.overlapped || half_marked) continue;
       if (action.op == Op::forward) {
         forward_ = action;
         members_ = {i};
@@ -46,6 +49,9 @@ class PairWalk {
       backward_ = action;
       return true;
     }
+    return is_more_of_pair(action);
+  }
+  bool is_more_of_pair(const Action& action) const {
     return continues(forward_, action) || continues(backward_, action);
   }
 
@@ -64,6 +70,7 @@ class PairWalk {
   const std::vector<Action>& actions_;
   Overlaps result_;
   std::optional<Action> forward_, backward_;  // of the pair that is open
+  std::optional<Action> unmarked_;            // computation right before, where it is in no pair
   std::vector<std::size_t> members_;
 };
 

@@ -27,7 +27,7 @@ struct OverlappedPair {
 struct Overlaps {
   std::vector<OverlappedPair> pairs;                // in list order
   std::vector<std::optional<std::size_t>> pair_of;  // by position: index into `pairs`; of compute actions in a pair
-  std::vector<std::size_t> broken;                  // marked actions that are in no pair, ascending
+  std::vector<std::size_t> broken;  // ascending: marked actions in no pair, segments that lack the mark of the others
 };
 // A pair begins with a forward and lasts while marked compute actions of the same two (stage, microbatch) follow, with
 // whatever else between them. Works on stage-level and lowered lists alike.

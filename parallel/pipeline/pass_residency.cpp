@@ -17,8 +17,8 @@ struct Read {
   std::size_t visit = 0;     // how often the rank had changed its stage before
   bool forward = false;      // or an input gradient
   int microbatch = 0;
-  std::size_t first_use = 0;             // of `uses`; the uses of one action are in the order of its segment's units
-  std::optional<std::size_t> pair = {};  // of overlapped actions it belongs to
+  std::size_t first_use = 0;    // of `uses`; the uses of one action are in the order of its segment's units
+  std::size_t in_sequence = 0;  // its number if the halves of overlapped pairs ran one after the other
 };
 
 // One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
@@ -67,6 +67,24 @@ class Visits {
   std::size_t forward_ = 0, backward_ = 0;  // of the pair that is open
 };
 
+// The halves of a pair take turns, so a block of several segments would be dropped and gathered again at every turn if
+// only neighbours in the list followed each other at once. So do neighbours of the order without the overlap: reads of
+// one half with nothing but the other half between them, and the last of a pair's backward and the first of what comes
+// behind the pair.
+void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
+  for (std::size_t begin = 0, number = 0; begin < reads.size();) {
+    const auto pair = overlaps.pair_of[reads[begin].position];
+    std::size_t end = begin + 1;
+    while (pair && end < reads.size() && overlaps.pair_of[reads[end].position] == pair) ++end;
+    for (bool forward : {true, false}) {
+      for (std::size_t i = begin; i < end; ++i) {
+        if (reads[i].forward == forward) reads[i].in_sequence = number++;
+      }
+    }
+    begin = end;
+  }
+}
+
 Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads result;
   const Overlaps overlaps = find_overlaps(actions);
@@ -85,9 +103,10 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back({i, visit, forward, *action.microbatch, first_use, overlaps.pair_of[i]});
+      result.reads.push_back({i, visit, forward, *action.microbatch, first_use});
     }
   }
+  number_in_sequence(result.reads, overlaps);
   result.visits = std::move(visits.stages);
   return result;
 }
@@ -104,21 +123,10 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
   return true;
 }
 
-// Whether nothing but the other half of an overlapped pair is read between two reads of one half. Halves take turns, so
-// a block of several segments would otherwise be dropped and gathered again at each turn.
-bool only_partner_between(const std::vector<Read>& reads, std::size_t first, std::size_t last) {
-  if (!reads[first].pair || reads[first].pair != reads[last].pair || reads[first].forward != reads[last].forward) {
-    return false;
-  }
-  return std::all_of(reads.begin() + static_cast<std::ptrdiff_t>(first) + 1,
-                     reads.begin() + static_cast<std::ptrdiff_t>(last),
-                     [&](const Read& read) { return read.forward != reads[first].forward; });
-}
-
 // Whether full parameters stay from one use of a unit to the next.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
-  if (next_use.read <= use.read + 1 || only_partner_between(rank.reads, use.read, next_use.read)) return true;
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
+  if (next_use.read <= use.read + 1 || next.in_sequence == read.in_sequence + 1) return true;
   switch (policy.residency) {
     case Residency::each_use:
     case Residency::island:

@@ -349,6 +349,13 @@ TEST(Check, StepTooEarly) {
   }));
 }
 
+// All ranks take part in the update: one that leaves it out keeps the others waiting.
+TEST(Check, MissingUpdate) {
+  Program program = sound_program();
+  list(program, 1).resize(list(program, 1).size() - 2);
+  expect_first(program, Violation::missing_update, 1, list(program, 1).size(), "end");
+}
+
 // --- memory ---------------------------------------------------------------------------------------------------------
 
 // Bytes that tell the three kinds apart: a gathered unit 1, a gradient 100, kept activations 10000.
