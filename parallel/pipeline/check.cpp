@@ -84,6 +84,8 @@ std::string_view name_of(Violation violation) {
       return "crossed_messages";
     case Violation::missing_receive:
       return "missing_receive";
+    case Violation::repeated_receive:
+      return "repeated_receive";
     case Violation::send_before_compute:
       return "send_before_compute";
     case Violation::wrong_peer:

@@ -27,6 +27,7 @@ enum class Violation : std::uint8_t {
   unmatched_receive,
   crossed_messages,  // received in another order than sent
   missing_receive,   // compute on data that never came
+  repeated_receive,  // the same data twice
   send_before_compute,
   wrong_peer,
   deadlock,

@@ -238,6 +238,14 @@ TEST(Check, MissingInputFromAStageOfTheSameRank) {
   expect_first(program, Violation::missing_receive, 0, 0, "1F0");
 }
 
+// Sent and received twice: matched, but the stage has room and use for it once.
+TEST(Check, RepeatedReceive) {
+  Program program = bare("gpipe", 2, 1);
+  insert(program, 0, 2, list(program, 0)[1]);
+  insert(program, 1, 1, list(program, 1)[0]);
+  expect_first(program, Violation::repeated_receive, 1, 1, "1RECV_F0");
+}
+
 TEST(Check, SendBeforeCompute) {
   Program program = sound_program();
   move_before(program, 0, "0SEND_F0", "0F0(blocks.1)");

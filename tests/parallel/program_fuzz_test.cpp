@@ -194,7 +194,7 @@ TEST(ProgramFuzz, TheInterpreterSeesFaults) {
 }
 
 TEST(ProgramFuzz, WhatTheCheckerAcceptsRuns) {
-  constexpr int mutants = 24'000;
+  constexpr int mutants = 40'000;
   const std::vector<Program> programs = sound_programs();
   int accepted = 0, rejected = 0;
   for (int seed = 0; seed < mutants; ++seed) {
@@ -345,7 +345,7 @@ TEST(ScheduleFuzz, TheFilesToBreakAreSound) {
 }
 
 TEST(ScheduleFuzz, WhatTheReaderAcceptsRuns) {
-  constexpr int mutants = 24'000;
+  constexpr int mutants = 40'000;
   const std::vector<std::string> texts = sound_texts();
   int accepted = 0, rejected = 0;
   for (int seed = 0; seed < mutants; ++seed) {
