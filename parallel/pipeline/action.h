@@ -57,6 +57,10 @@ constexpr bool is_reshard(Op op) {
 constexpr bool is_reduction(Op op) {
   return op == Op::scatter_gradient || op == Op::reduce_gradient;
 }
+// What a shard unit goes through.
+constexpr bool takes_unit(Op op) {
+  return is_gather(op) || is_reshard(op) || is_reduction(op);
+}
 
 struct Action {
   Op op = Op::forward;
@@ -66,6 +70,7 @@ struct Action {
   std::optional<int> unit = {};        // index into Program::units; absent while the action speaks of a whole stage
   std::optional<int> peer = {};        // pipeline rank, exchange only
   std::int64_t bytes = 0;              // payload of exchange, gather or reduction
+  bool overlapped = false;             // compute only: one of an overlapped pair (overlap.h)
 
   bool operator==(const Action&) const = default;
 };

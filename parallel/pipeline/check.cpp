@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "parallel/pipeline/check_parts.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
 
@@ -19,11 +20,21 @@ std::vector<int> replica_classes(const Program& program, const CheckOptions& opt
   return classes;
 }
 
+void check_pairs(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  for (std::size_t index : find_overlaps(context.list(row)).broken) {
+    findings.push_back(
+        {Violation::broken_pair, row, index,
+         "marks of overlap do not fit here: a pair is a forward and a B or I of another microbatch beside each other, "
+         "with all their segments"});
+  }
+}
+
 // What one rank's list says by itself, in the order of the list.
 void check_rank(const CheckContext& context, int row, std::vector<Finding>& findings) {
   std::vector<Finding> here;
   check_compute(context, row, here);
   check_units(context, row, here);
+  check_pairs(context, row, here);
   std::stable_sort(here.begin(), here.end(), [](const Finding& a, const Finding& b) { return a.index < b.index; });
   std::move(here.begin(), here.end(), std::back_inserter(findings));
 }
@@ -73,6 +84,8 @@ std::string_view name_of(Violation violation) {
       return "crossed_messages";
     case Violation::missing_receive:
       return "missing_receive";
+    case Violation::repeated_receive:
+      return "repeated_receive";
     case Violation::send_before_compute:
       return "send_before_compute";
     case Violation::wrong_peer:
@@ -89,6 +102,10 @@ std::string_view name_of(Violation violation) {
       return "repeated_reduction";
     case Violation::step_too_early:
       return "step_too_early";
+    case Violation::missing_update:
+      return "missing_update";
+    case Violation::broken_pair:
+      return "broken_pair";
     case Violation::over_budget:
       return "over_budget";
   }
@@ -103,6 +120,7 @@ std::vector<Finding> find_violations(const Program& program, const CheckOptions&
   for (int row = 0; row < rows; ++row) check_rank(context, row, findings);
   check_exchange(context, findings);
   check_collectives(context, options.replica_rows, findings);
+  check_update(context, findings);
   for (int row = 0; row < rows && options.memory_budget; ++row) {
     check_budget(context, row, *options.memory_budget, findings);
   }

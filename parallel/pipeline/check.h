@@ -27,6 +27,7 @@ enum class Violation : std::uint8_t {
   unmatched_receive,
   crossed_messages,  // received in another order than sent
   missing_receive,   // compute on data that never came
+  repeated_receive,  // the same data twice
   send_before_compute,
   wrong_peer,
   deadlock,
@@ -35,6 +36,8 @@ enum class Violation : std::uint8_t {
   missing_reduction,   // STEP or end with gradients not reduced
   repeated_reduction,  // REDUCE_GRAD with nothing new to reduce
   step_too_early,      // work of the step after STEP, or STEP before GRAD_NORM
+  missing_update,      // GRAD_NORM or STEP on some ranks only
+  broken_pair,         // marked as overlapped without a partner beside it, or only in part
   over_budget,
 };
 std::string_view name_of(Violation violation);

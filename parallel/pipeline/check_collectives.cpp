@@ -46,4 +46,28 @@ void check_collectives(const CheckContext& context, const std::vector<std::vecto
   }
 }
 
+void check_update(const CheckContext& context, std::vector<Finding>& findings) {
+  for (Op op : {Op::gradient_norm, Op::optimizer_step}) {
+    const auto has = [&](int row) {
+      const auto& actions = context.list(row);
+      return std::any_of(actions.begin(), actions.end(), [&](const Action& action) { return action.op == op; });
+    };
+    std::optional<int> with;
+    std::vector<int> without;
+    for (int row = 0; row < static_cast<int>(context.rows()); ++row) {
+      if (!has(row)) {
+        without.push_back(row);
+      } else if (!with) {
+        with = row;
+      }
+    }
+    for (int row : without) {
+      if (!with) break;  // a list of one part of a step
+      findings.push_back({Violation::missing_update, row, context.list(row).size(),
+                          fmt::format("the list has no {}, in which all ranks take part; rank {} would wait for ever",
+                                      name_of(op), *with)});
+    }
+  }
+}
+
 }  // namespace weft

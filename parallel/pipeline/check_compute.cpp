@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "parallel/pipeline/check_parts.h"
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/text.h"
@@ -145,8 +147,14 @@ class ComputeWalk {
             fmt::format("the other end is stage {} on rank {}, not {}", other, stage_rank(other),
                         action.peer ? fmt::format("rank {}", *action.peer) : std::string("unnamed")));
     }
-    if (action.op == Op::receive_forward) received(stage, microbatch).activation = true;
-    if (action.op == Op::receive_backward) received(stage, microbatch).gradient = true;
+    if (is_receive(action.op)) {
+      Received& state = received(stage, microbatch);
+      bool& came = action.op == Op::receive_forward ? state.activation : state.gradient;
+      if (std::exchange(came, true)) {
+        found(Violation::repeated_receive,
+              fmt::format("what microbatch {} brings stage {} came before", microbatch, stage));
+      }
+    }
     if (action.op == Op::send_forward && !done(pieces_.end(stage) - 1, microbatch).forward) {
       found(Violation::send_before_compute,
             fmt::format("stage {} has not run the forward of microbatch {}", stage, microbatch));

@@ -36,5 +36,7 @@ void check_exchange(const CheckContext& context, std::vector<Finding>& findings)
 // Rows that share collectives: one order.
 void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,
                        std::vector<Finding>& findings);
+// The update is one for the whole world: on all ranks or on none.
+void check_update(const CheckContext& context, std::vector<Finding>& findings);
 
 }  // namespace weft

@@ -24,9 +24,11 @@ class Rank {
     weights_.pop_front();
   }
   // Where communication of one and computation of the other may overlap.
-  void pair(std::size_t forward_chunk) {
+  void pair(std::size_t forward_chunk, bool overlapped = true) {
     forward(forward_chunk);
+    actions.back().overlapped = overlapped;
     backward(1 - forward_chunk);
+    actions.back().overlapped = overlapped;
   }
 
   std::vector<Action> actions;
@@ -55,7 +57,9 @@ std::vector<Action> rank_order(const OrderInput& input, int rank) {
     list.forward(1);
   }
   for (int i = 0; i < input.microbatches - 2 * input.ranks + rank + 1; ++i) {
-    list.pair(0);
+    // The first backward comes right from the forward before it on the last rank, where the V turns, and all ranks wait
+    // for it: there it runs by itself, not behind the two of a pair.
+    list.pair(0, behind > 0 || i > 0);
     list.pair(1);
   }
   for (int i = 0; i < behind; ++i) {
@@ -75,8 +79,7 @@ std::vector<Action> rank_order(const OrderInput& input, int rank) {
 }  // namespace
 
 // DeepSeek-AI 2025, DualPipe folded into a V: two chunks a rank; in the steady state every forward of one chunk goes
-// with a backward of the other. The pairs stand in the list one after the other, forward first: an action that overlaps
-// the two does not exist here.
+// with a backward of the other, overlapped.
 std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
   require_counts("dualpipev", input);
   if (input.microbatches < 2 * input.ranks) {

@@ -1,9 +1,7 @@
-// The strict reader of one cell. A regular expression anchored at the start alone would take `0BW0` for a backward of
-// no microbatch; here every character has a meaning or the cell is refused.
+// What a cell means in the tables of a program: stages, segments and units that exist, peers and bytes.
 #include <algorithm>
-#include <array>
-#include <charconv>
 
+#include "parallel/pipeline/cell_text.h"
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
@@ -11,113 +9,24 @@
 namespace weft {
 namespace {
 
-constexpr std::array all_ops = {Op::forward,          Op::backward,         Op::backward_input, Op::backward_weight,
-                                Op::unshard,          Op::unshard_island,   Op::reshard,        Op::reshard_island,
-                                Op::scatter_gradient, Op::reduce_gradient,  Op::send_forward,   Op::receive_forward,
-                                Op::send_backward,    Op::receive_backward, Op::gradient_norm,  Op::optimizer_step};
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_kind_letter(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-}
-
-bool takes_stage(Op op) {
-  return op != Op::gradient_norm && op != Op::optimizer_step;
-}
-bool takes_microbatch(Op op) {
-  return is_compute(op) || is_send(op) || is_receive(op);
-}
-bool takes_unit(Op op) {
-  return is_gather(op) || is_reshard(op) || is_reduction(op);
-}
-
-// cell := [stage] kind [microbatch] ['(' name ')']
-class CellReader {
+class Resolver {
  public:
-  CellReader(const ProgramTables& tables, std::string_view cell) : tables_(tables), cell_(cell), rest_(cell) {}
-
-  Action read() {
-    if (cell_.empty()) wrong("it is empty");
-    if (cell_.find("OVERLAP") != std::string_view::npos) wrong("overlapped pairs are not supported");
-    const std::optional<int> stage = number("stage");
-    action_.op = kind();
-    action_.microbatch = number("microbatch");
-    const std::optional<std::string_view> name = parenthesis();
-    if (!rest_.empty()) wrong(fmt::format("\"{}\" is left over behind the action", rest_));
-    require_shape(stage.has_value(), name.has_value());
-    if (stage) set_stage(*stage);
-    if (name) set_name(*name);
+  Resolver(const ProgramTables& tables, const CellAction& cell)
+      : tables_(tables), text_(cell.text), action_(cell.action) {
+    if (action_.stage) require_stage(*action_.stage);
+    if (cell.name) set_name(*cell.name);
     set_payload();
-    return action_;
   }
+
+  const Action& action() const { return action_; }
 
  private:
-  [[noreturn]] void wrong(const std::string& what) const { fail_request("cell \"{}\": {}", cell_, what); }
+  [[noreturn]] void wrong(const std::string& what) const { fail_cell(text_, what); }
 
-  template <typename Predicate>
-  std::string_view take_while(Predicate predicate) {
-    const auto end = std::find_if_not(rest_.begin(), rest_.end(), predicate);
-    const auto taken = rest_.substr(0, static_cast<std::size_t>(end - rest_.begin()));
-    rest_.remove_prefix(taken.size());
-    return taken;
-  }
-
-  std::optional<int> number(const char* what) {
-    const std::string_view digits = take_while(is_digit);
-    if (digits.empty()) return std::nullopt;
-    int value = 0;
-    if (std::from_chars(digits.begin(), digits.end(), value).ec != std::errc()) {
-      wrong(fmt::format("{} {} is too large", what, digits));
-    }
-    if (digits.size() > 1 && digits.front() == '0') wrong(fmt::format("{} {} has a leading zero", what, digits));
-    return value;
-  }
-
-  Op kind() {
-    const std::string_view letters = take_while(is_kind_letter);
-    if (letters.empty()) {
-      wrong(rest_.empty() ? "a kind such as F is missing" : fmt::format("expected a kind such as F at \"{}\"", rest_));
-    }
-    std::string known;
-    for (Op op : all_ops) {
-      if (name_of(op) == letters) return op;
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(op));
-    }
-    wrong(fmt::format("kind \"{}\" is unknown; the kinds are {}", letters, known));
-  }
-
-  std::optional<std::string_view> parenthesis() {
-    if (rest_.empty() || rest_.front() != '(') return std::nullopt;
-    const std::size_t end = rest_.find(')');
-    if (end == std::string_view::npos) wrong("the parenthesis is not closed");
-    const std::string_view name = rest_.substr(1, end - 1);
-    if (name.empty()) wrong("the parenthesis names nothing");
-    rest_.remove_prefix(end + 1);
-    return name;
-  }
-
-  void require_shape(bool has_stage, bool has_name) const {
-    const std::string_view kind = name_of(action_.op);
-    if (takes_stage(action_.op) != has_stage) {
-      wrong(has_stage ? fmt::format("{} takes no stage", kind)
-                      : fmt::format("{} needs its stage in front, as in 0{}", kind, kind));
-    }
-    if (takes_microbatch(action_.op) != action_.microbatch.has_value()) {
-      wrong(action_.microbatch ? fmt::format("{} takes no microbatch", kind)
-                               : fmt::format("{} needs its microbatch behind it, as in 0{}0", kind, kind));
-    }
-    if (has_name && !is_compute(action_.op) && !takes_unit(action_.op)) {
-      wrong(fmt::format("{} takes no name in parentheses", kind));
-    }
-  }
-
-  void set_stage(int stage) {
+  void require_stage(int stage) const {
     if (stage >= static_cast<int>(tables_.stages.size())) {
       wrong(fmt::format("stage {} does not exist; there are {} stages, counted from 0", stage, tables_.stages.size()));
     }
-    action_.stage = stage;
   }
 
   template <typename Entry>
@@ -161,14 +70,22 @@ class CellReader {
   }
 
   const ProgramTables& tables_;
-  std::string_view cell_, rest_;
+  std::string_view text_;
   Action action_;
 };
 
 }  // namespace
 
+std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cell) {
+  std::vector<Action> actions;
+  for (const CellAction& action : read_cell(cell)) actions.push_back(Resolver(tables, action).action());
+  return actions;
+}
+
 Action parse_action(const ProgramTables& tables, std::string_view cell) {
-  return CellReader(tables, cell).read();
+  const std::vector<Action> actions = parse_cell(tables, cell);
+  if (actions.size() > 1) fail_cell(cell, "it is two actions, where one is wanted");
+  return actions.front();
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/insertion.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/passes.h"
 
 namespace weft {
@@ -18,21 +19,25 @@ bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
   return tables.stages[static_cast<std::size_t>(other)].rank != tables.stages[static_cast<std::size_t>(stage)].rank;
 }
 
+// The two of an overlapped pair begin together and end together: what either waits for is received before both, what
+// either made is sent behind both, forward first.
 std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector<Action>& actions) {
   std::vector<Insertion> insertions;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const Action& action = actions[i];
-    const bool forward = action.op == Op::forward;
-    if (!forward && !makes_input_gradient(action.op)) continue;
-    const Op receive = forward ? Op::receive_forward : Op::receive_backward;
-    const Op send = forward ? Op::send_forward : Op::send_backward;
-    const int stage = action.stage.value(), microbatch = action.microbatch.value();
-    if (crosses_ranks(tables, receive, stage)) {
-      insertions.push_back({i, exchange_action(tables, receive, stage, microbatch)});
-    }
-    if (crosses_ranks(tables, send, stage)) {
-      insertions.push_back({i + 1, exchange_action(tables, send, stage, microbatch)});
-    }
+  for (std::size_t begin = 0; begin < actions.size();) {
+    const std::size_t end = begin + (pair_begins_at(actions, begin) ? 2 : 1);
+    const auto exchange = [&](Op forward, Op backward, std::size_t position) {
+      for (std::size_t i = begin; i < end; ++i) {
+        const Action& action = actions[i];
+        if (action.op != Op::forward && !makes_input_gradient(action.op)) continue;
+        const Op op = action.op == Op::forward ? forward : backward;
+        const int stage = action.stage.value();
+        if (!crosses_ranks(tables, op, stage)) continue;
+        insertions.push_back({position, exchange_action(tables, op, stage, action.microbatch.value())});
+      }
+    };
+    exchange(Op::receive_forward, Op::receive_backward, begin);
+    exchange(Op::send_forward, Op::send_backward, end);
+    begin = end;
   }
   return insert_actions(actions, insertions);
 }

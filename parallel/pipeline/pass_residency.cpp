@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/pipeline/insertion.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/passes.h"
 
 namespace weft {
@@ -16,7 +17,8 @@ struct Read {
   std::size_t visit = 0;     // how often the rank had changed its stage before
   bool forward = false;      // or an input gradient
   int microbatch = 0;
-  std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
+  std::size_t first_use = 0;    // of `uses`; the uses of one action are in the order of its segment's units
+  std::size_t in_sequence = 0;  // its number if the halves of overlapped pairs ran one after the other
 };
 
 // One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
@@ -35,12 +37,62 @@ struct Reads {
   std::vector<int> visits;  // the stage of each visit
 };
 
+// The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if it ran
+// them one after the other: the turns of their segments change no stage.
+class Visits {
+ public:
+  explicit Visits(const Overlaps& overlaps) : overlaps_(overlaps) {}
+
+  // Of the compute action at `position`; positions ascend.
+  std::size_t at(const Action& action, std::size_t position) {
+    const auto pair = overlaps_.pair_of[position];
+    if (!pair) return enter(*action.stage);
+    const OverlappedPair& both = overlaps_.pairs[*pair];
+    if (both.first == position) {
+      forward_ = enter(*both.forward.stage);
+      backward_ = enter(*both.backward.stage);
+    }
+    return action.op == Op::forward ? forward_ : backward_;
+  }
+
+  std::vector<int> stages;
+
+ private:
+  std::size_t enter(int stage) {
+    if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+    return stages.size() - 1;
+  }
+
+  const Overlaps& overlaps_;
+  std::size_t forward_ = 0, backward_ = 0;  // of the pair that is open
+};
+
+// The halves of a pair take turns, so a block of several segments would be dropped and gathered again at every turn if
+// only neighbours in the list followed each other at once. So do neighbours of the order without the overlap: reads of
+// one half with nothing but the other half between them, and the last of a pair's backward and the first of what comes
+// behind the pair.
+void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
+  for (std::size_t begin = 0, number = 0; begin < reads.size();) {
+    const auto pair = overlaps.pair_of[reads[begin].position];
+    std::size_t end = begin + 1;
+    while (pair && end < reads.size() && overlaps.pair_of[reads[end].position] == pair) ++end;
+    for (bool forward : {true, false}) {
+      for (std::size_t i = begin; i < end; ++i) {
+        if (reads[i].forward == forward) reads[i].in_sequence = number++;
+      }
+    }
+    begin = end;
+  }
+}
+
 Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads result;
+  const Overlaps overlaps = find_overlaps(actions);
+  Visits visits(overlaps);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!is_compute(action.op)) continue;
-    if (result.visits.empty() || result.visits.back() != *action.stage) result.visits.push_back(*action.stage);
+    const std::size_t visit = visits.at(action, i);
     if (!reads_parameters(action.op) || !action.segment) continue;
     const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
     const bool forward = action.op == Op::forward;
@@ -51,9 +103,11 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back({i, result.visits.size() - 1, forward, *action.microbatch, first_use});
+      result.reads.push_back({i, visit, forward, *action.microbatch, first_use});
     }
   }
+  number_in_sequence(result.reads, overlaps);
+  result.visits = std::move(visits.stages);
   return result;
 }
 
@@ -71,8 +125,8 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
 
 // Whether full parameters stay from one use of a unit to the next.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
-  if (next_use.read <= use.read + 1) return true;
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
+  if (next_use.read <= use.read + 1 || next.in_sequence == read.in_sequence + 1) return true;
   switch (policy.residency) {
     case Residency::each_use:
     case Residency::island:

@@ -5,11 +5,9 @@
 namespace weft {
 namespace {
 
-void require_stage_count(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
-  const auto asked = static_cast<std::int64_t>(input.ranks) * input.chunks;
+void require_stage_count(const ProgramTables& tables, std::int64_t asked, const std::string& whose) {
   if (static_cast<std::int64_t>(tables.stages.size()) == asked) return;
-  fail_request("schedule {} on {} ranks x {} chunks = {} stages, but the layout has {} stages", schedule.name,
-               input.ranks, input.chunks, asked, tables.stages.size());
+  fail_request("{} = {} stages, but the layout has {} stages", whose, asked, tables.stages.size());
 }
 
 void require_policies(const ProgramTables& tables) {
@@ -30,15 +28,23 @@ void require_policies(const ProgramTables& tables) {
 }
 
 // An order decides by itself which rank runs which stage; the layout must have put it there.
-void require_placement(const Program& program, const Schedule& schedule) {
+void require_placement(const Program& program, const std::string& whose) {
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (const Action& action : program.ranks[rank]) {
       const int placed = program.stages[static_cast<std::size_t>(action.stage.value())].rank;
       if (placed == static_cast<int>(rank)) continue;
-      fail_request("schedule {} runs stage {} on rank {}, but the layout puts it on rank {}", schedule.name,
-                   *action.stage, rank, placed);
+      fail_request("{} runs stage {} on rank {}, but the layout puts it on rank {}", whose, *action.stage, rank,
+                   placed);
     }
   }
+}
+
+Program completed(Program program) {
+  program = add_exchange(std::move(program));
+  program = lower_to_segments(std::move(program));
+  program = add_residency(std::move(program));
+  program = add_reduction(std::move(program));
+  return add_update(std::move(program));
 }
 
 }  // namespace
@@ -53,15 +59,21 @@ Program add_update(Program program) {
 
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
   auto order = schedule.order(input);
-  require_stage_count(tables, schedule, input);
+  require_stage_count(tables, static_cast<std::int64_t>(input.ranks) * input.chunks,
+                      fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
   require_policies(tables);
   Program program{tables, input.microbatches, std::move(order)};
-  require_placement(program, schedule);
-  program = add_exchange(std::move(program));
-  program = lower_to_segments(std::move(program));
-  program = add_residency(std::move(program));
-  program = add_reduction(std::move(program));
-  return add_update(std::move(program));
+  require_placement(program, fmt::format("schedule {}", schedule.name));
+  return completed(std::move(program));
+}
+
+Program compile(const ProgramTables& tables, const UserOrder& order) {
+  require_stage_count(tables, static_cast<std::int64_t>(order.stage_ranks.size()),
+                      fmt::format("the schedule's file of {} ranks", order.ranks.size()));
+  require_policies(tables);
+  Program program{tables, order.microbatches, order.ranks};
+  require_placement(program, "the schedule's file");
+  return completed(std::move(program));
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 // else. What is not in the list after the last pass does not happen.
 #pragma once
 
+#include "parallel/pipeline/order_csv.h"
 #include "parallel/pipeline/orders.h"
 #include "parallel/pipeline/program.h"
 
@@ -10,11 +11,12 @@ namespace weft {
 // Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
 // producer. Sends do not wait for their receiver, but at most one is outstanding per direction and pair; receives wait.
 // Orders whose neighbours differ by more than one message would therefore stand still: there, and only there, a receive
-// stands earlier, and what it brings waits for its consumer. check.h proves that the result runs.
+// stands earlier, and what it brings waits for its consumer. check.h proves that the result runs. An overlapped pair
+// has both receives in front of it and both sends behind it.
 Program add_exchange(Program program);
 
-// Replaces each stage action by one action per segment of the stage, backward ones in reverse. A stage without segments
-// keeps its actions.
+// Replaces each stage action by one action per segment of the stage, backward ones in reverse; the segments of an
+// overlapped pair take turns. A stage without segments keeps its actions.
 Program lower_to_segments(Program program);
 
 // Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
@@ -32,5 +34,8 @@ Program add_update(Program program);
 
 // All of them in order. Throws Error (request) when the schedule refuses the numbers.
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
+// The same of a user's own order, which has its counts itself (require_same_counts compares them with others). Throws
+// Error (request) when the tables have other stages or put them on other ranks.
+Program compile(const ProgramTables& tables, const UserOrder& order);
 
 }  // namespace weft

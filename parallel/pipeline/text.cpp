@@ -2,22 +2,18 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/cell_text.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
-  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
-  return text;
-}
-
-Action parse_cell(const ProgramTables& tables, std::string_view line, std::string_view cell, std::size_t line_number) {
+std::vector<Action> parse_placed_cell(const ProgramTables& tables, std::string_view line, std::string_view cell,
+                                      std::size_t line_number) {
   const std::string_view content = trimmed(cell);
   try {
-    return parse_action(tables, content);
+    return parse_cell(tables, content);
   } catch (const Error& error) {
     const std::string_view marked = content.empty() ? cell : content;
     fail_request("line {}, column {}: {}", line_number, marked.data() - line.data() + 1, error.what());
@@ -29,7 +25,8 @@ std::vector<Action> parse_line(const ProgramTables& tables, std::string_view lin
   if (trimmed(line).empty()) return actions;
   for (std::size_t begin = 0; begin <= line.size();) {
     const std::size_t end = std::min(line.find(',', begin), line.size());
-    actions.push_back(parse_cell(tables, line, line.substr(begin, end - begin), line_number));
+    const auto cell = parse_placed_cell(tables, line, line.substr(begin, end - begin), line_number);
+    actions.insert(actions.end(), cell.begin(), cell.end());
     begin = end + 1;
   }
   return actions;
@@ -41,9 +38,8 @@ std::size_t rank_count(const ProgramTables& tables) {
   return static_cast<std::size_t>(ranks);
 }
 
-}  // namespace
-
-std::string format_action(const Program& program, const Action& action) {
+// Without the mark of an overlapped one.
+std::string format_plain(const Program& program, const Action& action) {
   std::string text;
   if (action.stage) text += std::to_string(*action.stage);
   text += name_of(action.op);
@@ -58,11 +54,23 @@ std::string format_action(const Program& program, const Action& action) {
   return text;
 }
 
+}  // namespace
+
+std::string format_action(const Program& program, const Action& action) {
+  const std::string text = format_plain(program, action);
+  return action.overlapped ? fmt::format("({})OVERLAP_F_B", text) : text;
+}
+
 std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator) {
   std::string text;
-  for (const Action& action : actions) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!text.empty()) text += separator;
-    text += format_action(program, action);
+    if (!pair_begins_at(actions, i)) {
+      text += format_action(program, actions[i]);
+      continue;
+    }
+    text += fmt::format("({};{})OVERLAP_F_B", format_plain(program, actions[i]), format_plain(program, actions[i + 1]));
+    ++i;
   }
   return text;
 }

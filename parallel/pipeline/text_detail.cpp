@@ -1,15 +1,17 @@
 #include <map>
 
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/text.h"
 
 namespace weft {
 namespace {
 
-// A run is the stretch of segment actions that together are one action of a stage; whatever stands between them (the
-// gather of the next segment's unit) is inside the run.
+// A run is the stretch of segment actions that together are one action of a stage, or an overlapped pair of them;
+// whatever stands between them (the gather of the next segment's unit) is inside the run.
 struct Run {
   std::size_t before = 0;  // number of the run of the last compute action at or before this place; 0: none yet
   bool inside = false;     // more of the same run follows
+  std::optional<std::size_t> pair = {};  // that the run is, at its actions and inside
 };
 
 bool same_stage_action(const Action& one, const Action& other) {
@@ -17,17 +19,19 @@ bool same_stage_action(const Action& one, const Action& other) {
          other.segment;
 }
 
-std::vector<Run> runs_of(const std::vector<Action>& actions) {
+std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& overlaps) {
   std::vector<Run> runs(actions.size());
-  const Action* previous = nullptr;
+  std::optional<std::size_t> previous;
   std::size_t number = 0, next = 0;  // `next`: first place behind the previous compute action
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
-    const bool continues = previous && same_stage_action(*previous, actions[i]);
-    for (; next < i; ++next) runs[next] = {number, continues};
+    const auto pair = overlaps.pair_of[i];
+    const bool continues =
+        previous && (pair ? overlaps.pair_of[*previous] == pair : same_stage_action(actions[*previous], actions[i]));
+    for (; next < i; ++next) runs[next] = {number, continues, continues ? pair : std::nullopt};
     if (!continues) ++number;
-    runs[next++] = {number, false};
-    previous = &actions[i];
+    runs[next++] = {number, false, pair};
+    previous = i;
   }
   for (; next < actions.size(); ++next) runs[next] = {number, false};
   return runs;
@@ -38,10 +42,20 @@ std::vector<Run> runs_of(const std::vector<Action>& actions) {
 // places in the list are kept and may become empty.
 class Merger {
  public:
-  void compute(const Action& action, const Run& run) {
+  void compute(const Action& action, const Run& run, const Overlaps& overlaps) {
     if (run.before == last_run_) return;
     last_run_ = run.before;
-    put(action);
+    if (!run.pair) {
+      put(action);
+      return;
+    }
+    // Both at once, so a stage that is gathered only for the second is gathered in front of them.
+    const OverlappedPair& both = overlaps.pairs[*run.pair];
+    in_front_ = merged_.size();
+    merged_.emplace_back();
+    put(both.forward);
+    put(both.backward);
+    second_stage_ = both.backward.stage;
   }
 
   void unshard(const Action& action, const Run& run) {
@@ -50,7 +64,10 @@ class Merger {
     const bool resumes = first && stage.drop && run.inside && stage.dropped_in == run.before;
     if (resumes) merged_[*stage.drop].reset();
     stage.drop.reset();
-    if (first && !resumes) {
+    if (first && !resumes && run.pair && run.inside && action.stage == second_stage_) {
+      stage.gather = in_front_;
+      merged_[in_front_] = of_stage(action);
+    } else if (first && !resumes) {
       stage.gather = put(action);
     } else {
       merged_[stage.gather]->bytes += action.bytes;
@@ -76,10 +93,8 @@ class Merger {
   }
 
   // Anything else stays where it is. Returns its place.
-  std::size_t put(Action action) {
-    action.segment.reset();
-    action.unit.reset();
-    merged_.push_back(action);
+  std::size_t put(const Action& action) {
+    merged_.push_back(of_stage(action));
     return merged_.size() - 1;
   }
 
@@ -92,6 +107,12 @@ class Merger {
   }
 
  private:
+  static Action of_stage(Action action) {
+    action.segment.reset();
+    action.unit.reset();
+    return action;
+  }
+
   struct StageState {
     int gathered = 0;                                        // units
     std::size_t gather = 0, dropped_in = 0, reduced_in = 0;  // place of the UNSHARD; runs
@@ -101,15 +122,18 @@ class Merger {
   std::vector<std::optional<Action>> merged_;
   std::map<int, StageState> stages_;
   std::size_t last_run_ = 0;
+  std::size_t in_front_ = 0;         // of the pair that was put last: an empty place
+  std::optional<int> second_stage_;  // of its backward
 };
 
 std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
-  const std::vector<Run> runs = runs_of(actions);
+  const Overlaps overlaps = find_overlaps(actions);
+  const std::vector<Run> runs = runs_of(actions, overlaps);
   Merger merger;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (is_compute(action.op)) {
-      merger.compute(action, runs[i]);
+      merger.compute(action, runs[i], overlaps);
     } else if (!action.unit) {
       merger.put(action);
     } else if (is_gather(action.op)) {

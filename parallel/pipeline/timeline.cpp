@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 
+#include "parallel/pipeline/overlap.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -25,6 +27,26 @@ std::optional<int> ready_at(const Program& program, const Action& action, const 
   return found == done.end() ? std::nullopt : std::optional(found->second);
 }
 
+// Appends the actions begin .. end - 1 of a rank to its row, one after the other, or nothing while data is missing.
+// Data moves before the first and behind the last.
+bool place(const Program& program, std::span<const Action> actions, Done& done, std::vector<TimedAction>& row) {
+  int at = row.empty() ? 0 : row.back().end;
+  for (const Action& action : actions) {
+    const auto ready = ready_at(program, action, done);
+    if (!ready) return false;
+    at = std::max(at, *ready);
+  }
+  for (const Action& action : actions) {
+    const int end = at + (action.op == Op::backward ? 2 : 1);
+    row.push_back({action, at, end});
+    at = end;
+  }
+  for (const Action& action : actions) {
+    if (action.op != Op::backward_weight) done[{*action.stage, *action.microbatch, action.op != Op::forward}] = at;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
@@ -33,17 +55,11 @@ std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
   for (bool moved = true; moved;) {
     moved = false;
     for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      const std::span<const Action> actions = program.ranks[rank];
       auto& row = timeline[rank];
-      while (row.size() < program.ranks[rank].size()) {
-        const Action& action = program.ranks[rank][row.size()];
-        const auto ready = ready_at(program, action, done);
-        if (!ready) break;
-        const int begin = std::max(row.empty() ? 0 : row.back().end, *ready);
-        const int end = begin + (action.op == Op::backward ? 2 : 1);
-        row.push_back({action, begin, end});
-        if (action.op != Op::backward_weight) {
-          done[{*action.stage, *action.microbatch, action.op != Op::forward}] = end;
-        }
+      while (row.size() < actions.size()) {
+        const std::size_t count = pair_begins_at(program.ranks[rank], row.size()) ? 2 : 1;
+        if (!place(program, actions.subspan(row.size(), count), done, row)) break;
         moved = true;
       }
     }

@@ -1,5 +1,7 @@
 // A picture of an order in characters: who computes what when, if a forward takes one unit of time and a backward two
-// (one for each half). Exchange costs nothing. What is blank is the bubble.
+// (one for each half). Exchange costs nothing. What is blank is the bubble. An overlapped pair begins when both have
+// their data and hands on what both made when both are over; in between they are drawn one after the other, for how
+// much time an overlap saves this picture does not know.
 #pragma once
 
 #include <string>

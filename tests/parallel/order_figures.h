@@ -14,10 +14,13 @@ inline std::string order_of(std::string_view schedule, const OrderInput& input) 
 }
 
 // Units of time in which a rank has nothing to do, from the first action of all ranks to the last.
-inline int bubble_of(std::string_view schedule, const OrderInput& input) {
+inline int bubble_of(const Program& order) {
   int end = 0;
-  for (const auto& row : unit_timeline(ordered(find_schedule(schedule), input))) end = std::max(end, row.back().end);
-  return end - 3 * input.chunks * input.microbatches;
+  for (const auto& row : unit_timeline(order)) end = std::max(end, row.back().end);
+  return end - 3 * static_cast<int>(order.stages.size() / order.ranks.size()) * order.microbatches;
+}
+inline int bubble_of(std::string_view schedule, const OrderInput& input) {
+  return bubble_of(ordered(find_schedule(schedule), input));
 }
 
 // Most chunks whose activations a rank keeps at once: from F to B, or to W where the backward is split.

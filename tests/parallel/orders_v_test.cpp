@@ -116,27 +116,39 @@ TEST(VBlocks, KeptParametersAreGatheredOnce) {
 
 // --- dualpipev ------------------------------------------------------------------------------------------------------
 
-// PyTorch's own list for ScheduleDualPipeV, 4 ranks, 10 microbatches, each (forward;backward)OVERLAP_F_B as its two
-// actions.
+// PyTorch's own list for ScheduleDualPipeV, 4 ranks, 10 microbatches (its test artifact dualpipev_4rank_10mb.csv).
 TEST(DualPipeV, IsThatOfPyTorch) {
   EXPECT_EQ(order_of("dualpipev", {.ranks = 4, .chunks = 2, .microbatches = 10}),
-            "0F0,0F1,0F2,0F3,0F4,0F5,0F6,7F0,7I0,7W0,7F1,7I1,7W1,7F2,7I2,7W2,7F3,0F7,7B3,7F4,0B0,0F8,7B4,7F5,0B1,0F9,"
-            "7B5,7F6,0B2,7B6,7F7,0B3,7B7,7F8,0B4,7B8,7F9,0B5,7B9,0I6,0W6,0I7,0W7,0I8,0W8,0I9,0W9\n"
-            "1F0,1F1,1F2,1F3,1F4,6F0,1F5,6F1,6I0,6W0,6F2,6I1,6W1,6F3,1F6,6B2,6F4,1B0,1F7,6B3,6F5,1B1,1F8,6B4,6F6,1B2,"
-            "1F9,6B5,6F7,1B3,6B6,6F8,1B4,6B7,6F9,1B5,6B8,1B6,6I9,1I7,6W9,1I8,1W7,1I9,1W8,1W9\n"
-            "2F0,2F1,2F2,5F0,2F3,5F1,2F4,5F2,5I0,5W0,5F3,2F5,5B1,5F4,2B0,2F6,5B2,5F5,2B1,2F7,5B3,5F6,2B2,2F8,5B4,5F7,"
-            "2B3,2F9,5B5,5F8,2B4,5B6,5F9,2B5,5B7,2B6,5B8,2I7,5I9,2I8,2W7,2I9,5W9,2W8,2W9\n"
-            "3F0,4F0,3F1,4F1,3F2,4F2,3F3,4F3,3F4,4B0,4F4,3B0,3F5,4B1,4F5,3B1,3F6,4B2,4F6,3B2,3F7,4B3,4F7,3B3,3F8,4B4,"
-            "4F8,3B4,3F9,4B5,4F9,3B5,4B6,3B6,4B7,3B7,4I8,3I8,4I9,3I9,4W8,3W8,4W9,3W9\n");
+            "0F0,0F1,0F2,0F3,0F4,0F5,0F6,7F0,7I0,7W0,7F1,7I1,7W1,7F2,7I2,7W2,7F3,(0F7;7B3)OVERLAP_F_B,"
+            "(7F4;0B0)OVERLAP_F_B,(0F8;7B4)OVERLAP_F_B,(7F5;0B1)OVERLAP_F_B,(0F9;7B5)OVERLAP_F_B,"
+            "(7F6;0B2)OVERLAP_F_B,7B6,(7F7;0B3)OVERLAP_F_B,7B7,(7F8;0B4)OVERLAP_F_B,7B8,(7F9;0B5)OVERLAP_F_B,7B9,"
+            "0I6,0W6,0I7,0W7,0I8,0W8,0I9,0W9\n"
+            "1F0,1F1,1F2,1F3,1F4,6F0,1F5,6F1,6I0,6W0,6F2,6I1,6W1,6F3,(1F6;6B2)OVERLAP_F_B,(6F4;1B0)OVERLAP_F_B,"
+            "(1F7;6B3)OVERLAP_F_B,(6F5;1B1)OVERLAP_F_B,(1F8;6B4)OVERLAP_F_B,(6F6;1B2)OVERLAP_F_B,"
+            "(1F9;6B5)OVERLAP_F_B,(6F7;1B3)OVERLAP_F_B,6B6,(6F8;1B4)OVERLAP_F_B,6B7,(6F9;1B5)OVERLAP_F_B,6B8,1B6,"
+            "6I9,1I7,6W9,1I8,1W7,1I9,1W8,1W9\n"
+            "2F0,2F1,2F2,5F0,2F3,5F1,2F4,5F2,5I0,5W0,5F3,(2F5;5B1)OVERLAP_F_B,(5F4;2B0)OVERLAP_F_B,"
+            "(2F6;5B2)OVERLAP_F_B,(5F5;2B1)OVERLAP_F_B,(2F7;5B3)OVERLAP_F_B,(5F6;2B2)OVERLAP_F_B,"
+            "(2F8;5B4)OVERLAP_F_B,(5F7;2B3)OVERLAP_F_B,(2F9;5B5)OVERLAP_F_B,(5F8;2B4)OVERLAP_F_B,5B6,"
+            "(5F9;2B5)OVERLAP_F_B,5B7,2B6,5B8,2I7,5I9,2I8,2W7,2I9,5W9,2W8,2W9\n"
+            "3F0,4F0,3F1,4F1,3F2,4F2,3F3,4F3,3F4,4B0,(4F4;3B0)OVERLAP_F_B,(3F5;4B1)OVERLAP_F_B,"
+            "(4F5;3B1)OVERLAP_F_B,(3F6;4B2)OVERLAP_F_B,(4F6;3B2)OVERLAP_F_B,(3F7;4B3)OVERLAP_F_B,"
+            "(4F7;3B3)OVERLAP_F_B,(3F8;4B4)OVERLAP_F_B,(4F8;3B4)OVERLAP_F_B,(3F9;4B5)OVERLAP_F_B,"
+            "(4F9;3B5)OVERLAP_F_B,4B6,3B6,4B7,3B7,4I8,3I8,4I9,3I9,4W8,3W8,4W9,3W9\n");
 }
 
-// The published (P - 1)(F&B + B - 3 W) times of a chunk, where F&B without overlap is f + b + w = 3, and B is the input
-// gradient alone, 1 (with the whole backward for B it would be twice what this order of DeepSeek's and PyTorch's
-// takes). Every rank keeps 2 P + 1 chunks.
+// The published (P - 1)(F&B + B - 3 W) times of a chunk: without gain from the overlap F&B is f + b + w = 3, and B is a
+// whole backward, 2. The pairs pay for their common end: one after the other, each handing on what it made at once, the
+// same actions would stand still for (P - 1) only. Every rank keeps 2 P + 1 chunks.
 TEST(DualPipeV, BubbleAndActivationsAreThoseOfTheFormulas) {
   for (const OrderInput& input : v_inputs("dualpipev", 8, 32)) {
-    EXPECT_EQ(bubble_of("dualpipev", input), (input.ranks - 1) * (3 + 1 - 3 * 1))
+    EXPECT_EQ(bubble_of("dualpipev", input), (input.ranks - 1) * (3 + 2 - 3 * 1))
         << described(find_schedule("dualpipev"), input);
+    Program apart = ordered(find_schedule("dualpipev"), input);
+    for (auto& actions : apart.ranks) {
+      for (Action& action : actions) action.overlapped = false;
+    }
+    EXPECT_EQ(bubble_of(apart), input.ranks - 1);
     for (int peak : chunks_in_flight("dualpipev", input)) EXPECT_EQ(peak, 2 * input.ranks + 1);
   }
 }

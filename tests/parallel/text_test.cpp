@@ -80,7 +80,6 @@ TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
       {"0F01", "microbatch 01 has a leading zero"},
       {"2SEND_F0", "stage 2 has no neighbour on that side"},
       {"0SEND_B0", "stage 0 has no neighbour on that side"},
-      {"(0F3;1B1)OVERLAP_F_B", "overlapped pairs are not supported"},
   };
   for (const auto& [cell, fault] : all) {
     const std::string message = request_error([&] { parse_action(tables, cell); });

@@ -1,0 +1,92 @@
+#include "parallel/pipeline/overlap.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+// An action of a whole stage is there once; of its segments more may follow.
+bool continues(const std::optional<Action>& half, const Action& action) {
+  return half && half->segment && action.segment && half->op == action.op && half->stage == action.stage &&
+         half->microbatch == action.microbatch;
+}
+
+class PairWalk {
+ public:
+  explicit PairWalk(const std::vector<Action>& actions) : actions_(actions) { result_.pair_of.resize(actions.size()); }
+
+  Overlaps run() {
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      const Action& action = actions_[i];
+      if (!is_compute(action.op)) {
+        if (action.overlapped) result_.broken.push_back(i);
+        continue;
+      }
+      if (action.overlapped && joins(action)) {
+        members_.push_back(i);
+        continue;
+      }
+      const bool half_marked = action.overlapped ? continues(unmarked_, action) : is_more_of_pair(action);
+      if (half_marked) result_.broken.push_back(i);
+      close();
+      unmarked_ = action.overlapped ? std::nullopt : std::optional(action);
+      if (!action.overlapped || half_marked) continue;
+      if (action.op == Op::forward) {
+        forward_ = action;
+        members_ = {i};
+      } else {
+        result_.broken.push_back(i);
+      }
+    }
+    close();
+    std::sort(result_.broken.begin(), result_.broken.end());
+    return std::move(result_);
+  }
+
+ private:
+  bool joins(const Action& action) {
+    if (forward_ && !backward_ && may_overlap(*forward_, action)) {
+      backward_ = action;
+      return true;
+    }
+    return is_more_of_pair(action);
+  }
+  bool is_more_of_pair(const Action& action) const {
+    return continues(forward_, action) || continues(backward_, action);
+  }
+
+  void close() {
+    if (backward_) {
+      for (std::size_t member : members_) result_.pair_of[member] = result_.pairs.size();
+      result_.pairs.push_back({*forward_, *backward_, members_.front(), members_.back()});
+    } else {
+      result_.broken.insert(result_.broken.end(), members_.begin(), members_.end());
+    }
+    forward_.reset();
+    backward_.reset();
+    members_.clear();
+  }
+
+  const std::vector<Action>& actions_;
+  Overlaps result_;
+  std::optional<Action> forward_, backward_;  // of the pair that is open
+  std::optional<Action> unmarked_;            // computation right before, where it is in no pair
+  std::vector<std::size_t> members_;
+};
+
+}  // namespace
+
+bool may_overlap(const Action& forward, const Action& backward) {
+  return forward.op == Op::forward && makes_input_gradient(backward.op) && forward.microbatch != backward.microbatch;
+}
+
+bool pair_begins_at(const std::vector<Action>& actions, std::size_t position) {
+  return position + 1 < actions.size() && actions[position].overlapped && actions[position + 1].overlapped &&
+         may_overlap(actions[position], actions[position + 1]);
+}
+
+Overlaps find_overlaps(const std::vector<Action>& actions) {
+  return PairWalk(actions).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,17 @@
+// Runs programs on numbers, by its own rules and with nothing of the checker: every rank walks its list in turn as far
+// as it gets, messages carry values without labels, at most one is under way in a direction between two ranks. What a
+// segment computes is a hash of what went in, so that a program which reads the wrong thing, in the wrong order or at
+// the wrong time ends with other numbers than the model says, and one that cannot go on is seen to stand still.
+#pragma once
+
+#include <string>
+
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+// Nothing when the program runs to its end with the right numbers; otherwise what went wrong. Takes a bounded number of
+// steps.
+std::string fault_when_run(const Program& program);
+
+}  // namespace weft
