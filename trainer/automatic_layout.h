@@ -20,10 +20,10 @@ struct LayoutItems {
 
 // How many blocks each stage holds. The embedding stands on the first stage, the head on the last.
 //
-// First the most expensive stage is made as cheap as possible; among such splits, the stage that takes most memory as
-// small as possible, where a stage keeps the activations of as many microbatches as there are stages from it to the
-// last (as 1F1B does, and at most all `microbatches`); among those, every stage but the last is again as cheap as
-// possible, then the one before it, and so on, and later stages get more.
+// The most expensive stage is as cheap as can be, and so is that of the stages before the last for the blocks they
+// have, of those before these, and so on. Among splits that are equal in this, the stage that takes most memory is as
+// small as can be, where a stage keeps the activations of as many microbatches as there are stages from it to the last
+// (as 1F1B does, and at most all `microbatches`); among those, later stages get more.
 //
 // A stage holds at least one block as long as there are enough, but for a last one with the head alone where that alone
 // makes the most expensive stage cheaper. Where there are more stages than blocks, a stage holds at most one; the

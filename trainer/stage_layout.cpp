@@ -73,7 +73,7 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     const bool more = blocks.size() > expected;
     const LayoutSymbol place = more ? blocks[expected] : head;
     const std::string change = more ? fmt::format("from block {} on, which is written here, there is none", expected)
-                                    : fmt::format("before this {} are missing", expected - blocks.size());
+                                    : fmt::format("{} more must stand before this", expected - blocks.size());
     messages.push_back(layout
                            .fault_at(place, fmt::format("the layout has {} blocks, but {}: {}", blocks.size(),
                                                         model_text(config), change))
@@ -84,7 +84,7 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     const char kind = symbol_of(config.model.blocks[i]);
     if (blocks[i].symbol == 't' || blocks[i].symbol == kind) continue;
     const std::string what =
-        fmt::format("block {} is written as {}, but in model.layers \"{}\" it is {}: write {} or t", i,
+        fmt::format("block {} of the layout is {}, but in model.layers \"{}\" it is {}: write {} or t", i,
                     blocks[i].symbol, config.layers_text, kind, kind);
     messages.push_back(layout.fault_at(blocks[i], what).message);
     return;

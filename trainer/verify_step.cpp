@@ -186,6 +186,7 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   // The whole model as one rank holds it: what a layout lost is missed here.
   Config lone = config;
   lone.parallelism = {};
+  lone.pipeline = {};
   std::vector<GlobalParameter> parameters;
   for (const auto& segment : plan_stage(lone, Mesh(lone.parallelism), {}, 0).segments) {
     for (const ParameterSpec& parameter : segment->parameters()) {
