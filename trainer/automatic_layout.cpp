@@ -101,14 +101,15 @@ std::vector<int> with_blocks_everywhere(const Loads& loads) {
   return split.counts;
 }
 
-// One block a stage at most; `first` is the first stage that holds one.
+// One block a stage, none before stage `first`.
 std::vector<int> one_block_each(const Loads& loads, int first) {
   std::vector<int> counts(static_cast<std::size_t>(loads.stages()), 0);
   std::fill_n(counts.begin() + first, loads.blocks(), 1);
   return counts;
 }
 
-std::vector<int> with_one_stage_more_than_blocks(const Loads& loads) {
+// The embedding or the head alone.
+std::vector<int> with_one_stage_to_spare(const Loads& loads) {
   const auto worst = [&](int first) {
     Worst most;
     for (int s = 0; s < loads.stages(); ++s) {
@@ -126,7 +127,7 @@ std::vector<int> automatic_layout(const LayoutItems& items, int stages, int micr
   require(stages >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
   const Loads loads(items, stages, microbatches);
   if (stages <= loads.blocks()) return with_blocks_everywhere(loads);
-  if (stages == loads.blocks() + 1) return with_one_stage_more_than_blocks(loads);
+  if (stages == loads.blocks() + 1) return with_one_stage_to_spare(loads);
   return one_block_each(loads, stages - 1 - loads.blocks());
 }
 

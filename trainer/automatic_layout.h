@@ -26,9 +26,10 @@ struct LayoutItems {
 // (as 1F1B does, and at most all `microbatches`); among those, later stages get more.
 //
 // A stage holds at least one block as long as there are enough, but for a last one with the head alone where that alone
-// makes the most expensive stage cheaper. Where there are more stages than blocks, a stage holds at most one; the
-// embedding or the head have a stage for themselves, and what is left holds nothing and stands right behind the
-// embedding, where a block would keep the activations of most microbatches.
+// makes the most expensive stage cheaper. Where there are more stages than blocks, a stage holds at most one, and as
+// few as can be hold nothing: one more stage goes to the embedding or to the head, by the same preferences, the next to
+// the other, and those beyond stand empty right behind the embedding, where a block would keep the activations of most
+// microbatches.
 std::vector<int> automatic_layout(const LayoutItems& items, int stages, int microbatches);
 
 }  // namespace weft

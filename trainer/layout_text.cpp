@@ -230,7 +230,7 @@ StageRun longest_repeat(const std::vector<std::string>& stages, std::size_t at) 
     if (count < 2) continue;
     std::string item;
     for (std::size_t s = at; s < at + period; ++s) item += runs(stages[s], "", 3) + "|";
-    const std::string text = fmt::format(fmt::runtime(item == "|" ? "{}*{}" : "({})*{}"), item, count);
+    const std::string text = fmt::format("({})*{}", item, count);
     if (text.size() > item.size() * count) continue;
     const std::size_t saved = item.size() * count - text.size();
     if (best.stages == 0 || saved > best.saved) best = {text, period * count, saved};
