@@ -18,6 +18,9 @@ void add_train_command(CLI::App& program, const std::string& command_line);
 void add_launch_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+// With the commands below it.
+void add_layout_command(CLI::App& program);
+void add_layout_show_command(CLI::App& layout);
 // With the benches below, each a command of its own.
 void add_bench_command(CLI::App& program);
 void add_bench_step_command(CLI::App& bench);

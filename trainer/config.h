@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "layers/model_config.h"
@@ -38,8 +39,13 @@ struct RunConfig {
 
 struct PipelineConfig {
   std::string schedule = "1f1b";
-  int chunks = 1;            // stages a rank
+  // What each stage holds, as written: "auto" or a layout in one text, one text a stage, or the blocks of each stage
+  // (stage_layout.h).
+  std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
+  int chunks = 1;            // stages a rank runs
   int microbatch_group = 0;  // of schedules that take one; 0: as many as pipeline ranks
+  // Of layout "auto": blocks of the first and the last stage, the others getting equally many.
+  std::optional<std::int64_t> first_stage_blocks = {}, last_stage_blocks = {};
 
   bool operator==(const PipelineConfig&) const = default;
 };
@@ -178,6 +184,8 @@ struct Config {
   std::int64_t microbatches() const {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());
   }
+  // Of the whole pipeline.
+  int stages() const { return parallelism.pipeline * pipeline.chunks; }
   const PrecisionConfig& precision_of(Family family) const {
     const auto own = precision_by_family.find(family);
     return own == precision_by_family.end() ? precision : own->second;

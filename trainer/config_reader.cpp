@@ -12,6 +12,7 @@
 #include "trainer/config_suggestions.h"
 #include "trainer/config_writer.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/stage_layout.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -165,6 +166,7 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.toml = reader.written(false);
   result.annotated = reader.written(true);
   result.warnings = shard_warnings(result.config);
+  for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
   return result;
 }
 

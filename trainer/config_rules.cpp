@@ -108,14 +108,6 @@ Rules mesh_rules() {
       {{"parallelism.expert", "parallelism.expert_tensor", "parallelism.pipeline", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
        [](const Config& c) { return mesh_errors(c.parallelism); }},
-      {{"parallelism.pipeline", "model.layers"},
-       [](const Config& c) {
-         const std::size_t blocks = c.model.blocks.size();
-         return none_or(static_cast<std::size_t>(c.parallelism.pipeline) <= blocks,
-                        fmt::format("pipeline {} has more stages than the model has blocks ({}), and a stage needs at "
-                                    "least one: at most {}",
-                                    c.parallelism.pipeline, blocks, blocks));
-       }},
   };
 }
 
@@ -281,8 +273,8 @@ Rules profiling_rules() {
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), batch_rules(), device_rules(), run_rules(),
-                     optimizer_rules(), profiling_rules(), shard_rules()}) {
+  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(),
+                     run_rules(), optimizer_rules(), profiling_rules(), shard_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

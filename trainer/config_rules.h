@@ -19,6 +19,8 @@ struct ConfigRule {
 std::vector<ConfigRule> config_rules();
 // Those of them that speak of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();
+// Those of stages and schedules (config_pipeline_rules.cpp).
+std::vector<ConfigRule> pipeline_rules();
 
 // degree_errors() for degrees of any size, which it must be able to multiply.
 std::vector<std::string> mesh_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);

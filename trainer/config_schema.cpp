@@ -24,6 +24,8 @@ std::string not_empty(const std::string& text) {
 
 // Up to a day.
 constexpr IntegerRange timeout_range{1, 86'400};
+// With any pipeline degree within 32 bits.
+constexpr IntegerRange chunks_range{1, 1024};
 
 Keys run_keys() {
   return {
@@ -125,7 +127,7 @@ Keys moe_keys() {
 Keys parallelism_keys() {
   return {
       integer_key(
-          "parallelism.pipeline", "pipeline stages", degree_range,
+          "parallelism.pipeline", "ranks among which stages are dealt", degree_range,
           [](auto& c) -> auto& { return c.parallelism.pipeline; }),
       integer_key(
           "parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
@@ -149,10 +151,12 @@ Keys parallelism_keys() {
 Keys pipeline_keys() {
   return {
       schedule_key(),
-      fixed_key<std::string>("pipeline.layout", "a string", "which blocks a stage holds", "auto",
-                             "stages are balanced by cost, write \"auto\""),
-      fixed_key<std::int64_t>("pipeline.chunks", "an integer", "virtual stages per rank", 1,
-                              "a rank holds one stage, write 1"),
+      layout_key(),
+      integer_key(
+          "pipeline.chunks", "stages a rank runs, each with a part of the model", chunks_range,
+          [](auto& c) -> auto& { return c.pipeline.chunks; }),
+      stage_blocks_key("first"),
+      stage_blocks_key("last"),
   };
 }
 

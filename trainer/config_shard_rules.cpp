@@ -114,13 +114,13 @@ std::vector<ConfigRule> rules_of(Family family) {
                           name, island, island, ranks, why, ranks);
                     });
                   }),
-      policy_rule(family, {"residency", "parallelism.pipeline"},
+      policy_rule(family, {"residency", "parallelism.pipeline", "pipeline.chunks"},
                   [=](const Config& config, const ShardPolicy& policy) {
                     const std::size_t stages = policy.residency_by_stage.size();
-                    const auto pipeline = static_cast<std::size_t>(config.parallelism.pipeline);
-                    if (stages == 0 || stages == pipeline) return Messages{};
+                    const auto expected = static_cast<std::size_t>(config.stages());
+                    if (stages == 0 || stages == expected) return Messages{};
                     return Messages{
-                        fmt::format("{}: residency has {} entries for {} pipeline stages", name, stages, pipeline)};
+                        fmt::format("{}: residency has {} entries for {} pipeline stages", name, stages, expected)};
                   }),
   };
 }
@@ -131,7 +131,7 @@ ConfigRule root_rule(Family family) {
   return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
           [=](const Config& config) -> Messages {
             if (config.shard_by_family.at(family).wrap != "root") return {};
-            for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
+            for (int stage = 0; stage < config.stages(); ++stage) {
               const WrapRules rules = wrap_rules(config, stage);
               const std::string &own = rules.merge_key.at(family), &root = rules.merge_key.at(Family::root);
               if (own == root) continue;

@@ -42,7 +42,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   setup.expert_tensor = config.parallelism.expert_tensor;
   setup.expert_tensor_rank = at.etp;
 
-  const auto layout = automatic_layout(config.model, config.training.sequence_length, stage_count(config));
+  const auto layout = stage_layout(config);
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));

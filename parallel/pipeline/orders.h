@@ -28,6 +28,10 @@ struct Schedule {
   Placement placement = Placement::looped;  // where it wants the stages to stand
   int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
+
+  constexpr bool takes_chunks(int chunks) const {
+    return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
+  }
 };
 
 std::span<const Schedule> schedules();

@@ -156,11 +156,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"\"gpipe\"", "\"mine.csv\"",
        "39:12: error: pipeline.schedule: schedules from files are not available in this version; use \"gpipe\" or "
        "\"1f1b\""},
-      {"layout = \"auto\"", "layout = \"Ed|eeL\"",
-       "40:10: error: pipeline.layout: \"Ed|eeL\" is not available in this version: stages are balanced by cost, write "
-       "\"auto\""},
-      {"chunks = 1", "chunks = 2",
-       "41:10: error: pipeline.chunks: 2 is not available in this version: a rank holds one stage, write 1"},
       {"parameters = \"float32\"", "parameters = \"float16\"",
        "52:14: error: precision.parameters: \"float16\" is not available in this version; use \"float32\" or "
        "\"bfloat16\""},

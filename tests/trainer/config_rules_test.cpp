@@ -43,8 +43,9 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
        "or "
        "12"},
       {{"training.global_batch_size=3"}, "x data_shard 2 = 4; nearest: 4"},
-      {{"parallelism.pipeline=5"},
-       "pipeline 5 has more stages than the model has blocks (4), and a stage needs at least one: at most 4"},
+      {{"pipeline.chunks=2"}, "schedule \"gpipe\" runs 1 chunk a rank, not 2"},
+      {{"parallelism.pipeline=3", "pipeline.first_stage_blocks=1"},
+       "4 blocks - first_stage_blocks 1 = 3, which do not divide among the other 2 stages"},
       {{"model.moe.num_experts=7"}, "num_experts 7 does not split over parallelism.expert 2: remainder 1"},
       {{"model.moe.num_experts_per_tok=9"}, "num_experts_per_tok 9 is more than num_experts 8"},
       {{"model.moe.num_experts=0"}, "model.moe.num_experts is required: model.layers \"d e*3\" has MoE blocks (e)"},

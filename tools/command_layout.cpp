@@ -1,0 +1,11 @@
+#include "tools/commands.h"
+
+namespace weft {
+
+void add_layout_command(CLI::App& program) {
+  CLI::App* layout = program.add_subcommand("layout", "which stages hold which blocks, and what that means");
+  layout->require_subcommand(1);
+  add_layout_show_command(*layout);
+}
+
+}  // namespace weft

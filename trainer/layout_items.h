@@ -1,0 +1,13 @@
+// What the pieces of a model ask of a rank, as the automatic layout weighs them.
+#pragma once
+
+#include "trainer/automatic_layout.h"
+#include "trainer/config.h"
+
+namespace weft {
+
+// Costs are modelled: matrix-product operations of a forward (stage_layout.h). Bytes are those that a rank would hold
+// with everything of a unit there at once, from the plan of a stage with one block of each kind.
+LayoutItems modelled_items(const Config& config);
+
+}  // namespace weft
