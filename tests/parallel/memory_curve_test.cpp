@@ -1,0 +1,67 @@
+// What a rank holds along time: the same things as along its list, if not at the same instants.
+#include <gtest/gtest.h>
+
+#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/simulate.h"
+#include "tests/parallel/random_program.h"
+
+namespace weft {
+namespace {
+
+MemorySample peak_of(const std::vector<MemorySample>& curve) {
+  return *std::max_element(curve.begin(), curve.end(), [](const MemorySample& one, const MemorySample& other) {
+    return one.bytes() < other.bytes();
+  });
+}
+
+// Whatever things cost, no curve goes over the bound; and the bound is not idle: random costs reach it often.
+TEST(MemoryCurve, NoTimingGoesOverTheBound) {
+  int ranks = 0, reached = 0, over_the_list = 0;
+  for (int seed = 0; seed < 300; ++seed) {
+    Dice dice(static_cast<std::uint64_t>(5000 + seed));
+    const Program program = random_program(dice);
+    std::vector<std::int64_t> highest(program.ranks.size(), 0);
+    for (int draw = 0; draw < 6; ++draw) {
+      const ProgramCosts costs = random_costs(dice, program, dice.between(1, 100), 10);
+      const auto channels = draw % 3 == 0 ? LaneChannels::shared_collectives() : LaneChannels::own();
+      const Simulation simulation = simulate(program, costs, channels);
+      for (std::size_t rank = 0; rank < highest.size(); ++rank) {
+        const std::int64_t peak = peak_of(memory_curve(program, simulation, static_cast<int>(rank))).bytes();
+        ASSERT_LE(peak, peak_at_any_times(program, static_cast<int>(rank))) << "seed " << seed << ", rank " << rank;
+        highest[rank] = std::max(highest[rank], peak);
+      }
+    }
+    for (std::size_t rank = 0; rank < highest.size(); ++rank) {
+      const std::int64_t listed = transient_peak(program, static_cast<int>(rank)).bytes;
+      const std::int64_t bound = peak_at_any_times(program, static_cast<int>(rank));
+      EXPECT_GE(bound, listed);
+      ++ranks;
+      if (highest[rank] == bound) ++reached;
+      if (highest[rank] > listed) ++over_the_list;
+    }
+  }
+  EXPECT_GT(4 * reached, ranks);
+  EXPECT_GT(over_the_list, 0);
+}
+
+// One action after the other, and collectives that take no time: the list is the time.
+TEST(MemoryCurve, InSeriesItIsTheList) {
+  for (int seed = 0; seed < 250; ++seed) {
+    Dice dice(static_cast<std::uint64_t>(4000 + seed));
+    const Program program = random_program(dice);
+    const ProgramCosts costs = random_costs(dice, program, 0, 0);
+    const Simulation simulation = simulate(program, costs, LaneChannels::serial());
+    for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+      const TransientPeak listed = transient_peak(program, rank);
+      const MemorySample peak = peak_of(memory_curve(program, simulation, rank));
+      ASSERT_EQ(peak.bytes(), listed.bytes) << "seed " << seed << ", rank " << rank;
+      EXPECT_EQ(peak.unsharded_parameters, listed.unsharded_parameters);
+      EXPECT_EQ(peak.unsharded_gradients, listed.unsharded_gradients);
+      EXPECT_EQ(peak.communication, listed.communication);
+      EXPECT_EQ(peak.activations, listed.activations);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

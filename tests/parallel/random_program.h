@@ -1,0 +1,122 @@
+// Programs that nobody would write: tables with units of every kind and size, any schedule, costs drawn anew.
+#pragma once
+
+#include <array>
+
+#include "parallel/pipeline/costs.h"
+#include "parallel/runtime/random.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed, "random programs") {}
+  int below(int end) { return static_cast<int>(random_.bits(next_++) % static_cast<std::uint64_t>(end)); }
+  int between(int first, int last) { return first + below(last - first + 1); }
+  bool one_in(int n) { return below(n) == 0; }
+
+ private:
+  RandomStream random_;
+  std::uint64_t next_ = 0;
+};
+
+inline UnitPolicy random_policy(Dice& dice) {
+  constexpr std::array residencies = {Residency::each_use,
+                                      Residency::keep_after_forward,
+                                      Residency::keep_after_backward,
+                                      Residency::visit,
+                                      Residency::window,
+                                      Residency::step,
+                                      Residency::island};
+  UnitPolicy policy{
+      .residency = residencies[static_cast<std::size_t>(dice.below(static_cast<int>(residencies.size())))],
+      .lookahead = dice.below(4),
+      .reduce_every = dice.below(3)};
+  if (policy.residency == Residency::window) policy.window_stages = dice.between(1, 3);
+  if (policy.residency == Residency::island) policy.island_ranks = 2;
+  if (policy.reduce_every == 0) policy.accumulate_sharded = dice.one_in(4);
+  return policy;
+}
+
+inline ProgramUnit random_unit(Dice& dice, int stage, int index) {
+  ProgramUnit unit{.name = fmt::format("unit.{}", index), .stage = stage};
+  unit.replicated = dice.one_in(6);
+  unit.frozen = dice.one_in(8);
+  unit.policy = random_policy(dice);
+  if (!unit.replicated && !dice.one_in(8)) unit.unsharded_bytes = 4 * dice.between(1, 20);
+  if (unit.policy.island_ranks > 0) unit.island_bytes = unit.unsharded_bytes / 2;
+  if (unit.frozen) return unit;
+  if (!dice.one_in(6)) unit.gradient_bytes = 4 * dice.between(1, 20);
+  if (!unit.replicated && dice.one_in(3)) unit.reduce_input_bytes = 4 * dice.between(1, 10);
+  if (!unit.replicated && dice.one_in(2)) unit.reduce_part_bytes = dice.between(1, 10);
+  return unit;
+}
+
+// Segments share a unit with the one before now and then, and one may read a second unit.
+inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const OrderInput& input) {
+  ProgramTables tables;
+  tables.reduce_inputs = dice.between(1, 3);
+  for (int stage = 0; stage < input.ranks * input.chunks; ++stage) {
+    ProgramStage entry{.rank = rank_of(schedule.placement, input.ranks, stage), .output_bytes = 8};
+    for (int count = dice.between(1, 4), first = 0; first < count; ++first) {
+      ProgramSegment segment{.name = fmt::format("segment.{}", tables.segments.size()), .stage = stage};
+      if (first == 0 || !dice.one_in(4)) {
+        tables.units.push_back(random_unit(dice, stage, static_cast<int>(tables.units.size())));
+      }
+      const int last = static_cast<int>(tables.units.size()) - 1;
+      if (last > 0 && dice.one_in(3) && tables.units[static_cast<std::size_t>(last - 1)].stage == stage) {
+        segment.units.push_back(last - 1);
+      }
+      segment.units.push_back(last);
+      segment.reads_weights_backward = !dice.one_in(5);
+      segment.activation_bytes = dice.below(30);
+      entry.segments.push_back(static_cast<int>(tables.segments.size()));
+      tables.segments.push_back(segment);
+    }
+    tables.stages.push_back(entry);
+  }
+  return tables;
+}
+
+// Counts that the schedule can order.
+inline OrderInput random_input(Dice& dice, const Schedule& schedule, int ranks, int microbatches) {
+  OrderInput input;
+  do {
+    input = {
+        .ranks = dice.between(1, ranks), .chunks = dice.between(1, 3), .microbatches = dice.between(1, microbatches)};
+  } while (!can_order(schedule.name, input));
+  return input;
+}
+
+inline Program random_program(Dice& dice, int ranks = 4, int microbatches = 8) {
+  const auto all = schedules();
+  const Schedule& schedule = all[static_cast<std::size_t>(dice.below(static_cast<int>(all.size())))];
+  const OrderInput input = random_input(dice, schedule, ranks, microbatches);
+  return compile(random_tables(dice, schedule, input), schedule, input);
+}
+
+// Whole seconds up to `most`, so that sums are exact whatever their order. One in five costs nothing.
+inline double random_seconds(Dice& dice, int most) {
+  return dice.one_in(5) ? 0.0 : dice.below(most + 1);
+}
+
+// `collectives` and `transfers`: what gathers, reductions and messages cost at most, when computing costs up to 10.
+inline ProgramCosts random_costs(Dice& dice, const ProgramTables& tables, int collectives = 10, int transfers = 4) {
+  ProgramCosts costs = even_costs(tables);
+  const auto compute = [&] {
+    return ComputeCost{random_seconds(dice, 10), random_seconds(dice, 10), random_seconds(dice, 10)};
+  };
+  for (ComputeCost& cost : costs.segments) cost = compute();
+  for (ComputeCost& cost : costs.stages) cost = compute();
+  for (UnitCost& cost : costs.units) {
+    cost = {random_seconds(dice, collectives), random_seconds(dice, collectives), random_seconds(dice, collectives),
+            random_seconds(dice, collectives)};
+  }
+  for (double& cost : costs.transfers) cost = random_seconds(dice, transfers);
+  costs.gradient_norm = random_seconds(dice, 5);
+  costs.optimizer_step = random_seconds(dice, 5);
+  return costs;
+}
+
+}  // namespace weft

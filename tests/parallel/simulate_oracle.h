@@ -1,0 +1,218 @@
+// The simulator's rules once more, as inequalities between pairs of actions, and the least solution found by applying
+// them until nothing moves. Slow (every pair of actions of a rank is looked at) and shares no code with simulate.cpp.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/simulate.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+
+class SimulationOracle {
+ public:
+  SimulationOracle(const Program& program, const ProgramCosts& costs, const LaneChannels& channels)
+      : program_(program), costs_(costs), channels_(channels) {
+    for (const auto& actions : program.ranks) {
+      first_.push_back(seconds_.size());
+      for (const Action& action : actions) {
+        seconds_.push_back(seconds_of(action));
+        exchanged_ = exchanged_ || is_send(action.op);
+      }
+    }
+    start_.assign(seconds_.size(), 0.0);
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) add_own(rank);
+    add_messages();
+    add_norms();
+    if (!exchanged_) add_data();
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const auto& [later, earlier, from_end] : rules_) {
+        const double least = start_[earlier] + (from_end ? seconds_[earlier] : 0.0);
+        if (start_[later] >= least) continue;
+        start_[later] = least;
+        moved = true;
+      }
+    }
+  }
+
+  double start(std::size_t rank, std::size_t index) const { return start_[first_[rank] + index]; }
+  double end(std::size_t rank, std::size_t index) const { return start(rank, index) + seconds_[first_[rank] + index]; }
+  std::size_t rules() const { return rules_.size(); }
+
+ private:
+  // start_[later] is at least the start or the end of the earlier one.
+  struct Rule {
+    std::size_t later, earlier;
+    bool from_end;
+  };
+
+  std::size_t channel(const Action& a) const {
+    return channels_.channel[static_cast<std::size_t>(lane_of(program_, a))];
+  }
+  std::size_t compute_channel() const { return channels_.channel[static_cast<std::size_t>(Lane::compute)]; }
+  const ProgramUnit& unit(const Action& a) const { return program_.units[static_cast<std::size_t>(*a.unit)]; }
+  static bool on_compute(const Action& a) {
+    return is_compute(a.op) || a.op == Op::gradient_norm || a.op == Op::optimizer_step;
+  }
+  bool moves_parameters(const Action& a) const { return !unit(a).replicated && unit(a).unsharded_bytes > 0; }
+
+  std::vector<int> units_of(const Action& a) const {
+    if (!a.segment) return {};
+    return program_.segments[static_cast<std::size_t>(*a.segment)].units;
+  }
+  bool touches(const Action& a, int unit) const {
+    const auto units = units_of(a);
+    return std::find(units.begin(), units.end(), unit) != units.end();
+  }
+  bool reads(const Action& a, int unit) const {
+    if (!touches(a, unit) || a.op == Op::backward_weight) return false;
+    return a.op == Op::forward || program_.segments[static_cast<std::size_t>(*a.segment)].reads_weights_backward;
+  }
+
+  double seconds_of(const Action& a) const {
+    const auto stage = static_cast<std::size_t>(a.stage.value_or(0));
+    if (is_compute(a.op)) {
+      const ComputeCost& cost =
+          a.segment ? costs_.segments[static_cast<std::size_t>(*a.segment)] : costs_.stages[stage];
+      double sum = a.op == Op::forward ? cost.forward : 0.0;
+      if (a.op == Op::backward || a.op == Op::backward_input) sum += cost.backward_input;
+      if (a.op == Op::backward || a.op == Op::backward_weight) sum += cost.backward_weight;
+      return sum;
+    }
+    if (a.op == Op::gradient_norm) return costs_.gradient_norm;
+    if (a.op == Op::optimizer_step) return costs_.optimizer_step;
+    if (a.op == Op::send_forward || a.op == Op::send_backward) {
+      if (channel(a) == compute_channel()) return 0.0;
+      return costs_.transfers[a.op == Op::send_forward ? stage : stage - 1];
+    }
+    if (is_receive(a.op)) return costs_.transfers[a.op == Op::receive_forward ? stage - 1 : stage];
+    const UnitCost& cost = costs_.units[static_cast<std::size_t>(*a.unit)];
+    if (a.op == Op::unshard) return moves_parameters(a) ? cost.gather : 0.0;
+    if (a.op == Op::unshard_island) return moves_parameters(a) ? cost.island_gather : 0.0;
+    if (a.op == Op::scatter_gradient) return cost.scatter;
+    return a.op == Op::reduce_gradient ? cost.reduce : 0.0;
+  }
+
+  void add(std::size_t later, std::size_t earlier, bool from_end = true) {
+    rules_.push_back({later, earlier, from_end});
+  }
+
+  // Whether reduction `at` takes an accumulator or a copy of one from the pool.
+  bool pooled(const std::vector<Action>& list, std::size_t at) const {
+    const ProgramUnit& reduced = unit(list[at]);
+    if (reduced.reduce_input_bytes > 0) return true;
+    if (reduced.replicated || reduced.gradient_bytes == 0) return false;
+    for (std::size_t i = at; i-- > 0;) {
+      if (is_reduction(list[i].op) && list[i].unit == list[at].unit) return false;
+      if (makes_weight_gradient(list[i].op) && touches(list[i], *list[at].unit)) return true;
+    }
+    return false;
+  }
+
+  bool begins_accumulator(const std::vector<Action>& list, std::size_t at, int index) const {
+    const ProgramUnit& entry = program_.units[static_cast<std::size_t>(index)];
+    if (!makes_weight_gradient(list[at].op) || entry.replicated || entry.frozen || entry.gradient_bytes == 0)
+      return false;
+    for (std::size_t i = at; i-- > 0;) {
+      if (is_reduction(list[i].op) && list[i].unit == index) return true;
+      if (makes_weight_gradient(list[i].op) && touches(list[i], index)) return false;
+    }
+    return true;
+  }
+
+  void add_own(std::size_t rank) {
+    const auto& list = program_.ranks[rank];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action& a = list[i];
+      const std::size_t here = first_[rank] + i;
+      std::vector<std::size_t> reductions;  // of the pool, before this action
+      for (std::size_t j = 0; j < i; ++j) {
+        const Action& b = list[j];
+        const std::size_t there = first_[rank] + j;
+        const bool turns = channel(a) == channel(b) && !is_reshard(b.op);
+        if (turns && (!is_reshard(a.op) || channel(a) == compute_channel())) add(here, there);
+        if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op))) add(here, there);
+        if (is_gather(a.op) && is_reshard(b.op) && moves_parameters(b)) add(here, there);
+        if (is_compute(a.op) && is_gather(b.op) && moves_parameters(b) && reads(a, *b.unit)) add(here, there);
+        if (is_receive(b.op) && a.stage == b.stage && a.microbatch == b.microbatch && is_compute(a.op) &&
+            a.op != Op::backward_weight && (a.op == Op::forward) == (b.op == Op::receive_forward)) {
+          add(here, there);
+        }
+        if (a.op == Op::gradient_norm && is_reduction(b.op)) add(here, there);
+        if (is_reduction(b.op) && pooled(list, j)) reductions.push_back(there);
+      }
+      const auto limit = static_cast<std::size_t>(program_.reduce_inputs);
+      for (int index : units_of(a)) {
+        if (!begins_accumulator(list, i, index)) continue;
+        for (std::size_t k = 0; k + limit < reductions.size(); ++k) add(here, reductions[k]);
+      }
+    }
+  }
+
+  // The n-th send and the n-th receive between two ranks on a lane.
+  void add_messages() {
+    std::map<std::tuple<std::size_t, std::size_t, Lane>, std::pair<std::vector<std::size_t>, std::vector<std::size_t>>>
+        ends;
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
+        const Action& a = program_.ranks[rank][i];
+        const auto peer = static_cast<std::size_t>(a.peer.value_or(0));
+        if (is_send(a.op)) ends[{rank, peer, lane_of(program_, a)}].first.push_back(first_[rank] + i);
+        if (is_receive(a.op)) ends[{peer, rank, lane_of(program_, a)}].second.push_back(first_[rank] + i);
+      }
+    }
+    for (const auto& [pair, lists] : ends) {
+      const auto& [sends, receives] = lists;
+      for (std::size_t n = 0; n < sends.size(); ++n) {
+        add(receives[n], sends[n], false);
+        if (n > 0) add(sends[n], receives[n - 1]);
+      }
+    }
+  }
+
+  // All begin when the last one may.
+  void add_norms() {
+    std::vector<std::size_t> norms;
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
+        if (program_.ranks[rank][i].op == Op::gradient_norm) norms.push_back(first_[rank] + i);
+      }
+    }
+    for (std::size_t one : norms) {
+      for (std::size_t other : norms) add(one, other, false);
+    }
+  }
+
+  // Without messages: from stage to stage, and round at the last one.
+  void add_data() {
+    std::map<std::tuple<int, int, bool>, std::size_t> made;  // stage, microbatch, forward
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+        for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
+          const Action& a = program_.ranks[rank][i];
+          if (!is_compute(a.op) || a.op == Op::backward_weight) continue;
+          const bool forward = a.op == Op::forward;
+          const std::size_t here = first_[rank] + i;
+          if (pass == 0) made[{*a.stage, *a.microbatch, forward}] = here;
+          const int from = forward ? *a.stage - 1 : *a.stage + 1;
+          if (pass == 0 || from < 0) continue;
+          const bool turns = from == static_cast<int>(program_.stages.size());
+          add(here, turns ? made.at({*a.stage, *a.microbatch, true}) : made.at({from, *a.microbatch, forward}));
+        }
+      }
+    }
+  }
+
+  const Program& program_;
+  const ProgramCosts& costs_;
+  const LaneChannels& channels_;
+  std::vector<std::size_t> first_;  // by rank: its first action among all
+  std::vector<double> seconds_, start_;
+  std::vector<Rule> rules_;
+  bool exchanged_ = false;
+};
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+// Costs as a file: what somebody measured or assumes, by name, so that one table serves many layouts. In TOML:
+//
+//   [segments]                                # seconds for one microbatch, collectives inside included
+//   attention = { forward = 1e-3, backward_input = 2e-3, backward_weight = 1e-3 }
+//   "blocks.0.*" = { forward = 3e-3, backward_input = 3e-3, backward_weight = 3e-3 }
+//   [units]                                   # seconds on the lane of the action
+//   "blocks.*" = { gather = 1e-3, island_gather = 0.0, scatter = 0.0, reduce = 2e-3 }
+//   [messages]                                # seconds, by the stage that is the earlier of the two
+//   "*" = 1e-4
+//   [links]                                   # for units and messages that the above do not name; pp carries messages
+//   dp_shard = { latency = 1e-5, bytes_per_second = 1e11 }
+//   [update]
+//   gradient_norm = 1e-4
+//   optimizer_step = 1e-3
+//
+// A key of the first three is a name, a pattern in which `*` stands for any characters, or (segments) a kind:
+// embedding, attention, mlp, experts, head. What fits a name best is taken: the name itself, then the pattern with the
+// most other characters, then the kind. What a value leaves out is 0.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "parallel/pipeline/cost_model.h"
+
+namespace weft {
+
+struct CostTable {
+  std::map<std::string, ComputeCost> segments = {};
+  std::map<std::string, UnitCost> units = {};
+  std::map<std::string, double> messages = {};
+  std::map<Group, LinkCost> links = {};
+  double gradient_norm = 0.0, optimizer_step = 0.0;
+
+  bool operator==(const CostTable&) const = default;
+};
+
+// `name` stands for the file in messages. Throws Error (request) with all faults, each with line, column and a caret.
+CostTable parse_cost_table(const std::string& text, const std::string& name);
+// Reads back as the same table, bit for bit.
+std::string to_toml(const CostTable& table);
+
+// Throws Error (request) naming a segment, unit or message of which the table says nothing, or says two things alike.
+ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes);
+
+}  // namespace weft
