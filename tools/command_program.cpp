@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/passes.h"
@@ -56,6 +57,7 @@ Json action_json(const RankList& list, const Action& action) {
   if (action.op == Op::gradient_norm) entry["group"] = name_of(Group::world);
   entry["bytes"] = action.bytes;
   entry["lane"] = name_of(lane_of(program, action));
+  entry["overlapped"] = action.overlapped;
   return entry;
 }
 
@@ -64,7 +66,8 @@ std::string picture(const Program& program) {
   Program order = program;
   for (auto& rank : order.ranks) rank = at_detail(rank, Detail::compute_only);
   return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two; split,\n"
-         "an input gradient ([microbatch]) and a weight gradient (<microbatch>) one each\n" +
+         "an input gradient ([microbatch]) and a weight gradient (<microbatch>) one each; an overlapped pair hands on\n"
+         "what both made when both are over, and its two are drawn one after the other\n" +
          format_timeline(order);
 }
 
@@ -98,12 +101,11 @@ std::string text(const std::vector<RankList>& lists, const Program& program, con
 }
 
 // `key=value` words of --world-only.
-int bare_number(const std::map<std::string, std::string>& words, const std::string& key, std::optional<int> otherwise) {
+using Words = std::map<std::string, std::string>;
+
+std::optional<int> bare_number(const Words& words, const std::string& key) {
   const auto found = words.find(key);
-  if (found == words.end()) {
-    if (otherwise) return *otherwise;
-    fail_request("weft program: error: --world-only needs {}=N", key);
-  }
+  if (found == words.end()) return std::nullopt;
   int value = 0;
   const char* end = found->second.data() + found->second.size();
   const auto [stop, error] = std::from_chars(found->second.data(), end, value);
@@ -112,9 +114,13 @@ int bare_number(const std::map<std::string, std::string>& words, const std::stri
   }
   return value;
 }
+int needed_number(const Words& words, const std::string& key) {
+  if (const auto number = bare_number(words, key)) return *number;
+  fail_request("weft program: error: --world-only needs {}=N", key);
+}
 
-Program bare_program(const CLI::App& command, const std::string& first) {
-  std::map<std::string, std::string> words;
+Words bare_words(const CLI::App& command, const std::string& first) {
+  Words words;
   std::vector<std::string> given = command.remaining();
   if (!first.empty()) given.insert(given.begin(), first);
   for (const std::string& word : given) {
@@ -124,16 +130,44 @@ Program bare_program(const CLI::App& command, const std::string& first) {
                                         key != "schedule" && key != "microbatch_group")) {
       fail_request(
           "weft program: error: --world-only takes pipeline=N chunks=N microbatches=N microbatch_group=N "
-          "schedule=NAME, not {}",
+          "schedule=NAME or schedule=FILE.csv, not {}",
           word);
     }
     words[key] = word.substr(equals + 1);
   }
-  const OrderInput input{bare_number(words, "pipeline", std::nullopt), bare_number(words, "chunks", 1),
-                         bare_number(words, "microbatches", std::nullopt),
-                         words.contains("microbatch_group") ? bare_number(words, "microbatch_group", 0) : 0};
-  const auto schedule = words.find("schedule");
-  const Schedule& row = find_schedule(schedule == words.end() ? "1f1b" : schedule->second);
+  return words;
+}
+
+// A user's own order, which sets all counts.
+Program program_of_file(const std::string& path, const Words& words) {
+  if (words.contains("microbatch_group")) {
+    fail_request("weft program: error: {} has its own order and takes no groups; leave microbatch_group out", path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) fail_request("weft program: error: {} cannot be read, or is empty", path);
+  try {
+    const UserOrder order = order_from_csv(text.view());
+    require_same_counts(
+        order, {bare_number(words, "pipeline"), bare_number(words, "chunks"), bare_number(words, "microbatches")});
+    return compile(bare_tables(order), order);
+  } catch (const Error& error) {
+    fail_request("weft program: error: {}:\n{}", path, error.what());
+  }
+}
+
+Program bare_program(const CLI::App& command, const std::string& first) {
+  const Words words = bare_words(command, first);
+  const auto given = words.find("schedule");
+  const std::string schedule = given == words.end() ? "1f1b" : given->second;
+  if (schedule.ends_with(".csv")) {
+    Program program = program_of_file(schedule, words);
+    check(program);
+    return program;
+  }
+  const OrderInput input{needed_number(words, "pipeline"), bare_number(words, "chunks").value_or(1),
+                         needed_number(words, "microbatches"), bare_number(words, "microbatch_group").value_or(0)};
+  const Schedule& row = find_schedule(schedule);
   Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input);
   check(program);
   return program;
@@ -199,9 +233,10 @@ void add_program_command(CLI::App& program) {
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_option("--output", request->output, "write to this file instead of standard output");
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
-  command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
+  command->add_flag("--compute-only", request->compute_only, "F, B, I, W and overlapped pairs of stages, nothing else");
   command->add_flag("--world-only", request->world_only,
-                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]");
+                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
+                    "schedule=FILE.csv alone");
   command->callback([command, request] { run_program(*command, *request); });
 }
 

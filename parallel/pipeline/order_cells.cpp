@@ -21,9 +21,11 @@ class CellsReader {
       rest_.remove_prefix(std::min(end + 1, rest_.size()));
       if (trimmed(line_).starts_with('#')) continue;
       if (trimmed(line_).empty()) {
-        if (!trimmed_to_end()) faults_.add({line_number_, 1}, without_cells);
+        if (first_blank_ == 0) first_blank_ = line_number_;
         continue;
       }
+      if (first_blank_ > 0) faults_.add({first_blank_, 1}, without_cells);
+      first_blank_ = 0;
       read_line();
     }
     if (cells_.ranks.empty()) faults_.add({}, "there is no rank; a schedule has one line of cells for each");
@@ -38,18 +40,6 @@ class CellsReader {
 
  private:
   static constexpr const char* without_cells = "a line without cells is a rank that runs no stage, and every rank does";
-
-  // Nothing but blank lines and comments follows.
-  bool trimmed_to_end() const {
-    std::string_view rest = rest_;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      const std::string_view line = trimmed(rest.substr(0, end));
-      if (!line.empty() && line.front() != '#') return false;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    return true;
-  }
 
   OrderPlace place_of(std::string_view part) const {
     return {line_number_, static_cast<std::size_t>(part.data() - line_.data()) + 1, part};
@@ -101,6 +91,8 @@ class CellsReader {
 
   std::string_view rest_, line_;
   std::size_t line_number_ = 1;
+  std::size_t first_blank_ = 0;  // number of the first of the blank lines right before this one; 0: none. At the end
+                                 // any number of them is fine
   OrderFaults& faults_;
   OrderCells cells_;
   std::size_t uncompiled_ = 0;  // cells with what weft adds itself

@@ -82,10 +82,9 @@ std::vector<Action> rank_order(const OrderInput& input, int rank) {
 // with a backward of the other, overlapped.
 std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
   require_counts("dualpipev", input);
-  if (input.microbatches < 2 * input.ranks) {
-    fail_request("schedule dualpipev on {} ranks needs at least {} microbatches, not {}", input.ranks, 2 * input.ranks,
-                 input.microbatches);
-  }
+  require_microbatches(fmt::format("schedule dualpipev on {} ranks needs at least {} microbatches, not {}", input.ranks,
+                                   2 * input.ranks, input.microbatches),
+                       input.microbatches, [&](int microbatches) { return microbatches >= 2 * input.ranks; });
   std::vector<std::vector<Action>> ranks;
   for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(rank_order(input, rank));
   return ranks;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/pipeline/order_input.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -16,18 +17,14 @@ bool fits(int ranks, int group, int microbatches) {
 int microbatch_group(std::string_view schedule, const OrderInput& input) {
   const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
   if (group < input.ranks) {
-    fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}", schedule, input.ranks,
-                 input.ranks, group);
+    fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}; set microbatch_group = {}",
+                 schedule, input.ranks, input.ranks, group, input.ranks);
   }
-  if (fits(input.ranks, group, input.microbatches)) return group;
-  int below = input.microbatches, above = input.microbatches;
-  while (below > 0 && !fits(input.ranks, group, below)) --below;
-  while (!fits(input.ranks, group, above)) ++above;
-  fail_request(
-      "schedule {} on {} ranks in groups of {} microbatches leaves a group of {}, shorter than the ranks; set "
-      "microbatches = {}{}",
-      schedule, input.ranks, group, input.microbatches % group,
-      below > 0 ? fmt::format("{} or ", below) : std::string(), above);
+  require_microbatches(
+      fmt::format("schedule {} on {} ranks in groups of {} microbatches leaves a group of {}, shorter than the ranks",
+                  schedule, input.ranks, group, input.microbatches % group),
+      input.microbatches, [&](int microbatches) { return fits(input.ranks, group, microbatches); });
+  return group;
 }
 
 std::vector<ChunkTurn> turns_by_group(const OrderInput& input, int group) {

@@ -36,4 +36,12 @@ void require_counts(std::string_view schedule, const OrderInput& input) {
   }
 }
 
+void require_microbatches(const std::string& why, int microbatches, const std::function<bool(int)>& fits) {
+  if (fits(microbatches)) return;
+  int below = microbatches, above = microbatches;
+  while (below > 0 && !fits(below)) --below;
+  while (!fits(above)) ++above;
+  fail_request("{}; set microbatches = {}{}", why, below > 0 ? fmt::format("{} or ", below) : std::string(), above);
+}
+
 }  // namespace weft

@@ -238,14 +238,6 @@ TEST(Check, MissingInputFromAStageOfTheSameRank) {
   expect_first(program, Violation::missing_receive, 0, 0, "1F0");
 }
 
-// Sent and received twice: matched, but the stage has room and use for it once.
-TEST(Check, RepeatedReceive) {
-  Program program = bare("gpipe", 2, 1);
-  insert(program, 0, 2, list(program, 0)[1]);
-  insert(program, 1, 1, list(program, 1)[0]);
-  expect_first(program, Violation::repeated_receive, 1, 1, "1RECV_F0");
-}
-
 TEST(Check, SendBeforeCompute) {
   Program program = sound_program();
   move_before(program, 0, "0SEND_F0", "0F0(blocks.1)");
@@ -355,13 +347,6 @@ TEST(Check, StepTooEarly) {
   EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
     return finding.violation == Violation::step_too_early && finding.rank == 1 && finding.index == index;
   }));
-}
-
-// All ranks take part in the update: one that leaves it out keeps the others waiting.
-TEST(Check, MissingUpdate) {
-  Program program = sound_program();
-  list(program, 1).resize(list(program, 1).size() - 2);
-  expect_first(program, Violation::missing_update, 1, list(program, 1).size(), "end");
 }
 
 // --- memory ---------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
             "schedule interleaved on 4 ranks in groups of 6 microbatches leaves a group of 1, shorter than the ranks; "
             "set microbatches = 12 or 16");
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 12, .microbatch_group = 3}),
-            "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3");
+            "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3; set microbatch_group = 4");
   EXPECT_TRUE(refusal({.ranks = 2, .chunks = 1, .microbatches = 4})
                   .starts_with("schedule interleaved runs at least 2 stages per rank, not 1; set chunks = 2 or "
                                "choose one of: gpipe, 1f1b"));

@@ -90,6 +90,41 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
   }
 }
 
+// Where only the number of microbatches is wrong, the refusal ends with the nearest that are right: one below, where
+// there is one, and one above, and nothing else in between.
+TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {
+  std::map<std::string_view, int> refused;
+  for (const Schedule& schedule : schedules()) {
+    for (OrderInput input; input.ranks <= 5; ++input.ranks) {
+      for (input.chunks = schedule.least_chunks; input.chunks <= 3; ++input.chunks) {
+        for (int group : {0, 5, 7}) {
+          input.microbatch_group = group;
+          const auto right = [&](int microbatches) {
+            OrderInput other = input;
+            other.microbatches = microbatches;
+            return can_order(schedule.name, other);
+          };
+          if (!right(840)) continue;  // something else is wrong as well
+          for (input.microbatches = 1; input.microbatches <= 16; ++input.microbatches) {
+            if (right(input.microbatches)) continue;
+            ++refused[schedule.name];
+            int below = input.microbatches, above = input.microbatches;
+            while (below > 0 && !right(below)) --below;
+            while (!right(above)) ++above;
+            const std::string message = message_of(schedule.name, input);
+            const std::string advice = below > 0 ? fmt::format("; set microbatches = {} or {}", below, above)
+                                                 : fmt::format("; set microbatches = {}", above);
+            EXPECT_TRUE(message.ends_with(advice)) << described(schedule, input) << ": " << message;
+          }
+        }
+      }
+    }
+  }
+  // All others run any number.
+  EXPECT_EQ(refused.size(), 3u);
+  for (const char* schedule : {"interleaved", "zb1p", "dualpipev"}) EXPECT_GT(refused[schedule], 10) << schedule;
+}
+
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
   EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
             "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs, "

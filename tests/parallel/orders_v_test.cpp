@@ -159,7 +159,8 @@ TEST(DualPipeV, TooFewMicrobatchesAreRefused) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
-    EXPECT_STREQ(error.what(), "schedule dualpipev on 4 ranks needs at least 8 microbatches, not 7");
+    EXPECT_STREQ(error.what(),
+                 "schedule dualpipev on 4 ranks needs at least 8 microbatches, not 7; set microbatches = 8");
   }
 }
 

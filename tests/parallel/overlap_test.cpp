@@ -81,24 +81,30 @@ TEST(OverlapCells, MalformedOnesAreRefusedWithTheFault) {
   EXPECT_THROW(parse_action(tables, "(0F3;1B1)OVERLAP_F_B"), Error);
 }
 
+void expect_round_trip(const Program& program, Detail detail) {
+  const std::string text = to_csv(program, detail);
+  EXPECT_EQ(to_csv(from_csv(program, text), Detail::everything), text);
+  Program merged = program;
+  for (auto& actions : merged.ranks) actions = at_detail(actions, detail);
+  // Merged per stage, a gather has the bytes of all units gathered in its place.
+  if (detail != Detail::stages_only) {
+    EXPECT_EQ(from_csv(program, text).ranks, merged.ranks) << text;
+  }
+  if (detail == Detail::compute_only) return;
+  // A merged list is as sound as the lowered one: the stage of either half is gathered in front of the pair.
+  const auto findings = find_violations(merged);
+  EXPECT_TRUE(findings.empty()) << findings.front().message << "\n" << text;
+}
+
 TEST(OverlapText, SurvivesTheRoundTripAtEveryDetail) {
   for (const OrderInput& input : inputs_of(find_schedule("dualpipev"), 4, 2, 10)) {
     for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
-      const Program program =
-          compiled(find_schedule("dualpipev"), input, 3, {.residency = residency, .reduce_every = 2});
-      for (Detail detail : {Detail::everything, Detail::stages_only, Detail::compute_only}) {
-        const std::string text = to_csv(program, detail);
-        EXPECT_EQ(to_csv(from_csv(program, text), Detail::everything), text) << text;
-        Program merged = program;
-        for (auto& actions : merged.ranks) actions = at_detail(actions, detail);
-        // Merged per stage, a gather has the bytes of all units gathered in its place.
-        if (detail != Detail::stages_only) {
-          EXPECT_EQ(from_csv(program, text).ranks, merged.ranks) << text;
+      for (int lookahead : {0, 1}) {
+        const UnitPolicy policy{.residency = residency, .lookahead = lookahead, .reduce_every = 2};
+        const Program program = compiled(find_schedule("dualpipev"), input, 3, policy);
+        for (Detail detail : {Detail::everything, Detail::stages_only, Detail::compute_only}) {
+          expect_round_trip(program, detail);
         }
-        if (detail == Detail::compute_only) continue;
-        // A merged list is as sound as the lowered one: the stage of either half is gathered in front of the pair.
-        const auto findings = find_violations(merged);
-        EXPECT_TRUE(findings.empty()) << findings.front().message << "\n" << text;
       }
     }
   }

@@ -31,13 +31,13 @@ class Chance {
 // --- programs -------------------------------------------------------------------------------------------------------
 
 // Two blocks of two segments a stage that share a unit, one frozen or replicated here and there, every policy.
-ProgramTables varied_tables(const Schedule& schedule, const OrderInput& input, int variant) {
+ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
   constexpr std::array residencies = {
       Residency::each_use,           Residency::island, Residency::visit, Residency::step,
       Residency::keep_after_forward, Residency::window};
   ProgramTables tables;
-  for (int stage = 0; stage < input.ranks * input.chunks; ++stage) {
-    ProgramStage entry{.rank = rank_of(schedule.placement, input.ranks, stage)};
+  for (int stage = 0; stage < static_cast<int>(stage_ranks.size()); ++stage) {
+    ProgramStage entry{.rank = stage_ranks[static_cast<std::size_t>(stage)]};
     for (int i = 0; i < 2; ++i) {
       const int unit = static_cast<int>(tables.units.size());
       for (int part = 0; part < (variant + stage) % 2 + 1; ++part) {
@@ -61,6 +61,12 @@ ProgramTables varied_tables(const Schedule& schedule, const OrderInput& input, i
   return tables;
 }
 
+std::vector<int> stage_ranks_of(const ProgramTables& tables) {
+  std::vector<int> ranks;
+  for (const ProgramStage& stage : tables.stages) ranks.push_back(stage.rank);
+  return ranks;
+}
+
 OrderInput small_input(const Schedule& schedule, int ranks) {
   OrderInput input{.ranks = ranks, .chunks = schedule.least_chunks, .microbatches = 3};
   if (!can_order(schedule.name, input)) input.microbatches = 2 * ranks;
@@ -74,9 +80,9 @@ std::vector<Program> sound_programs() {
     for (int ranks : {1, 2, 3}) {
       const OrderInput input = small_input(schedule, ranks);
       programs.push_back(add_exchange(ordered(schedule, input)));
-      programs.push_back(compile(varied_tables(schedule, input, variant), schedule, input));
-      programs.push_back(compile(varied_tables(schedule, input, variant + 1), schedule, input));
-      variant += 2;
+      const std::vector<int> stage_ranks = stage_ranks_of(programs.back());
+      programs.push_back(compile(varied_tables(stage_ranks, variant++), schedule, input));
+      programs.push_back(compile(varied_tables(stage_ranks, variant++), schedule, input));
     }
   }
   return programs;
@@ -225,6 +231,26 @@ TEST(ProgramFuzz, WhatTheCheckerAcceptsRuns) {
   EXPECT_GT(rejected, mutants / 20);
 }
 
+// Both were accepted once.
+TEST(ProgramFuzz, WhatItFoundIsRejected) {
+  // All ranks take part in the update: one that leaves it out keeps the others waiting.
+  Program cut = compiled(stage_tables(2, 1), "1f1b", 2);
+  cut.ranks[1].resize(cut.ranks[1].size() - 2);
+  auto findings = find_violations(cut);
+  ASSERT_EQ(findings.size(), 2u);
+  for (const Finding& finding : findings) EXPECT_EQ(finding.violation, Violation::missing_update) << finding.message;
+  EXPECT_NE(fault_when_run(cut), "");
+  // Sent and received twice: matched, but the stage has room and use for it once.
+  Program twice = bare("gpipe", 2, 1);
+  twice.ranks[0].insert(twice.ranks[0].begin() + 2, twice.ranks[0][1]);
+  twice.ranks[1].insert(twice.ranks[1].begin() + 1, twice.ranks[1][0]);
+  findings = find_violations(twice);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].violation, Violation::repeated_receive) << findings[0].message;
+  EXPECT_EQ(findings[0].index, 1u);
+  EXPECT_NE(fault_when_run(twice), "");
+}
+
 // --- schedule files -------------------------------------------------------------------------------------------------
 
 std::vector<std::string> sound_texts() {
@@ -364,11 +390,13 @@ TEST(ScheduleFuzz, WhatTheReaderAcceptsRuns) {
       continue;
     }
     ++accepted;
-    const Program program = compile(bare_tables(order), order);
-    const auto findings = find_violations(program);
-    ASSERT_TRUE(findings.empty()) << "seed " << seed << ": " << findings.front().message << "\n" << text;
-    ASSERT_EQ(fault_when_run(program), "") << "seed " << seed << "\n" << text;
-    ASSERT_EQ(order_from_csv(to_csv(program, Detail::compute_only)), order) << "seed " << seed << "\n" << text;
+    for (const ProgramTables& tables : {bare_tables(order), varied_tables(order.stage_ranks, seed)}) {
+      const Program program = compile(tables, order);
+      const auto findings = find_violations(program);
+      ASSERT_TRUE(findings.empty()) << "seed " << seed << ": " << findings.front().message << "\n" << text;
+      ASSERT_EQ(fault_when_run(program), "") << "seed " << seed << "\n" << text;
+      ASSERT_EQ(order_from_csv(to_csv(program, Detail::compute_only)), order) << "seed " << seed << "\n" << text;
+    }
   }
   fmt::print("{} schedule files: {} accepted and run, {} rejected\n", mutants, accepted, rejected);
   EXPECT_GT(accepted, mutants / 20);

@@ -68,7 +68,7 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   EXPECT_EQ(keys_of(program), std::vector<std::string>{"ranks"});
   ASSERT_EQ(program["ranks"].size(), 8u);
   const std::vector<std::string> keys = {"op",   "stage", "microbatch", "segment", "unit",
-                                         "peer", "group", "bytes",      "lane"};
+                                         "peer", "group", "bytes",      "lane",    "overlapped"};
   std::size_t actions = 0;
   for (const Json& rank : program["ranks"]) {
     for (const Json& action : rank) EXPECT_EQ(keys_of(action), keys);
@@ -79,12 +79,12 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   const Json& first = program["ranks"][0];
   // The embedding: 256 / 2 rows of 128 float32.
   EXPECT_EQ(first[0], Json::parse(R"({"op": "UNSHARD", "stage": 0, "microbatch": null, "segment": null,
-    "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather"})"));
+    "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather", "overlapped": false})"));
   EXPECT_EQ(first[4], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
-    "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute"})"));
+    "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute", "overlapped": false})"));
   // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
   const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
-    "peer": 6, "group": "pp", "bytes": 32768, "lane": "activations_up"})");
+    "peer": 6, "group": "pp", "bytes": 32768, "lane": "activations_up", "overlapped": false})");
   EXPECT_EQ(program["ranks"][2][9], send);
   const auto op_of_last = [&](std::size_t back) { return first[first.size() - back]["op"]; };
   EXPECT_EQ(op_of_last(2), "GRAD_NORM");
@@ -122,6 +122,41 @@ TEST_F(ProgramCommand, ABareScheduleNeedsNoModel) {
   ASSERT_EQ(program["ranks"].size(), 1u);
   EXPECT_EQ(program["ranks"][0][0]["op"], "RECV_F");
   EXPECT_EQ(program["ranks"][0][0]["peer"], 0);
+}
+
+// A user's own order: all counts come from the file, and others beside it must be the same.
+TEST_F(ProgramCommand, AScheduleOfOnesOwn) {
+  put("mine.csv", "# two ranks\n0F0,0F1,(0F2;0B0)OVERLAP_F_B,,0B1,0B2\r\n1F0,1B0,1F1,1B1,1F2,1B2\r\n");
+  const auto result = weft("program --world-only schedule=mine.csv --format csv");
+  EXPECT_EQ(result.messages, "");
+  EXPECT_EQ(
+      result.output,
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,(0F2;0B0)OVERLAP_F_B,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2,GRAD_NORM,STEP\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2,GRAD_NORM,STEP\n");
+  EXPECT_EQ(
+      weft("program --world-only schedule=mine.csv pipeline=2 chunks=1 microbatches=3 --compute-only --format csv "
+           "--rank 0")
+          .output,
+      "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n");
+  const Json pair = Json::parse(weft("program --world-only schedule=mine.csv --json --rank 0").output)["ranks"][0];
+  EXPECT_EQ(pair[5]["overlapped"], true);
+  EXPECT_EQ(pair[7]["overlapped"], false);
+
+  const auto other = weft("program --world-only schedule=mine.csv pipeline=4 microbatches=8");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(
+      other.messages.find("mine.csv:\nthe schedule's file sets the counts itself: 4 ranks asked for, but the file "
+                          "has 2 lines; 8 microbatches asked for, but the file runs 3"),
+      std::string::npos)
+      << other.messages;
+  put("bad.csv", "0F0,0BW0\n1F0,1B0,1B0\n");
+  const auto bad = weft("program --world-only schedule=bad.csv");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_NE(bad.messages.find("\nline 1, column 5: cell \"0BW0\""), std::string::npos) << bad.messages;
+  EXPECT_NE(bad.messages.find("\nline 2, column 9: cell \"1B0\""), std::string::npos) << bad.messages;
+  for (const char* arguments : {"schedule=gone.csv", "schedule=mine.csv microbatch_group=2"}) {
+    EXPECT_EQ(weft(std::string("program --world-only ") + arguments).exit_code, 2) << arguments;
+  }
 }
 
 // 8 stages x 32 data ranks x 4 tensor ranks = 1,024; 16,384 sequences / 32 = 512 microbatches.
