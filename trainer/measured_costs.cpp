@@ -52,7 +52,7 @@ class Measurement {
       if (key.second == Op::scatter_gradient) cost.scatter = seconds;
       if (key.second == Op::reduce_gradient) cost.reduce = seconds;
     }
-    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = least(samples);
+    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median(samples);
     table.gradient_norm = least(norms_);
     table.optimizer_step = median(steps_);
     return table;

@@ -6,8 +6,8 @@
 //                 microbatches, steps and ranks leaves it out where less than half of them wait. Where a segment
 //                 performs collectives, each is taken from the rank of the stage that waited least for its peers.
 //   collectives   a gather or reduction waits for peers and, on a GPU, for room or compute: the least of all.
-//   messages      only what came after the sender had posted: from then, or from the begin of the receive. The least of
-//                 all on a GPU, where the lane of a receive begins before its room is free; on the CPU as well.
+//   messages      only what came after the sender had posted: from then, or from the begin of the receive if that was
+//                 later; the median.
 //   update        GRAD_NORM waits for reductions and all ranks: the least. STEP: the median.
 //
 // A whole backward B is one span; it is shared out to input and weight gradient as 1 to 1. Clocks of the ranks are one:
