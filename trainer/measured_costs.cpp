@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/exchange.h"
 #include "parallel/runtime/error.h"
+#include "trainer/config_sources.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -180,6 +181,19 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   }
   if (trace.spans.empty()) fail_request("{} holds no step", name);
   return trace;
+}
+
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+  std::vector<RankTrace> traces;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::filesystem::path file = run_directory / fmt::format("trace_rank{}.json", rank);
+    if (std::filesystem::exists(file)) traces.push_back(parse_chrome_trace(read_text(file), file.string()));
+  }
+  if (traces.empty()) {
+    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
+                 run_directory.string());
+  }
+  return traces;
 }
 
 CostTable measured_costs(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {

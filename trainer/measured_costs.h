@@ -14,6 +14,7 @@
 // the ranks ran on one machine.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,10 @@ struct RankTrace {
 // What to_chrome_trace has written; `name` stands for the file in messages. Throws Error (request) with what is
 // missing.
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name);
+
+// Those that a run of so many ranks has left in its directory (run_directory.h); not every rank need have. Throws Error
+// (request) where there is none.
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
 
 // Entries for every segment, unit and message that the traced ranks ran, by name. Throws Error (request) when the spans
 // are not those of this configuration's program, or when a stage of it was traced on no rank.

@@ -2,6 +2,7 @@
 #include "trainer/measured_costs.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <mutex>
 
@@ -9,6 +10,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/run_directory.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -133,6 +135,19 @@ TEST(MeasuredCosts, CanBeTakenFromTheFilesOfATrace) {
     read.push_back(again);
   }
   expect_near(measured_costs(known.config, known.mesh, read), known.table, 4e-11);
+}
+
+TEST(MeasuredCosts, AreReadFromWhatARunLeaves) {
+  const auto directory = std::filesystem::temp_directory_path() / fmt::format("weft_traces_{}", getpid());
+  std::filesystem::create_directories(directory);
+  const KnownCosts known(config_of({.layers = "d*2", .degrees = {.pipeline = 2}}));
+  EXPECT_THROW(read_traces(directory, 2), Error);
+  for (const RankTrace& trace : known.traces(0.0)) write_trace(directory, trace.rank, trace.spans);
+  const auto traces = read_traces(directory, 3);
+  std::filesystem::remove_all(directory);
+  ASSERT_EQ(traces.size(), 2u);
+  EXPECT_EQ(traces[1].rank, 1);
+  expect_near(measured_costs(known.config, known.mesh, traces), known.table, 4e-11);
 }
 
 std::string refusal(const Config& config, std::span<const RankTrace> traces) {
