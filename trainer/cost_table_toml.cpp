@@ -68,14 +68,13 @@ class Reader {
  public:
   void read(const ConfigEntry& entry) {
     const auto parts = parts_of(entry.path);
-    if (entry.is_table() && parts.size() == 1) return read_section(entry, parts[0]);
+    if (parts.size() == 1) return read_section(entry, parts[0]);
     if (parts[0] == "segments")
       return read_field(table.segments, entry, parts, "forward, backward_input, backward_weight");
     if (parts[0] == "units") return read_field(table.units, entry, parts, "gather, island_gather, scatter, reduce");
     if (parts[0] == "links") return read_link(entry, parts);
     if (parts[0] == "messages" && parts.size() == 2) return read_number(entry, &table.messages[parts[1]]);
     if (parts[0] == "update" && parts.size() == 2) return read_update(entry, parts[1]);
-    read_section(entry, parts[0]);
   }
 
   // A link that carries nothing in no time is one that somebody forgot to fill in.

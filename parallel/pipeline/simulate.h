@@ -60,13 +60,14 @@ struct ActionAt {
 struct SimulatedAction {
   double start = 0.0, end = 0.0;  // seconds since the step began
   double waited = 0.0;            // from where its channel was free to `start`
-  // Of these, what gathers and reductions cost: beyond where its messages had come, or before the other ranks came.
-  double for_collectives = 0.0;
   Wait wait = Wait::nothing;
   // Whose end is its start: what it waited for, or the action before it on its channel. A receive that waited for its
   // send begins when that does, so for what let the send begin; a norm that waited for peers, for what the last of them
   // waited for.
   std::optional<ActionAt> after = {};
+  // Of what it waited, what gathers and reductions cost: beyond where its messages had come, or before the other ranks
+  // had.
+  double for_collectives = 0.0;
 
   bool operator==(const SimulatedAction&) const = default;
 };

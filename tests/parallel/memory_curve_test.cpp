@@ -14,6 +14,29 @@ MemorySample peak_of(const std::vector<MemorySample>& curve) {
   });
 }
 
+// By hand: a gather of 10 seconds, a forward of 2, a backward of 1 + 2, a reduction of 20. The norm is the last that
+// waits for the reduction's input.
+TEST(MemoryCurve, ThingsComeWhenWorkBeginsAndGoWhenItEnds) {
+  Program program{stage_tables(1, 1), 1, {}};
+  program.segments[0].activation_bytes = 16;
+  program.units[0].unsharded_bytes = 8;
+  program.units[0].gradient_bytes = 4;
+  program.units[0].reduce_part_bytes = 2;
+  program.ranks = {{{.op = Op::unshard, .stage = 0, .unit = 0},
+                    {.op = Op::forward, .stage = 0, .microbatch = 0, .segment = 0},
+                    {.op = Op::backward, .stage = 0, .microbatch = 0, .segment = 0},
+                    {.op = Op::reshard, .stage = 0, .unit = 0},
+                    {.op = Op::reduce_gradient, .stage = 0, .unit = 0},
+                    {.op = Op::gradient_norm}}};
+  ProgramCosts costs = even_costs(program);
+  costs.segments[0] = {2.0, 1.0, 2.0};
+  costs.units[0] = {.gather = 10.0, .reduce = 20.0};
+  const std::vector<MemorySample> expected = {{0, 0, 0, 0, 0},   {0, 8, 0, 0, 0},  {10, 8, 0, 0, 16},
+                                              {12, 8, 4, 0, 16}, {15, 8, 4, 0, 0}, {15, 0, 4, 0, 0},
+                                              {15, 0, 4, 2, 0},  {35, 0, 4, 0, 0}, {35, 0, 0, 0, 0}};
+  EXPECT_EQ(memory_curve(program, simulate(program, costs), 0), expected);
+}
+
 // Whatever things cost, no curve goes over the bound; and the bound is not idle: random costs reach it often.
 TEST(MemoryCurve, NoTimingGoesOverTheBound) {
   int ranks = 0, reached = 0, over_the_list = 0;

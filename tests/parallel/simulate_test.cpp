@@ -46,7 +46,7 @@ std::optional<ActionAt> own(std::size_t index) {
   return ActionAt{0, index};
 }
 
-// Start, end, waited, for collectives, wait, after.
+// Start, end, waited, wait, after, for collectives.
 void expect(const Simulation& simulation, int rank, const std::vector<SimulatedAction>& expected) {
   const auto& actions = simulation.ranks[static_cast<std::size_t>(rank)];
   ASSERT_EQ(actions.size(), expected.size());
@@ -63,10 +63,10 @@ TEST(Simulate, ComputeWaitsForTheGathersOfItsUnits) {
   OneRank rank(2);
   rank.unit(Op::unshard, 0).unit(Op::unshard, 1).compute(Op::forward, 0).compute(Op::forward, 1);
   expect(rank.simulated(), 0,
-         {{0, 10, 0, 0, Wait::nothing, {}},
-          {10, 20, 0, 0, Wait::nothing, own(0)},
-          {10, 12, 10, 10, Wait::gather, own(0)},
-          {20, 22, 8, 8, Wait::gather, own(1)}});
+         {{0, 10, 0, Wait::nothing, {}},
+          {10, 20, 0, Wait::nothing, own(0)},
+          {10, 12, 10, Wait::gather, own(0), 10},
+          {20, 22, 8, Wait::gather, own(1), 8}});
   const RankTimes times = rank_times(rank.program, rank.simulated(), 0);
   EXPECT_EQ(times.compute, 4.0);
   EXPECT_EQ(times.gathers, 18.0);
@@ -82,13 +82,13 @@ TEST(Simulate, WhatReadsNoWeightsWaitsForNoGather) {
   rank.unit(Op::unshard, 0).unit(Op::unshard, 1);
   rank.compute(Op::backward_input, 1).compute(Op::backward_weight, 1).compute(Op::backward_input, 0);
   expect(rank.simulated(), 0,
-         {{0, 2, 0, 0, Wait::nothing, {}},
-          {2, 4, 0, 0, Wait::nothing, own(0)},
-          {0, 10, 0, 0, Wait::nothing, {}},
-          {10, 20, 0, 0, Wait::nothing, own(2)},
-          {20, 23, 16, 16, Wait::gather, own(3)},
-          {23, 27, 0, 0, Wait::nothing, own(4)},
-          {27, 30, 0, 0, Wait::nothing, own(5)}});
+         {{0, 2, 0, Wait::nothing, {}},
+          {2, 4, 0, Wait::nothing, own(0)},
+          {0, 10, 0, Wait::nothing, {}},
+          {10, 20, 0, Wait::nothing, own(2)},
+          {20, 23, 16, Wait::gather, own(3), 16},
+          {23, 27, 0, Wait::nothing, own(4)},
+          {27, 30, 0, Wait::nothing, own(5)}});
 }
 
 // A rank that computes on its own shard gathers nothing: no time, and nobody waits.
@@ -98,11 +98,11 @@ TEST(Simulate, AUnitThatIsNotShardedIsNotWaitedFor) {
   rank.unit(Op::unshard, 0).unit(Op::unshard, 1).compute(Op::forward, 1);
   rank.unit(Op::reshard, 1).unit(Op::unshard, 1);
   expect(rank.simulated(), 0,
-         {{0, 10, 0, 0, Wait::nothing, {}},
-          {10, 10, 0, 0, Wait::nothing, own(0)},
-          {0, 2, 0, 0, Wait::nothing, {}},
-          {2, 2, 0, 0, Wait::compute, own(2)},
-          {10, 10, 0, 0, Wait::nothing, own(1)}});
+         {{0, 10, 0, Wait::nothing, {}},
+          {10, 10, 0, Wait::nothing, own(0)},
+          {0, 2, 0, Wait::nothing, {}},
+          {2, 2, 0, Wait::compute, own(2)},
+          {10, 10, 0, Wait::nothing, own(1)}});
 }
 
 // The second gather takes the room of the first unit, which a RESHARD gives back once compute has read it; the third
@@ -113,12 +113,12 @@ TEST(Simulate, AGatherWaitsForTheRoomOfAReshardBeforeIt) {
   rank.unit(Op::unshard, 0).compute(Op::forward, 0).unit(Op::reshard, 0);
   rank.unit(Op::unshard, 1).unit(Op::unshard, 2).compute(Op::forward, 1);
   expect(rank.simulated(), 0,
-         {{0, 10, 0, 0, Wait::nothing, {}},
-          {10, 40, 10, 10, Wait::gather, own(0)},
-          {40, 40, 30, 0, Wait::compute, own(1)},
-          {40, 50, 30, 0, Wait::room, own(2)},
-          {50, 60, 0, 0, Wait::nothing, own(3)},
-          {50, 52, 10, 10, Wait::gather, own(3)}});
+         {{0, 10, 0, Wait::nothing, {}},
+          {10, 40, 10, Wait::gather, own(0), 10},
+          {40, 40, 30, Wait::compute, own(1)},
+          {40, 50, 30, Wait::room, own(2)},
+          {50, 60, 0, Wait::nothing, own(3)},
+          {50, 52, 10, Wait::gather, own(3), 10}});
   EXPECT_EQ(critical_path(rank.simulated()), (std::vector<ActionAt>{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}}));
 }
 
@@ -132,14 +132,14 @@ TEST(Simulate, AnAccumulatorWaitsForTheReductionThatThePoolHasGivenUp) {
   rank.costs.gradient_norm = 1.0;
   rank.costs.optimizer_step = 5.0;
   expect(rank.simulated(), 0,
-         {{0, 4, 0, 0, Wait::nothing, {}},
-          {4, 24, 4, 0, Wait::compute, own(0)},
-          {4, 8, 0, 0, Wait::nothing, own(0)},
-          {24, 44, 0, 0, Wait::nothing, own(1)},
-          {24, 28, 16, 16, Wait::reduction, own(1)},
-          {44, 64, 0, 0, Wait::nothing, own(3)},
-          {64, 65, 36, 36, Wait::reduction, own(5)},
-          {65, 70, 0, 0, Wait::nothing, own(6)}});
+         {{0, 4, 0, Wait::nothing, {}},
+          {4, 24, 4, Wait::compute, own(0)},
+          {4, 8, 0, Wait::nothing, own(0)},
+          {24, 44, 0, Wait::nothing, own(1)},
+          {24, 28, 16, Wait::reduction, own(1), 16},
+          {44, 64, 0, Wait::nothing, own(3)},
+          {64, 65, 36, Wait::reduction, own(5), 36},
+          {65, 70, 0, Wait::nothing, own(6)}});
   const RankTimes times = rank_times(rank.program, rank.simulated(), 0);
   EXPECT_EQ(times.compute, 12.0);
   EXPECT_EQ(times.reductions, 52.0);
@@ -180,15 +180,15 @@ TEST(Simulate, GathersAndReductionsTakeTurnsWhereTheyShareAChannel) {
   EXPECT_EQ(rank.simulated().ranks[0][2].start, 0.0);
   EXPECT_EQ(rank.simulated().seconds, 24.0);
   expect(rank.simulated(LaneChannels::shared_collectives()), 0,
-         {{0, 4, 0, 0, Wait::nothing, {}},
-          {4, 24, 4, 0, Wait::compute, own(0)},
-          {24, 34, 0, 0, Wait::nothing, own(1)},
-          {34, 36, 30, 30, Wait::gather, own(2)}});
+         {{0, 4, 0, Wait::nothing, {}},
+          {4, 24, 4, Wait::compute, own(0)},
+          {24, 34, 0, Wait::nothing, own(1)},
+          {34, 36, 30, Wait::gather, own(2), 30}});
   expect(rank.simulated(LaneChannels::serial()), 0,
-         {{0, 4, 0, 0, Wait::nothing, {}},
-          {4, 24, 0, 0, Wait::nothing, own(0)},
-          {24, 34, 0, 0, Wait::nothing, own(1)},
-          {34, 36, 0, 0, Wait::nothing, own(2)}});
+         {{0, 4, 0, Wait::nothing, {}},
+          {4, 24, 0, Wait::nothing, own(0)},
+          {24, 34, 0, Wait::nothing, own(1)},
+          {34, 36, 0, Wait::nothing, own(2)}});
   const RankTimes times = rank_times(rank.program, rank.simulated(LaneChannels::serial()), 0, LaneChannels::serial());
   EXPECT_EQ(times.gathers, 10.0);
   EXPECT_EQ(times.reductions, 20.0);
@@ -218,15 +218,15 @@ TEST(Simulate, AMessageTakesTheLaneAtBothEnds) {
   const Program program = two_ranks();
   const Simulation simulation = simulate(program, costs_of_two_ranks(program));
   expect(simulation, 0,
-         {{0, 2, 0, 0, Wait::nothing, {}},
-          {2, 12, 2, 0, Wait::compute, own(0)},
-          {2, 4, 0, 0, Wait::nothing, own(0)},
-          {12, 22, 0, 0, Wait::nothing, own(1)}});
+         {{0, 2, 0, Wait::nothing, {}},
+          {2, 12, 2, Wait::compute, own(0)},
+          {2, 4, 0, Wait::nothing, own(0)},
+          {12, 22, 0, Wait::nothing, own(1)}});
   expect(simulation, 1,
-         {{2, 12, 2, 0, Wait::message, own(0)},
-          {12, 15, 12, 0, Wait::message, ActionAt{1, 0}},
-          {12, 22, 0, 0, Wait::nothing, ActionAt{1, 0}},
-          {22, 25, 7, 0, Wait::message, ActionAt{1, 2}}});
+         {{2, 12, 2, Wait::message, own(0)},
+          {12, 15, 12, Wait::message, ActionAt{1, 0}},
+          {12, 22, 0, Wait::nothing, ActionAt{1, 0}},
+          {22, 25, 7, Wait::message, ActionAt{1, 2}}});
   EXPECT_EQ(rank_times(program, simulation, 0).bubble, 21.0);
   EXPECT_EQ(rank_times(program, simulation, 1).bubble, 19.0);
   EXPECT_EQ(critical_path(simulation), (std::vector<ActionAt>{{0, 0}, {1, 0}, {1, 2}, {1, 3}}));
@@ -237,15 +237,15 @@ TEST(Simulate, AThreadWaitsInItsReceiveAndItsSendOnlyPosts) {
   const Program program = two_ranks();
   const Simulation simulation = simulate(program, costs_of_two_ranks(program), LaneChannels::serial());
   expect(simulation, 0,
-         {{0, 2, 0, 0, Wait::nothing, {}},
-          {2, 2, 0, 0, Wait::nothing, own(0)},
-          {2, 4, 0, 0, Wait::nothing, own(1)},
-          {12, 12, 8, 0, Wait::message, ActionAt{1, 0}}});
+         {{0, 2, 0, Wait::nothing, {}},
+          {2, 2, 0, Wait::nothing, own(0)},
+          {2, 4, 0, Wait::nothing, own(1)},
+          {12, 12, 8, Wait::message, ActionAt{1, 0}}});
   expect(simulation, 1,
-         {{2, 12, 2, 0, Wait::message, own(0)},
-          {12, 15, 0, 0, Wait::nothing, ActionAt{1, 0}},
-          {15, 25, 0, 0, Wait::nothing, ActionAt{1, 1}},
-          {25, 28, 0, 0, Wait::nothing, ActionAt{1, 2}}});
+         {{2, 12, 2, Wait::message, own(0)},
+          {12, 15, 0, Wait::nothing, ActionAt{1, 0}},
+          {15, 25, 0, Wait::nothing, ActionAt{1, 1}},
+          {25, 28, 0, Wait::nothing, ActionAt{1, 2}}});
 }
 
 // Rank 1 has reduced for longer than rank 0 has computed: the norm of rank 0 waits for it.
@@ -265,15 +265,15 @@ TEST(Simulate, TheNormWaitsForAllRanks) {
   costs.gradient_norm = 1.0;
   const Simulation simulation = simulate(program, costs);
   expect(simulation, 0,
-         {{0, 4, 0, 0, Wait::nothing, {}},
-          {4, 9, 4, 0, Wait::compute, own(0)},
-          {27, 28, 23, 5, Wait::peers, ActionAt{1, 1}},
-          {28, 28, 0, 0, Wait::nothing, own(2)}});
+         {{0, 4, 0, Wait::nothing, {}},
+          {4, 9, 4, Wait::compute, own(0)},
+          {27, 28, 23, Wait::peers, ActionAt{1, 1}, 5},
+          {28, 28, 0, Wait::nothing, own(2)}});
   expect(simulation, 1,
-         {{0, 7, 0, 0, Wait::nothing, {}},
-          {7, 27, 7, 0, Wait::compute, ActionAt{1, 0}},
-          {27, 28, 20, 20, Wait::reduction, ActionAt{1, 1}},
-          {28, 28, 0, 0, Wait::nothing, ActionAt{1, 2}}});
+         {{0, 7, 0, Wait::nothing, {}},
+          {7, 27, 7, Wait::compute, ActionAt{1, 0}},
+          {27, 28, 20, Wait::reduction, ActionAt{1, 1}, 20},
+          {28, 28, 0, Wait::nothing, ActionAt{1, 2}}});
   const RankTimes times = rank_times(program, simulation, 0);
   EXPECT_EQ(times.reductions, 5.0);
   EXPECT_EQ(times.bubble, 18.0);

@@ -1,0 +1,111 @@
+#include "parallel/pipeline/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/runtime/error.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+namespace {
+
+// A ring by itself, step by step: in each of n - 1 steps every rank hands one of n parts on.
+double ring(double latency, double bytes_per_second, double payload, int ranks) {
+  double seconds = 0.0;
+  for (int step = 1; step < ranks; ++step) seconds += latency + payload / ranks / bytes_per_second;
+  return seconds;
+}
+
+TEST(CostModel, CollectivesTakeAsLongAsARing) {
+  const LinkCost link{3e-6, 4e9};
+  for (int ranks : {1, 2, 3, 8, 64}) {
+    for (double payload : {0.0, 1.0, 1e6, 3e9}) {
+      const double once = ring(3e-6, 4e9, payload, ranks);
+      const double tolerance = 1e-12 * once;  // n sums of n roundings of 1e-16
+      EXPECT_NEAR(link_seconds(link, CollectiveOp::all_gather, payload, ranks), once, tolerance);
+      EXPECT_NEAR(link_seconds(link, CollectiveOp::reduce_scatter, payload, ranks), once, tolerance);
+      EXPECT_NEAR(link_seconds(link, CollectiveOp::all_to_all, payload, ranks), once, tolerance);
+      EXPECT_NEAR(link_seconds(link, CollectiveOp::all_reduce, payload, ranks), 2 * once, 2 * tolerance);
+    }
+  }
+  EXPECT_EQ(link_seconds({0.5, 4.0}, CollectiveOp::send, 10.0, 2), 3.0);
+}
+
+// 2 ranks, 2 stages of one segment each, every number a power of two so that sums are exact.
+struct Case {
+  Case() : tables(stage_tables(2, 1)) {
+    tables.stages[0].output_bytes = 256;
+    tables.segments[0].collectives = {{Op::forward, CollectiveOp::all_gather, Group::tp, 2, 128},
+                                      {Op::backward_input, CollectiveOp::all_reduce, Group::tp, 1, 64},
+                                      {Op::backward_weight, CollectiveOp::all_gather, Group::cp, 1, 1 << 20}};
+    tables.units[0].policy.island_ranks = 4;
+    tables.units[0].collectives = {{Op::unshard, CollectiveOp::all_gather, Group::dp_shard, 1024},
+                                   {Op::unshard_island, CollectiveOp::all_gather, Group::dp_island, 1024},
+                                   {Op::scatter_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
+                                   {Op::reduce_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
+                                   {Op::reduce_gradient, CollectiveOp::all_reduce, Group::dp_replicate, 256}};
+    tables.update = {{Op::gradient_norm, CollectiveOp::all_reduce, Group::world, 3, 24},
+                     {Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 32}};
+    hardware.seconds_per_flop_forward = 0.25;
+    hardware.seconds_per_flop_backward = 0.5;
+    hardware.links = {{Group::tp, {1.0, 32.0}},         {Group::dp_shard, {2.0, 64.0}},
+                      {Group::dp_island, {1.0, 128.0}}, {Group::dp_replicate, {4.0, 16.0}},
+                      {Group::world, {0.5, 8.0}},       {Group::pp, {1.0, 32.0}}};
+    for (Group group : all_groups) sizes[group] = 1;  // one rank along cp: it needs no link
+    sizes[Group::tp] = 2;
+    sizes[Group::dp_shard] = 8;
+    sizes[Group::dp_replicate] = 2;
+    sizes[Group::world] = 2;
+  }
+  ProgramTables tables;
+  HardwareCosts hardware;
+  GroupSizes sizes;
+};
+
+TEST(CostModel, AddsWhatAnActionDoes) {
+  const Case c;
+  const std::vector<SegmentFlops> flops = {{8.0, 16.0, 4.0}, {1.0, 1.0, 1.0}};
+  const ProgramCosts costs = modelled_costs(c.tables, flops, c.hardware, c.sizes);
+  // Two gathers of 64 bytes over 2 ranks: 1 + 32 / 32 each. One sum of 64 bytes: twice 1 + 32 / 32.
+  EXPECT_EQ(costs.segments[0], (ComputeCost{2.0 + 4.0, 8.0 + 4.0, 2.0}));
+  EXPECT_EQ(costs.segments[1], (ComputeCost{0.25, 0.5, 0.5}));
+  // 7 x 2 + 896 / 64; 3 x 1 + 768 / 128; 7 x 2 + 1792 / 64; the last and 2 (4 + 128 / 16).
+  EXPECT_EQ(costs.units[0], (UnitCost{28.0, 9.0, 42.0, 66.0}));
+  EXPECT_EQ(costs.units[1], UnitCost{});
+  EXPECT_EQ(costs.transfers, (std::vector{9.0, 0.0}));
+  EXPECT_EQ(costs.gradient_norm, 3 * 2 * (0.5 + 4.0 / 8.0));
+  EXPECT_EQ(costs.optimizer_step, 2 * (0.5 + 16.0 / 8.0));
+}
+
+TEST(CostModel, AGroupWithoutALinkIsNamed) {
+  Case c;
+  c.hardware.links.erase(Group::dp_replicate);
+  try {
+    modelled_costs(c.tables, {}, c.hardware, c.sizes);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_STREQ(error.what(), "no link is given for group dp_replicate, which the program uses");
+  }
+  c.sizes[Group::dp_replicate] = 1;
+  EXPECT_EQ(modelled_costs(c.tables, {}, c.hardware, c.sizes).units[0].reduce, 42.0);
+}
+
+TEST(CostModel, NeighboursOnOneRankSendNothing) {
+  const ProgramTables tables = stage_tables(2, 1, {}, 2, Placement::v);  // ranks 0 1 1 0
+  const HardwareCosts hardware{.links = {{Group::pp, {1.0, 100.0}}}};
+  const ProgramCosts costs = modelled_costs(tables, {}, hardware, {});
+  EXPECT_GT(costs.transfers[0], 1.0);
+  EXPECT_EQ(costs.transfers[1], 0.0);
+  EXPECT_GT(costs.transfers[2], 1.0);
+}
+
+TEST(CostModel, GroupsHaveTheSizesOfTheMesh) {
+  const GroupSizes sizes = group_sizes(Mesh({.pipeline = 2, .data_replicate = 2, .data_shard = 3, .tensor = 2}));
+  EXPECT_EQ(sizes.at(Group::dp_shard), 3);
+  EXPECT_EQ(sizes.at(Group::dp_replicate), 2);
+  EXPECT_EQ(sizes.at(Group::tokens), 12);
+  EXPECT_EQ(sizes.at(Group::world), 24);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,88 @@
+#include "trainer/step_costs.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/step_flops.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+// What the segments of all stages do for all microbatches on all ranks is what the whole step does, of dense and of
+// mixed models, however the work is split.
+TEST(StepCosts, SegmentsAddUpToTheStep) {
+  for (const TinyLayout& layout :
+       {TinyLayout{.name = "one rank", .layers = "de*2"},
+        TinyLayout{.name = "stages", .layers = "d*2e*2", .degrees = {.pipeline = 4}},
+        TinyLayout{
+            .name = "all", .layers = "d*2e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}},
+        TinyLayout{.name = "context", .layers = "d*2", .degrees = {.context = 2}}}) {
+    const Config config = config_of(layout);
+    const Mesh mesh(config.parallelism);
+    const ProgramTables tables = program_tables(config, mesh, {});
+    const auto flops = segment_flops(config, tables);
+    ASSERT_EQ(flops.size(), tables.segments.size());
+    double sum = 0.0;
+    for (const SegmentFlops& segment : flops) sum += segment.forward + segment.backward_input + segment.backward_weight;
+    // Every microbatch of a pipeline passes each stage once, on as many ranks as hold a part of it.
+    const double parts = config.parallelism.data() * config.parallelism.context * config.parallelism.tensor;
+    EXPECT_NEAR(sum * static_cast<double>(config.microbatches()) * parts, step_flops(config), 1e-9 * step_flops(config))
+        << layout.name;
+  }
+}
+
+TEST(StepCosts, GradientsCostWhatTheyMultiply) {
+  Config config = config_of({.layers = "de"});
+  const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
+  const auto flops = segment_flops(config, tables);
+  const double tokens = static_cast<double>(config.microbatch_tokens());
+  const ModelConfig& model = config.model;
+  for (std::size_t s = 0; s < flops.size(); ++s) {
+    const std::string& name = tables.segments[s].name;
+    if (name == "embedding") {
+      EXPECT_EQ(flops[s].forward + flops[s].backward_input + flops[s].backward_weight, 0.0);
+    } else if (name.ends_with(".attention")) {
+      // Two products with the scores, at half the sequence.
+      const double scores = tokens * 2.0 * static_cast<double>(model.num_attention_heads * model.head_dim) *
+                            static_cast<double>(config.training.sequence_length);
+      EXPECT_NEAR(flops[s].forward - flops[s].backward_weight, scores, 1e-9 * flops[s].forward);
+      EXPECT_NEAR(flops[s].backward_input - flops[s].forward, scores, 1e-9 * flops[s].forward);
+    } else {
+      EXPECT_GT(flops[s].forward, 0.0) << name;
+      EXPECT_EQ(flops[s].forward, flops[s].backward_input) << name;
+      EXPECT_EQ(flops[s].forward, flops[s].backward_weight) << name;
+    }
+    if (name == "blocks.0.mlp") {
+      EXPECT_NEAR(flops[s].forward, tokens * 6.0 * static_cast<double>(model.hidden_size * model.intermediate_size),
+                  1e-9 * flops[s].forward);
+    }
+  }
+  config.training.frozen = {Family::head};
+  const auto frozen = segment_flops(config, program_tables(config, Mesh(config.parallelism), {}));
+  EXPECT_EQ(frozen.back().backward_weight, 0.0);
+  EXPECT_GT(frozen.back().backward_input, 0.0);
+}
+
+TEST(StepCosts, LinksAndRatesAreThoseOfTheHardware) {
+  const Config config = config_of({.layers = "d*2", .degrees = {.pipeline = 2, .data_shard = 2}});
+  const Mesh mesh(config.parallelism);
+  HardwareCosts hardware{.seconds_per_flop_forward = 1e-9, .seconds_per_flop_backward = 2e-9};
+  for (Group group : all_groups) hardware.links[group] = {1e-6, 1e9};
+  const ProgramCosts costs = modelled_costs(config, mesh, {}, hardware);
+  const ProgramTables tables = program_tables(config, mesh, {});
+  const auto flops = segment_flops(config, tables);
+  for (std::size_t s = 0; s < flops.size(); ++s) {
+    EXPECT_DOUBLE_EQ(costs.segments[s].forward, 1e-9 * flops[s].forward);
+    EXPECT_DOUBLE_EQ(costs.segments[s].backward_weight, 2e-9 * flops[s].backward_weight);
+  }
+  for (std::size_t u = 0; u < tables.units.size(); ++u) {
+    if (tables.units[u].replicated) continue;
+    EXPECT_DOUBLE_EQ(costs.units[u].gather, 1e-6 + static_cast<double>(tables.units[u].gather_bytes) / 2 / 1e9);
+    EXPECT_DOUBLE_EQ(costs.units[u].reduce, 1e-6 + static_cast<double>(tables.units[u].reduce_bytes) / 2 / 1e9);
+  }
+  EXPECT_DOUBLE_EQ(costs.transfers[0], 1e-6 + static_cast<double>(tables.stages[0].output_bytes) / 1e9);
+}
+
+}  // namespace
+}  // namespace weft
