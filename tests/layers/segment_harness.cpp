@@ -62,10 +62,12 @@ class SegmentRank {
     }
     outcome_.parameters = segment_->parameters();
     outcome_.declared_bytes = segment_->activation_bytes();
+    outcome_.declared_pending_bytes = segment_->pending_bytes();
     outcome_.declared_traffic = segment_->traffic();
     outcome_.y.resize(saved_.size());
     outcome_.dx.resize(saved_.size());
     outcome_.kept_bytes.resize(saved_.size());
+    outcome_.pending_bytes.resize(saved_.size());
   }
 
   RankOutcome run(const RunOptions& options) {
@@ -105,8 +107,11 @@ class SegmentRank {
       case SegmentTraffic::When::backward_input: {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
+        const std::int64_t others = rank_.ledger.live().total() - dy.bytes() - outcome_.kept_bytes[m];
         const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
-        outcome_.dx[m] = rank_.values_of(segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]));
+        const Tensor dx = segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]);
+        outcome_.pending_bytes[m] = rank_.ledger.live().total() - dx.bytes() - others;
+        outcome_.dx[m] = rank_.values_of(dx);
         return;
       }
       case SegmentTraffic::When::backward_weight:
