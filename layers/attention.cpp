@@ -60,6 +60,13 @@ class Attention final : public Segment {
         setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
     return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
   }
+  std::int64_t pending_bytes() const override {
+    if (!setup_.trains(Family::dense)) return 0;
+    // dqkv, out and dy.
+    const std::int64_t columns = heads_.columns() + heads_.query_heads * heads_.head_dim + setup_.model.hidden_size;
+    const std::int64_t head_norms = setup_.model.qk_norm ? 2 * heads_.head_dim * size_of(DType::float32) : 0;
+    return norm_.pending_bytes(true) + setup_.microbatch_tokens * columns * size_of(setup_.compute) + head_norms;
+  }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     const bool shared = setup_.context > 1;
@@ -124,6 +131,7 @@ class Attention final : public Segment {
       attention_backward(kernels, heads_, runs_, dout, kept.rotated, kept.rotated, kept.out, kept.log_sum_exp,
                          kept.dqkv, kept.dqkv);
     }
+    for (Tensor* tensor : {&dout, &kept.rotated, &kept.log_sum_exp, &kept.keys_values}) tensor->reset();
     // The kernel makes these with the gradient of its input, also where they are frozen.
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
@@ -133,10 +141,16 @@ class Attention final : public Segment {
     }
     rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm),
                     head_norm(weights, k_norm), kept.dqkv, kept.dq_norm, kept.dk_norm);
+    kept.qkv.reset();
 
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
     multiply(kernels, kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no, partial,
              false);
+    if (!setup_.trains(Family::dense)) {
+      for (Tensor* tensor : {&kept.norm.normed, &kept.out, &kept.dqkv, &kept.dy, &kept.dq_norm, &kept.dk_norm}) {
+        tensor->reset();
+      }
+    }
     return norm_.backward_input(context, weights[norm_weight], scatter_tokens(context, std::move(partial)),
                                 std::move(dy), kept.norm);
   }

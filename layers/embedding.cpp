@@ -9,7 +9,7 @@ namespace {
 
 struct SavedEmbedding final : Saved {
   ConstTensorView tokens;
-  Tensor dy;
+  Tensor dy;  // from input gradient to weight gradient
 };
 
 class Embedding final : public Segment {
@@ -27,6 +27,10 @@ class Embedding final : public Segment {
   const std::string& scope() const override { return name_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
+  std::int64_t pending_bytes() const override {
+    if (!setup_.trains(Family::embedding)) return 0;
+    return setup_.slice_tokens() * setup_.model.hidden_size * size_of(setup_.compute);
+  }
   std::vector<SegmentTraffic> traffic() const override {
     return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
             weight_gather_traffic(setup_, Family::embedding, setup_.compute)};
@@ -48,7 +52,7 @@ class Embedding final : public Segment {
   // Text has no gradient.
   bool reads_weights_backward() const override { return false; }
   Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved& saved) override {
-    static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
+    if (setup_.trains(Family::embedding)) static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
     return {};
   }
 

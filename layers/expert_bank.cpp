@@ -41,6 +41,12 @@ std::int64_t ExpertBank::bytes_per_row() const {
   return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
 }
 
+std::int64_t ExpertBank::pending_bytes_per_row() const {
+  // rows and dout, dgate_up in the place of gate_up, activated.
+  if (!setup_.trains(Family::experts)) return 0;
+  return (2 * setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
+}
+
 std::vector<ParameterSpec> ExpertBank::parameters() const {
   std::vector<ParameterSpec> parameters;
   for (std::int64_t e = 0; e < experts_; ++e) {
@@ -101,6 +107,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
     products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
                         Transpose::no, rows_of(drows.view()), false});
   });
+  if (!setup_.trains(Family::experts)) kept = {};
   return drows;
 }
 

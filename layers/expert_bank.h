@@ -21,8 +21,9 @@ class ExpertBank {
   std::int64_t bound_rows() const;
   // gate_proj, up_proj, down_proj of each expert in turn.
   std::vector<ParameterSpec> parameters() const;
-  // Kept per row, in bytes.
+  // Kept per row from forward to input gradient, and from there to weight gradient, in bytes.
   std::int64_t bytes_per_row() const;
+  std::int64_t pending_bytes_per_row() const;
 
   // rows: by expert, expert_rows[e] each, in the dtype of experts like all others here. Returns [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,

@@ -37,6 +37,10 @@ class Head final : public Segment {
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
   }
+  std::int64_t pending_bytes() const override {
+    if (!setup_.trains(Family::head)) return 0;
+    return norm_.pending_bytes(true) + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
+  }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     const bool many = setup_.tensor > 1;
@@ -73,6 +77,9 @@ class Head final : public Segment {
     Tensor partial =
         ledger.allocate(Bucket::activations, setup_.head_compute, setup_.microbatch_tokens, setup_.model.hidden_size);
     multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
+    if (!setup_.trains(Family::head)) {
+      for (Tensor* tensor : {&kept.dlogits, &kept.norm.normed}) tensor->reset();
+    }
     Tensor nothing =
         ledger.allocate(Bucket::activations, setup_.head_compute, kept.norm.x.rows(), kept.norm.x.columns());
     fill(context.kernels.stream, nothing, 0.0f);

@@ -29,6 +29,11 @@ class Mlp final : public Segment {
   const std::string& scope() const override { return scope_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
+  std::int64_t pending_bytes() const override {
+    if (!setup_.trains(Family::dense)) return 0;
+    const std::int64_t dy = setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);
+    return norm_.pending_bytes(true) + mlp_.pending_bytes() + dy;
+  }
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     return {gather_traffic(setup_, When::forward, setup_.compute),
@@ -54,6 +59,9 @@ class Mlp final : public Segment {
         context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
     context.tensor.all_gather(dy, kept.dy);
     Tensor dnormed = scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
+    if (!setup_.trains(Family::dense)) {
+      for (Tensor* tensor : {&kept.dy, &kept.norm.normed}) tensor->reset();
+    }
     return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
 

@@ -53,6 +53,16 @@ class Moe final : public Segment {
            (has_shared() ? shared_.activation_bytes() : 0);
   }
 
+  std::int64_t pending_bytes() const override {
+    std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
+                         bank_.bound_rows() * bank_.pending_bytes_per_row();
+    if (trains_shared()) {
+      bytes += shared_.pending_bytes() +
+               setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dy
+    }
+    return bytes;
+  }
+
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     std::vector<SegmentTraffic> result = router_.traffic();
@@ -150,6 +160,9 @@ class Moe final : public Segment {
 
     Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
     unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
+    kept.slots.reset();
+    if (!trains_shared()) kept.dy.reset();
+    if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
     return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
   }
@@ -159,7 +172,7 @@ class Moe final : public Segment {
     require_frozen(setup_, parameters_, gradients);
     bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
     router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
-    if (has_shared() && setup_.trains(Family::dense)) {
+    if (trains_shared()) {
       const GatheredTokens normed(context, kept.norm.normed);
       shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
     }
@@ -168,6 +181,8 @@ class Moe final : public Segment {
 
  private:
   bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
+  bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
+  bool reads_normed_for_weights() const { return trains_shared() || router_.reads_x_for_weight(); }
   Weights bank_weights(Weights weights) const { return weights.subspan(2, first_shared_ - 2); }
   void append(const std::vector<ParameterSpec>& more) {
     parameters_.insert(parameters_.end(), more.begin(), more.end());

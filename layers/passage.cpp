@@ -13,6 +13,7 @@ class Passage final : public Segment {
   const std::string& scope() const override { return scope_; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
+  std::int64_t pending_bytes() const override { return 0; }
   std::vector<SegmentTraffic> traffic() const override { return {}; }
   bool reads_weights_backward() const override { return false; }
 

@@ -19,6 +19,13 @@ std::int64_t PreNorm::activation_bytes() const {
          (2 * setup_.model.hidden_size * size_of(setup_.dtype_of(family_)) + size_of(DType::float32));
 }
 
+std::int64_t PreNorm::pending_bytes(bool with_normed) const {
+  const std::int64_t tensor = setup_.slice_tokens() * setup_.model.hidden_size * size_of(setup_.dtype_of(family_));
+  const std::int64_t of_weight =
+      setup_.trains(family_) ? 2 * tensor + setup_.slice_tokens() * size_of(DType::float32) : 0;
+  return of_weight + (with_normed ? tensor : 0);
+}
+
 void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
   MemoryLedger& ledger = context.kernels.ledger;
   kept.normed = ledger.allocate(Bucket::activations, setup_.dtype_of(family_), x.rows(), x.columns());
@@ -32,6 +39,9 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
                                Kept& kept) const {
   kept.dnormed = std::move(dnormed);
   rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual);
+  if (!setup_.trains(family_)) {
+    for (Tensor* tensor : {&kept.x, &kept.inverse_rms, &kept.dnormed}) tensor->reset();
+  }
   return residual;
 }
 

@@ -19,10 +19,13 @@ class PreNorm {
 
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
+  // The owner says whether its own weight gradients read `normed`; if not, it drops it.
+  std::int64_t pending_bytes(bool with_normed) const;
 
   // x in the dtype of the family. Fills x, inverse_rms and normed.
   void forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const;
-  // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways.
+  // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways. All
+  // that is kept then is for the weight gradient, and `normed`, which is the owner's to drop.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
                         Kept& kept) const;
   // An empty gradient is that of a frozen weight.

@@ -22,6 +22,12 @@ std::int64_t Router::activation_bytes() const {
          (balances() ? 2 * sequences * moe.num_experts * 4 : 0);
 }
 
+std::int64_t Router::pending_bytes() const {
+  if (!setup_.trains(Family::routing)) return 0;
+  const std::int64_t input = setup_.compute == DType::float32 ? 0 : setup_.model.hidden_size;
+  return setup_.slice_tokens() * (input + setup_.model.moe.num_experts) * size_of(DType::float32);
+}
+
 std::vector<SegmentTraffic> Router::traffic() const {
   if (!balances()) return {};
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
@@ -99,6 +105,10 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
+  for (Tensor* tensor : {&kept.logits, &kept.scores, &kept.indices, &kept.weights, &kept.expert_counts}) {
+    tensor->reset();
+  }
+  if (!setup_.trains(Family::routing)) kept = {};
   if (setup_.compute == DType::float32) return dx;
   Tensor narrow = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, tokens, setup_.model.hidden_size);
   cast(kernels.stream, dx, narrow);

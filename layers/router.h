@@ -23,12 +23,15 @@ class Router {
 
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
+  std::int64_t pending_bytes() const;
+  // Whether backward_weight reads x: not where the float32 copy is kept, nor where the router is frozen.
+  bool reads_x_for_weight() const { return setup_.trains(Family::routing) && setup_.compute == DType::float32; }
   std::vector<SegmentTraffic> traffic() const;
 
   // x: this rank's slice, any dtype. Fills `kept`; reports the load-balancing loss.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
-  // z loss, which comes with its gradient.
+  // z loss, which comes with its gradient. The choices are not kept any longer.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 

@@ -36,8 +36,8 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
-  // Families whose parameters are constant. What only their gradients would need is neither multiplied nor gathered;
-  // what a segment keeps of a microbatch is the same.
+  // Families whose parameters are constant. What only their gradients would need is neither multiplied nor gathered,
+  // and dropped by the input gradient; what a segment keeps of a microbatch until then is the same.
   std::set<Family> frozen;
 
   bool trains(Family family) const { return !frozen.contains(family); }
@@ -104,7 +104,8 @@ struct LayerContext {
 using Weights = std::span<const ConstTensorView>;
 using Gradients = std::span<const TensorView>;
 
-// What a segment keeps of one microbatch from forward to weight gradient.
+// What a segment keeps of one microbatch from forward to weight gradient: first what the input gradient reads too, then
+// only what the weight gradient does, which may come much later.
 class Saved {
  public:
   virtual ~Saved() = default;
@@ -131,8 +132,11 @@ class Segment {
   virtual const std::string& name() const = 0;   // "blocks.3.attention"
   virtual const std::string& scope() const = 0;  // "blocks.3": segments of one scope share shard units by family
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
-  // Bytes kept per microbatch between forward and backward, under activations (and moe_routing: a bound).
+  // Bytes kept per microbatch from forward to input gradient, under activations (and moe_routing: a bound).
   virtual std::int64_t activation_bytes() const = 0;
+  // Bytes kept per microbatch from input gradient to weight gradient, in place of activation_bytes (a bound with routed
+  // tokens). Nothing of what only frozen parameters would read.
+  virtual std::int64_t pending_bytes() const = 0;
   virtual std::vector<SegmentTraffic> traffic() const = 0;
 
   // Takes the activations (none for the embedding) and gives the next ones (none for the head).
@@ -140,7 +144,8 @@ class Segment {
                          std::unique_ptr<Saved>& saved) = 0;
   // Whether backward_input reads its weights; to one that does not, none need be passed.
   virtual bool reads_weights_backward() const { return true; }
-  // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight.
+  // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight, and
+  // drops of `saved` what backward_weight does not read, each tensor behind its last reader on the compute lane.
   virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
   // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input. A frozen
   // parameter has an empty gradient, TensorView{}, and costs no product; parameters that are one product (q, k and v;

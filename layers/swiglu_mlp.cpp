@@ -27,6 +27,11 @@ std::int64_t SwigluMlp::activation_bytes() const {
   return setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute);
 }
 
+std::int64_t SwigluMlp::pending_bytes() const {
+  // dgate_up in the place of gate_up, and activated.
+  return setup_.trains(Family::dense) ? activation_bytes() : 0;
+}
+
 Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
                           Kept& kept) const {
   KernelContext& kernels = context.kernels;
@@ -46,6 +51,7 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
   kept.dgate_up = std::move(kept.gate_up);
   Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
   multiply(kernels, kept.dgate_up, Transpose::no, stacked_rows(weights.first(2)), Transpose::no, dx, false);
+  if (!setup_.trains(Family::dense)) kept = {};
   return dx;
 }
 

@@ -18,6 +18,7 @@ class SwigluMlp {
 
   std::vector<ParameterSpec> parameters() const;  // gate_proj, up_proj, down_proj
   std::int64_t activation_bytes() const;
+  std::int64_t pending_bytes() const;
 
   // x: all tokens. Returns the slice of the residual [slice tokens, hidden] with the branch added to it.
   Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual, Kept& kept) const;

@@ -46,6 +46,12 @@ void expect_the_rest_unchanged(const SegmentCase& the_case, const std::set<Famil
     EXPECT_EQ(found[rank].leaked_bytes, 0);
     EXPECT_EQ(found[rank].declared_bytes, expected[rank].declared_bytes);
     EXPECT_EQ(found[rank].kept_bytes, expected[rank].kept_bytes);
+    // What only frozen weights would read is gone after the input gradient.
+    EXPECT_LT(found[rank].declared_pending_bytes, expected[rank].declared_pending_bytes);
+    for (std::int64_t bytes : found[rank].pending_bytes) EXPECT_LE(bytes, found[rank].declared_pending_bytes);
+    if (std::ranges::includes(frozen, families_of(the_case))) {
+      EXPECT_EQ(found[rank].declared_pending_bytes, 0);
+    }
     expect_declared_traffic(found[rank], the_case.microbatches);
   }
   const Outcome whole = assemble(the_case, expected), rest = assemble(with_frozen, found);

@@ -16,8 +16,8 @@ constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attent
 
 std::string describe(const SegmentCase& the_case) {
   const SegmentSetup setup = the_case.setup(0);
-  return fmt::format("segment {}, data {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
-                     static_cast<int>(the_case.kind), the_case.data, the_case.tensor, the_case.expert,
+  return fmt::format("segment {}, data {}, context {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
+                     static_cast<int>(the_case.kind), the_case.data, the_case.context, the_case.tensor, the_case.expert,
                      name_of(setup.compute), name_of(setup.embedding_compute), name_of(setup.expert_compute),
                      name_of(setup.head_compute));
 }
@@ -37,12 +37,14 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
   for (SegmentKind kind : dense_kinds) {
     for (bool qk_norm : {false, true}) {
       for (const MixedDtypes& dtypes : all_dtypes()) {
-        for (int tensor : {1, 2, 4}) {
+        for (const auto& [context, tensor] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}}) {
           SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
+          the_case.context = context;
           SCOPED_TRACE(describe(the_case));
           for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
             EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
+            EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
             EXPECT_EQ(rank.leaked_bytes, 0);
           }
         }
@@ -53,12 +55,46 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
 
 TEST_F(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
   for (const MixedDtypes& dtypes : all_dtypes()) {
-    for (int tensor : {1, 2, 4}) {
-      const SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe, 1, tensor), dtypes);
+    for (const auto& [context, tensor] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}}) {
+      SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe, 1, tensor), dtypes);
+      the_case.context = context;
       SCOPED_TRACE(describe(the_case));
       for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
         EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
+        EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
         EXPECT_EQ(rank.leaked_bytes, 0);
+      }
+    }
+  }
+}
+
+// Parts of a MoE block share what they read (its norm's output) and are frozen apart from each other.
+TEST_F(SegmentMemory, MoeKeepsForWeightGradientsWhatTheRestOfItTrains) {
+  const std::set<Family> subsets[] = {{Family::dense},
+                                      {Family::experts},
+                                      {Family::routing},
+                                      {Family::dense, Family::experts},
+                                      {Family::dense, Family::routing},
+                                      {Family::experts, Family::routing},
+                                      {Family::dense, Family::experts, Family::routing}};
+  for (const MixedDtypes& dtypes : {MixedDtypes{DType::float32, DType::float32},
+                                    {DType::bfloat16, DType::bfloat16},
+                                    {DType::float32, DType::bfloat16},
+                                    {DType::bfloat16, DType::float32}}) {
+    for (std::int64_t shared_width : {0, 8}) {
+      SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe), dtypes);
+      the_case.model.moe.shared_expert_intermediate_size = shared_width;
+      const SegmentInputs inputs = draw_inputs(the_case);
+      const RankOutcome whole = run_segment(the_case, inputs)[0];
+      EXPECT_EQ(whole.pending_bytes[0], whole.declared_pending_bytes) << describe(the_case);
+      for (const std::set<Family>& frozen : subsets) {
+        the_case.frozen = frozen;
+        const RankOutcome rank = run_segment(the_case, inputs)[0];
+        SCOPED_TRACE(fmt::format("{}, shared width {}, {} families frozen, the first {}", describe(the_case),
+                                 shared_width, frozen.size(), name_of(*frozen.begin())));
+        EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
+        EXPECT_LT(rank.pending_bytes[0], whole.pending_bytes[0]);
+        EXPECT_EQ(rank.pending_bytes[0] == 0, frozen.size() == 3);
       }
     }
   }
@@ -68,6 +104,7 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
   SegmentCase the_case = full_case(SegmentKind::moe, 2, 2, 4);
   for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
     EXPECT_LT(rank.kept_bytes[0], rank.declared_bytes);
+    EXPECT_LT(rank.pending_bytes[0], rank.declared_pending_bytes);
     EXPECT_EQ(rank.leaked_bytes, 0);
   }
   // Equal scores choose the lower experts, 0 and 1: with two experts a rank all choices arrive at rank 0.
@@ -76,9 +113,12 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
   for (double& value : inputs.parameters.at("blocks.0.router.weight")) value = 0.0;
   const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
   EXPECT_EQ(ranks[0].kept_bytes[0], ranks[0].declared_bytes);
-  // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones.
-  const std::int64_t row_bytes = (12 + 3 * 5) * 4;
+  EXPECT_EQ(ranks[0].pending_bytes[0], ranks[0].declared_pending_bytes);
+  // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones, and later none of their gradients, of which
+  // those of the gate and of the product of both take the place of inner values.
+  const std::int64_t row_bytes = (12 + 3 * 5) * 4, pending_row_bytes = (2 * 12 + 3 * 5) * 4;
   EXPECT_EQ(ranks[1].kept_bytes[0], ranks[1].declared_bytes - 2 * the_case.tokens() * 2 * row_bytes);
+  EXPECT_EQ(ranks[1].pending_bytes[0], ranks[1].declared_pending_bytes - 2 * the_case.tokens() * 2 * pending_row_bytes);
 }
 
 TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {

@@ -1,6 +1,7 @@
 #include "tests/layers/segment_case.h"
 
 #include "layers/attention.h"
+#include "layers/context_parallel.h"
 #include "layers/embedding.h"
 #include "layers/head.h"
 #include "layers/mlp.h"
@@ -54,6 +55,7 @@ ModelConfig small_model() {
 Mesh SegmentCase::mesh() const {
   Degrees degrees;
   degrees.data_shard = data;
+  degrees.context = context;
   degrees.tensor = tensor;
   degrees.expert = expert;
   return Mesh(degrees);
@@ -69,12 +71,24 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);
   setup.sequence_length = sequence_length;
-  setup.microbatch_tokens = tokens();
+  setup.context = context;
+  setup.context_rank = at.cp;
+  setup.microbatch_tokens = tokens() / context;
   setup.tensor = tensor;
   setup.tensor_rank = at.tp;
   setup.expert = expert;
   setup.expert_rank = at.ep;
   return setup;
+}
+
+std::vector<std::int64_t> SegmentCase::rows_of(int rank) const {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (const Range& run : context_runs(sequence_length, context, mesh().coordinates(rank).cp)) {
+      for (std::int64_t i = 0; i < run.count; ++i) rows.push_back(sequence * sequence_length + run.begin + i);
+    }
+  }
+  return rows;
 }
 
 DType SegmentCase::coarsest() const {
@@ -149,7 +163,7 @@ void draw_parameters(const std::vector<ParameterSpec>& specs, const SegmentSetup
 SegmentInputs draw_inputs(const SegmentCase& the_case) {
   SegmentInputs inputs;
   SegmentCase alone = the_case;
-  alone.data = alone.tensor = alone.expert = 1;
+  alone.data = alone.tensor = alone.expert = alone.context = 1;
   const SegmentSetup setup = alone.setup(0);
   draw_parameters(make_segment(alone.kind, setup)->parameters(), setup, inputs.parameters);
   const std::int64_t elements = the_case.tokens() * the_case.model.hidden_size;

@@ -1,7 +1,8 @@
 // A segment to be tested: its sizes, the world it runs in and the values it computes from. The same case gives the same
 // global values whatever the layout.
 //
-// Global microbatch g = data index * microbatches + m. Its activations are [tokens, hidden] of the whole tensor group.
+// Global microbatch g = data index * microbatches + m. Its activations are [tokens, hidden] of the context group, each
+// of whose tensor groups holds some rows.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, head };
 struct SegmentCase {
   SegmentKind kind = SegmentKind::attention;
   ModelConfig model;
-  int data = 1, tensor = 1, expert = 1;
+  int data = 1, tensor = 1, expert = 1, context = 1;
   int microbatches = 1;  // of each data-parallel rank
   DType compute = DType::float32;
   // Of the families that may differ; `compute` where none is given.
@@ -31,10 +32,12 @@ struct SegmentCase {
   std::set<Family> frozen = {};
 
   std::int64_t tokens() const { return sequence_length * sequences; }
-  int ranks() const { return data * tensor; }
+  int ranks() const { return data * context * tensor; }
   int all_microbatches() const { return data * microbatches; }
   Mesh mesh() const;
   SegmentSetup setup(int rank) const;
+  // The rows of a microbatch that a rank's tensor group holds.
+  std::vector<std::int64_t> rows_of(int rank) const;
   // The dtype that rounds most on the way through the segment, and whether there is another beside it.
   DType coarsest() const;
   bool mixed() const;

@@ -1,6 +1,8 @@
 #include "tests/layers/segment_harness.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "parallel/comm/local.h"
 
@@ -24,6 +26,25 @@ void add_traffic(PhaseTraffic& traffic, SegmentTraffic::When when, const Communi
   }
 }
 
+// Those elements that are of the given rows.
+std::vector<std::int32_t> picked(const std::vector<std::int32_t>& ids, const std::vector<std::int64_t>& rows) {
+  std::vector<std::int32_t> result;
+  for (std::int64_t row : rows) result.push_back(ids[to_size(row)]);
+  return result;
+}
+
+// Puts a rank's slice of a microbatch where it stands among all tokens.
+void place_slice(const SegmentCase& the_case, int rank, const Values& slice, Values& whole) {
+  const SegmentSetup setup = the_case.setup(rank);
+  const std::vector<std::int64_t> rows = the_case.rows_of(rank);
+  const std::int64_t count = setup.slice_tokens(), columns = std::ssize(slice) / count;
+  whole.resize(to_size(the_case.tokens() * columns), std::numeric_limits<double>::quiet_NaN());
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::copy_n(slice.begin() + i * columns, columns,
+                whole.begin() + rows[to_size(setup.tensor_rank * count + i)] * columns);
+  }
+}
+
 // One rank of a run of one segment.
 class SegmentRank {
  public:
@@ -36,14 +57,17 @@ class SegmentRank {
         saved_(to_size(the_case.microbatches)) {
     for (std::size_t m = 0; m < saved_.size(); ++m) {
       const std::size_t global = to_size(rank_.data_index * the_case.microbatches) + m;
-      text_.emplace_back(rank_.kernels, inputs.tokens[global], inputs.targets[global]);
+      text_.emplace_back(rank_.kernels, picked(inputs.tokens[global], rank_.rows),
+                         picked(inputs.targets[global], rank_.rows));
     }
     outcome_.parameters = segment_->parameters();
     outcome_.declared_bytes = segment_->activation_bytes();
+    outcome_.declared_pending_bytes = segment_->pending_bytes();
     outcome_.declared_traffic = segment_->traffic();
     outcome_.y.resize(saved_.size());
     outcome_.dx.resize(saved_.size());
     outcome_.kept_bytes.resize(saved_.size());
+    outcome_.pending_bytes.resize(saved_.size());
   }
 
   RankOutcome run(const RunOptions& options) {
@@ -83,8 +107,11 @@ class SegmentRank {
       case SegmentTraffic::When::backward_input: {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
+        const std::int64_t others = rank_.ledger.live().total() - dy.bytes() - outcome_.kept_bytes[m];
         const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
-        outcome_.dx[m] = rank_.values_of(segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]));
+        const Tensor dx = segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]);
+        outcome_.pending_bytes[m] = rank_.ledger.live().total() - dx.bytes() - others;
+        outcome_.dx[m] = rank_.values_of(dx);
         return;
       }
       case SegmentTraffic::When::backward_weight:
@@ -133,11 +160,10 @@ Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ra
   const Mesh mesh = the_case.mesh();
   for (int rank = 0; rank < the_case.ranks(); ++rank) {
     const RankOutcome& part = ranks[to_size(rank)];
-    // Ranks of a tensor group follow one another, so slices are appended in token order.
     for (std::size_t m = 0; m < part.y.size(); ++m) {
       const std::size_t global = to_size(mesh.data_index(rank) * the_case.microbatches) + m;
-      whole.y[global].insert(whole.y[global].end(), part.y[m].begin(), part.y[m].end());
-      whole.dx[global].insert(whole.dx[global].end(), part.dx[m].begin(), part.dx[m].end());
+      place_slice(the_case, rank, part.y[m], whole.y[global]);
+      place_slice(the_case, rank, part.dx[m], whole.dx[global]);
     }
     for (std::size_t i = 0; i < part.parameters.size(); ++i) {
       const ParameterSpec& spec = part.parameters[i];

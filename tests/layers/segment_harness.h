@@ -33,7 +33,9 @@ struct RankOutcome {
   std::vector<Values> y, dx;  // by microbatch of this rank
   Reported report;
   std::int64_t declared_bytes = 0;
-  std::vector<std::int64_t> kept_bytes;  // by microbatch: between forward and backward, with the x it was handed
+  std::vector<std::int64_t> kept_bytes;  // by microbatch: from forward to input gradient, with the x it was handed
+  std::int64_t declared_pending_bytes = 0;
+  std::vector<std::int64_t> pending_bytes;  // by microbatch: from input gradient to weight gradient
   std::int64_t leaked_bytes = 0;
   std::vector<SegmentTraffic> declared_traffic;  // of one microbatch
   PhaseTraffic counted_traffic;                  // of all microbatches

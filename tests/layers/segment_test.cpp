@@ -66,6 +66,13 @@ TEST_F(AttentionSegment, MatchesReferenceWithHowManyKeyHeadsThereAre) {
   }
 }
 
+TEST_F(AttentionSegment, MatchesReferenceWithSharedSequences) {
+  SegmentCase the_case{.kind = SegmentKind::attention, .model = small_model(), .context = 2};
+  expect_reference(the_case, std::vector{1, 2});
+  the_case.model.qk_norm = false;
+  expect_reference(the_case, std::vector{1, 2});
+}
+
 TEST_F(MlpSegment, MatchesReference) {
   expect_reference({.kind = SegmentKind::mlp, .model = small_model()}, tensor_degrees);
 }

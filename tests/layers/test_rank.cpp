@@ -1,5 +1,6 @@
 #include "tests/layers/test_rank.h"
 
+#include "layers/context_parallel.h"
 #include "layers/kernels/rotary.h"
 #include "parallel/runtime/element_type.h"
 #include "tests/layers/dropping_communicator.h"
@@ -89,12 +90,13 @@ TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tok
 TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_expert_row)
     : setup(the_case.setup(world.rank())),
       data_index(the_case.mesh().data_index(world.rank())),
+      rows(the_case.rows_of(world.rank())),
       tensor(group_of(world, the_case.mesh(), Group::tp, *stream)),
       sequence(group_of(world, the_case.mesh(), Group::cp, *stream)),
       expert(expert_group(world, the_case, *stream, drop_expert_row)),
       expert_tensor(group_of(world, the_case.mesh(), Group::etp, *stream)),
       rotary(
-          ledger.allocate(Bucket::replicated_parameters, DType::float32, setup.sequence_length, setup.model.head_dim)),
+          ledger.allocate(Bucket::replicated_parameters, DType::float32, setup.local_sequence(), setup.model.head_dim)),
       report(ledger.allocate(Bucket::workspace, DType::float64,
                              StepReport::size(std::ssize(setup.model.blocks), setup.model.moe.num_experts), 1)),
       context{kernels,
@@ -106,19 +108,22 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               the_case.loss_factor,
               StepReport(report, setup.model.moe.num_experts),
               the_case.loss_scale} {
-  const Range whole_sequence[] = {{0, setup.sequence_length}};
   write<float>(*stream,
                rotary_table({{1, 1, setup.model.head_dim, setup.sequence_length}, setup.model.rope_theta, 0.0f, {}},
-                            whole_sequence),
+                            context_runs(setup.sequence_length, setup.context, setup.context_rank)),
                rotary);
   write_bytes(*stream, report, 0);
 }
 
 Tensor TestRank::slice_of(const Values& values) {
-  const std::int64_t columns = setup.model.hidden_size, rows = setup.slice_tokens();
-  Tensor slice = ledger.allocate(Bucket::activations, setup.compute, rows, columns);
-  write_values(*stream, slice,
-               std::span(values).subspan(to_size(setup.tensor_rank * rows * columns), to_size(rows * columns)));
+  const std::int64_t columns = setup.model.hidden_size, count = setup.slice_tokens();
+  Values own;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto begin = values.begin() + rows[to_size(setup.tensor_rank * count + i)] * columns;
+    own.insert(own.end(), begin, begin + columns);
+  }
+  Tensor slice = ledger.allocate(Bucket::activations, setup.compute, count, columns);
+  write_values(*stream, slice, own);
   return slice;
 }
 

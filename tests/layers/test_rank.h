@@ -56,7 +56,7 @@ class TestRank {
  public:
   TestRank(Communicator& world, const SegmentCase& the_case, bool drop_expert_row = false);
 
-  // This rank's slice of [tokens, hidden] values.
+  // This rank's slice of [tokens, hidden] values of a microbatch.
   Tensor slice_of(const Values& values);
   Values values_of(ConstTensorView elements);
   Reported reported();
@@ -65,6 +65,7 @@ class TestRank {
   std::unique_ptr<TestBackend> backend = make_test_backend();
   SegmentSetup setup;
   int data_index;
+  std::vector<std::int64_t> rows;  // of a microbatch, those of this rank's tensor group
   std::unique_ptr<Stream> stream = backend->device().create_stream("compute");
   PoisoningDevice device{backend->device()};
   MemoryLedger ledger{device, *stream};
