@@ -175,6 +175,10 @@ void RankStages::reduce_gradient(int unit) {
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
 }
 
+void RankStages::wait_reduction(int unit) {
+  units_[local_unit(unit)]->wait_reduction();
+}
+
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
   const auto found = flowing_.find({stage, microbatch});
   require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");

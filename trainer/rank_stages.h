@@ -45,6 +45,7 @@ class RankStages {
   void reshard(Op op, int unit);
   void scatter_gradient(int unit);
   void reduce_gradient(int unit);
+  void wait_reduction(int unit);
   // Of what the stage made, or for it.
   void send(Lane lane, int stage, int microbatch, int peer);
   void receive(Lane lane, int stage, int microbatch, int peer);

@@ -28,7 +28,13 @@ struct PlannedUnit {
 
   // Of a unit that is not replicated.
   UnitSetup setup() const {
-    return {layout, precision, policy.reduce_every == 0, policy.accumulate_sharded, frozen, policy.island_ranks};
+    return {layout,
+            precision,
+            policy.reduce_every == 0,
+            policy.accumulate_sharded,
+            frozen,
+            policy.island_ranks,
+            policy.residency == Residency::solved};
   }
 };
 

@@ -100,6 +100,8 @@ std::string_view name_of(Violation violation) {
       return "missing_reduction";
     case Violation::repeated_reduction:
       return "repeated_reduction";
+    case Violation::idle_wait:
+      return "idle_wait";
     case Violation::step_too_early:
       return "step_too_early";
     case Violation::missing_update:

@@ -12,6 +12,7 @@ struct UnitState {
   bool named = false, replicated = false, frozen = false;
   bool follows_gathers = false, follows_reductions = false;
   int reduce_every = 0;
+  bool solved = false;  // any of its intervals may end at any time
   bool accumulates_sharded = false;
   int pieces = 0;  // of this rank that add to its gradient
 
@@ -19,6 +20,7 @@ struct UnitState {
   bool in_island = false;                 // its parts lie with the ranks of an island
   bool gradient_pending = false;          // something was added since the last scatter or reduction
   bool sum_pending = false;               // something was scattered since the last reduction
+  bool reducing = false;                  // a reduction nobody has waited for
   std::vector<int> additions = {};        // by microbatch
   int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
 };
@@ -49,6 +51,9 @@ class UnitWalk {
         case Op::scatter_gradient:
         case Op::reduce_gradient:
           for (UnitState* unit : units_of(action)) reduce(*unit, action.op);
+          break;
+        case Op::wait_reduction:
+          for (UnitState* unit : units_of(action)) wait(*unit);
           break;
         case Op::gradient_norm:
           normed_ = true;
@@ -85,6 +90,7 @@ class UnitWalk {
                         .follows_gathers = !unit.replicated,
                         .follows_reductions = !unit.frozen,
                         .reduce_every = unit.policy.reduce_every,
+                        .solved = unit.policy.residency == Residency::solved,
                         .accumulates_sharded = unit.policy.accumulate_sharded});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
@@ -121,7 +127,7 @@ class UnitWalk {
     std::vector<UnitState*> result;
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
-      const bool meant = is_reduction(action.op) ? !unit.frozen : !unit.replicated;
+      const bool meant = is_gather(action.op) || is_reshard(action.op) ? !unit.replicated : !unit.frozen;
       if (meant && unit.stage == *action.stage) result.push_back(&units_[i]);
     }
     return result;
@@ -193,6 +199,8 @@ class UnitWalk {
     const bool at_period = unit.reduce_every > 0 && unit.completed % unit.reduce_every == 0;
     if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
       found(Violation::repeated_reduction, fmt::format("nothing was added to {} since its last reduction", unit.name));
+    } else if (unit.solved) {
+      // Its plan decides.
     } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
       found(Violation::reduced_too_early,
             fmt::format("{} is reduced after {} of {} microbatches; its policy is {}", unit.name, unit.completed,
@@ -203,6 +211,15 @@ class UnitWalk {
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
     unit.completed_then = unit.completed;
+    unit.reducing = true;
+  }
+
+  void wait(UnitState& unit) {
+    if (unit.reducing) {
+      unit.reducing = false;
+    } else {
+      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name));
+    }
   }
 
   // The norm is the first to read the reduced gradients.

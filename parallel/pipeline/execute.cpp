@@ -27,6 +27,8 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
       return handler.scatter_gradient(*action.unit);
     case Op::reduce_gradient:
       return handler.reduce_gradient(*action.unit);
+    case Op::wait_reduction:
+      return handler.wait_reduction(*action.unit);
     case Op::send_forward:
     case Op::send_backward:
       return handler.send(lane_of(program, action), *action.stage, *action.microbatch, *action.peer);
@@ -44,6 +46,7 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
 std::string_view word_of(Op op) {
   if (is_gather(op)) return "unshard";
   if (is_reshard(op)) return "reshard";
+  if (op == Op::wait_reduction) return "wait_reduce";
   return op == Op::scatter_gradient ? "scatter_grad" : "reduce_grad";
 }
 

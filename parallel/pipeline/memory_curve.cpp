@@ -25,6 +25,7 @@ class TimedWalk {
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op, times.start); });
     if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op, times.end); });
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit, times); });
+    if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { give_up_through(unit); });
     if (action.op == Op::gradient_norm) give_up_until(0);
     if (lane_of(program_, action) == Lane::compute) computed_ = times.end;
   }
@@ -106,11 +107,11 @@ class TimedWalk {
     change(times.start, &MemorySample::communication, entry(unit).reduce_part_bytes);
     change(times.end, &MemorySample::communication, -entry(unit).reduce_part_bytes);
     if (copies) {
-      in_flight_.push_back({times.end, &MemorySample::communication, entry(unit).reduce_input_bytes});
+      in_flight_.push_back({unit, times.end, &MemorySample::communication, entry(unit).reduce_input_bytes});
     } else if (entry(unit).replicated) {
       change(times.end, &MemorySample::unsharded_gradients, -accumulated);
     } else if (accumulated > 0) {
-      in_flight_.push_back({times.end, &MemorySample::unsharded_gradients, accumulated});
+      in_flight_.push_back({unit, times.end, &MemorySample::unsharded_gradients, accumulated});
     }
     give_up_until(program_.reduce_inputs);
   }
@@ -124,6 +125,13 @@ class TimedWalk {
     }
   }
 
+  // Reductions end in their order.
+  void give_up_through(std::size_t unit) {
+    for (std::size_t left = in_flight_.size(); left > 0; --left) {
+      if (in_flight_[left - 1].unit == unit) return give_up_until(static_cast<int>(in_flight_.size() - left));
+    }
+  }
+
   template <typename Function>
   void for_units_of(const Action& action, Function function) const {
     if (action.unit) return function(static_cast<std::size_t>(*action.unit));
@@ -133,6 +141,7 @@ class TimedWalk {
   }
 
   struct Input {
+    std::size_t unit = 0;
     double reduced = 0.0;
     std::int64_t MemorySample::*bucket = nullptr;
     std::int64_t bytes = 0;

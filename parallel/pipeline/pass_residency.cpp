@@ -140,6 +140,7 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
     case Residency::window:
       return stays_in_window(rank.visits, rank.visits[read.visit], policy.window_stages, read.visit, next.visit);
     case Residency::step:
+    case Residency::solved:  // refused (passes.cpp)
       return true;
   }
   return false;

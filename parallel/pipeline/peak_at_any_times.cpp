@@ -12,7 +12,7 @@ namespace {
 // its waits (simulate.h):
 //
 //   of a compute action or a reduction   the compute before it has ended, so its RESHARDs have happened
-//   of a gather                          the compute before the last RESHARD has ended
+//   of a gather                          the compute before the last RESHARD has ended; in a solved step, all before it
 //   of a reduction                       those before it have ended
 //   of compute that waited for the pool  what that had given up has ended; compute behind it knows that too, and a
 //                                        gather what the compute before the last RESHARD knew
@@ -30,6 +30,7 @@ class BoundWalk {
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit); });
     if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
+    if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { know_ended_through(unit); });
     if (action.op == Op::gradient_norm) know_ended(reductions_.size());
   }
 
@@ -37,6 +38,7 @@ class BoundWalk {
 
  private:
   struct Reduction {
+    std::size_t unit = 0;
     std::int64_t accumulator = 0, copy = 0;
     bool pooled = false;
   };
@@ -81,7 +83,11 @@ class BoundWalk {
     if (entry(unit).replicated || gathered_[unit]) return;
     gathered_[unit] = true;
     parameters_ += entry(unit).unsharded_bytes;
-    look(freed_since_reshard_ + reductions_from(in_flight_ + ended_since_reshard_, ended_at_reshard_));
+    if (entry(unit).policy.residency == Residency::solved) {
+      look(reductions_from(in_flight_, ended_));
+    } else {
+      look(freed_since_reshard_ + reductions_from(in_flight_ + ended_since_reshard_, ended_at_reshard_));
+    }
   }
 
   // A gather over the island holds both for an instant, which compute knows to be over once it has waited for it.
@@ -111,7 +117,7 @@ class BoundWalk {
     accumulating_[unit] = false;
     accumulators_ -= accumulator;
     const bool pooled = entry(unit).reduce_input_bytes > 0 || (!entry(unit).replicated && accumulator > 0);
-    reductions_.push_back({accumulator, entry(unit).reduce_input_bytes, pooled});
+    reductions_.push_back({unit, accumulator, entry(unit).reduce_input_bytes, pooled});
     in_flight_ += accumulator + entry(unit).reduce_input_bytes;
     largest_part_ = std::max(largest_part_, entry(unit).reduce_part_bytes);
     look(reductions_from(in_flight_, ended_));
@@ -126,6 +132,12 @@ class BoundWalk {
       const std::int64_t inputs = reductions_[ended_].accumulator + reductions_[ended_].copy;
       in_flight_ -= inputs;
       ended_since_reshard_ += inputs;
+    }
+  }
+
+  void know_ended_through(std::size_t unit) {
+    for (std::size_t i = reductions_.size(); i > ended_; --i) {
+      if (reductions_[i - 1].unit == unit) return know_ended(i);
     }
   }
 

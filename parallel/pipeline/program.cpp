@@ -21,6 +21,8 @@ std::string_view name_of(Residency residency) {
       return "step";
     case Residency::island:
       return "island";
+    case Residency::solved:
+      return "auto";
   }
   return "?";
 }

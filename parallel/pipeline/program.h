@@ -25,6 +25,7 @@ enum class Residency : std::uint8_t {
   window,               // while the unit's stage is one of the next so many different stages of the rank
   step,                 // to the last use of the step
   island,               // not at all, but a forward leaves each rank of a small group a part: the next gather is theirs
+  solved,               // as a plan for the whole step says, within a budget (timed_step.h)
 };
 std::string_view name_of(Residency residency);
 
@@ -125,7 +126,8 @@ struct ProgramTables {
   std::vector<ProgramStage> stages;
   std::vector<ProgramSegment> segments;
   std::vector<ProgramUnit> units;
-  // Inputs of reductions that may be in flight beside the accumulator that is being filled.
+  // Inputs of reductions that may be in flight beside the accumulator that is being filled. A solved step has a
+  // WAIT_REDUCE for each that must have ended, and no other bound.
   int reduce_inputs = 1;
   std::vector<UpdateCollective> update;  // of the rank for which the sizes of these tables hold
 

@@ -64,6 +64,7 @@ class Walk {
         ranks_(program.ranks.size()),
         gathered_(program.units.size() + program.stages.size()),
         accumulating_(program.units.size(), false),
+        reduced_(program.units.size()),
         units_of_stage_(program.stages.size()),
         activations_(program.stages.size() * static_cast<std::size_t>(program.microbatches)),
         gradients_(activations_.size()),
@@ -131,6 +132,7 @@ class Walk {
     if (is_gather(action.op)) gather(rank, action);
     if (is_reshard(action.op)) reshard(rank, action);
     if (is_reduction(action.op)) reduce(rank, action);
+    if (action.op == Op::wait_reduction) wait_reduction(rank, action);
     if (action.op == Op::optimizer_step) ranks_[rank].compute = settle(rank, Lane::compute, begin(rank, Lane::compute));
     return true;
   }
@@ -226,6 +228,10 @@ class Walk {
   bool takes_room(std::size_t unit) const {
     return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
   }
+  // In a solved step a gather takes what anything before it in the list has given back.
+  bool takes_all_room(const Action& action) const {
+    return action.unit && program_.units[static_cast<std::size_t>(*action.unit)].policy.residency == Residency::solved;
+  }
   std::size_t slot_of_stage(int stage) const { return program_.units.size() + static_cast<std::size_t>(stage); }
 
   // Without a unit the action speaks of all units of its stage.
@@ -237,7 +243,7 @@ class Walk {
 
   void gather(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::gather);
-    start.after(ranks_[rank].room, Wait::room);
+    start.after(takes_all_room(action) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
     const Instant end = settle(rank, Lane::gather, start);
     if (!action.unit) gathered_[slot_of_stage(*action.stage)] = end;
     for_units_of(action, [&](std::size_t unit) {
@@ -262,12 +268,21 @@ class Walk {
     for_units_of(action, [&](std::size_t unit) {
       const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
       accumulating_[unit] = false;
+      reduced_[unit] = state.reduced;
       if (accumulated || program_.units[unit].reduce_input_bytes > 0) state.in_flight.push_back(state.reduced);
     });
     while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
       state.given_up = state.in_flight.front();
       state.in_flight.pop_front();
     }
+  }
+
+  void wait_reduction(std::size_t rank, const Action& action) {
+    Start start = begin(rank, Lane::compute);
+    const double before = start.at.time;
+    for_units_of(action, [&](std::size_t unit) { start.after(reduced_[unit], Wait::reduction); });
+    ranks_[rank].compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
   }
 
   Connection& connection(int from, int to, Lane lane) {
@@ -356,6 +371,7 @@ class Walk {
 
   std::vector<Instant> gathered_;   // by unit, then by stage for gathers that name no unit
   std::vector<bool> accumulating_;  // by unit
+  std::vector<Instant> reduced_;    // by unit: its last reduction
   std::vector<std::vector<std::size_t>> units_of_stage_;
   // By stage, then microbatch: what it has made, and what has come for it.
   std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;

@@ -26,6 +26,7 @@ class Alive {
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op); });
     if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
+    if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { finish_through(unit); });
     if (action.op == Op::gradient_norm) finish_until(0);
     look();
   }
@@ -85,7 +86,7 @@ class Alive {
     look();
     now_.communication -= entry(unit).reduce_part_bytes;
     if (input == 0 && !copies) return;
-    in_flight_.push_back({input, entry(unit).reduce_input_bytes});
+    in_flight_.push_back({unit, input, entry(unit).reduce_input_bytes});
     finish_until(program_.reduce_inputs);
   }
 
@@ -94,6 +95,13 @@ class Alive {
       now_.unsharded_gradients -= in_flight_.front().gradients;
       now_.communication -= in_flight_.front().communication;
       in_flight_.pop_front();
+    }
+  }
+
+  // Reductions end in their order, so those before the unit's last one are over too.
+  void finish_through(std::size_t unit) {
+    for (std::size_t left = in_flight_.size(); left > 0; --left) {
+      if (in_flight_[left - 1].unit == unit) return finish_until(static_cast<int>(in_flight_.size() - left));
     }
   }
 
@@ -135,6 +143,7 @@ class Alive {
   }
 
   struct InFlight {
+    std::size_t unit = 0;
     std::int64_t gradients = 0, communication = 0;
   };
 

@@ -2,9 +2,9 @@
 
 namespace weft {
 
-void ReduceInputs::put(Tensor input) {
+void ReduceInputs::put(Tensor input, const void* owner) {
   input.release_on(reduce_);
-  inputs_.push_back({std::move(input), reduce_.record()});
+  inputs_.push_back({std::move(input), reduce_.record(), owner});
   retire_until(limit_);
 }
 
@@ -12,6 +12,14 @@ void ReduceInputs::retire_until(int inputs) {
   while (!inputs_.empty() && static_cast<int>(inputs_.size()) > inputs) {
     retired_ = std::move(inputs_.front().reduced);
     inputs_.pop_front();
+  }
+}
+
+void ReduceInputs::wait_for(const void* owner) {
+  for (std::size_t left = inputs_.size(); left > 0; --left) {
+    if (inputs_[left - 1].owner != owner) continue;
+    retire_until(static_cast<int>(inputs_.size() - left));
+    return compute_.wait(retired_);
   }
 }
 

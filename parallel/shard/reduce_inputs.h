@@ -23,7 +23,10 @@ class ReduceInputs {
   void make_room_for_copy() { retire_until(limit_ - 1); }
   // Takes over what the work queued on the reduce lane so far reads; the oldest input is given back when there are more
   // than `limit`.
-  void put(Tensor input);
+  void put(Tensor input, const void* owner);
+  // Compute goes on once the reduction of the last input that `owner` put has ended, which with those before it is
+  // given back.
+  void wait_for(const void* owner);
   // All are given back. The caller has made its own stream wait for the reduce lane.
   void finish();
 
@@ -31,6 +34,7 @@ class ReduceInputs {
   struct Input {
     Tensor tensor;
     Fence reduced;
+    const void* owner = nullptr;
   };
 
   void retire_until(int inputs);

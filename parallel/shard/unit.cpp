@@ -41,6 +41,7 @@ ShardUnit::ShardUnit(UnitSetup setup, const UnitGroups& groups, Lanes& lanes, Re
 }
 
 void ShardUnit::allocate_unsharded() {
+  if (setup_.follows_compute) gather_lane_.wait_for(compute_);
   unsharded_parameters_ = ledger_.allocate_on(gather_lane_, Bucket::unsharded_parameters, setup_.precision.compute,
                                               setup_.layout.unsharded_size(), 1);
 }
@@ -138,6 +139,10 @@ void ShardUnit::reduce_gradient() {
   sum_pending_ = false;
 }
 
+void ShardUnit::wait_reduction() {
+  reduce_inputs_.wait_for(this);
+}
+
 void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
@@ -153,7 +158,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   }
   if (setup_.precision.reduction == DType::float32) {
     add_sum(gradient, replicas);
-    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_));
+    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this);
     return;
   }
   reduce_inputs_.make_room_for_copy();
@@ -163,7 +168,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
   add_sum(narrow, replicas);
-  reduce_inputs_.put(std::move(narrow));
+  reduce_inputs_.put(std::move(narrow), this);
 }
 
 // Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same

@@ -45,6 +45,7 @@ struct UnitSetup {
   bool accumulate_sharded = false;  // scatter_gradient() comes between; then reduced once
   bool frozen = false;              // never given a gradient
   int island_ranks = 0;             // 0: no island
+  bool follows_compute = false;     // gathers take room that any compute queued before them gives back
 
   bool whole() const { return layout.shards == 1; }
   // A rank computes on its own shard and a gather copies nothing.
@@ -113,6 +114,8 @@ class ShardUnit {
   // nobody knows whence.
   void scatter_gradient();
   void reduce_gradient();
+  // Compute goes on once the last reduction has ended.
+  void wait_reduction();
   bool gradient_pending() const { return gradient_pending_; }
 
   // Forgets the gradients of the last step.
