@@ -228,7 +228,8 @@ void add_program_command(CLI::App& program) {
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
   command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
   command->add_flag("--world-only", request->world_only,
-                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]");
+                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
+                    "schedule=FILE.csv alone");
   command->add_option(
       "--costs", request->costs,
       "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
