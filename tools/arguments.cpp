@@ -5,6 +5,18 @@
 #include "tools/commands.h"
 
 namespace weft {
+namespace {
+
+// "layout show": all that is typed behind weft.
+std::string full_name(const CLI::App& command) {
+  std::string name = command.get_name();
+  for (const CLI::App* above = command.get_parent(); above && above->get_parent(); above = above->get_parent()) {
+    name = above->get_name() + " " + name;
+  }
+  return name;
+}
+
+}  // namespace
 
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
   command.allow_extras();
@@ -13,7 +25,7 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
 }
 
 Overrides overrides_given_to(const CLI::App& command) {
-  const std::string name = command.get_name();
+  const std::string name = full_name(command);
   Overrides overrides;
   std::string faults;
   for (const std::string& argument : command.remaining()) {
@@ -35,8 +47,10 @@ Overrides overrides_given_to(const CLI::App& command) {
   return overrides;
 }
 
-ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file) {
-  ResolvedConfig resolved = read_config(file, overrides_given_to(command));
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
+  Overrides overrides = overrides_given_to(command);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  ResolvedConfig resolved = read_config(file, overrides);
   const bool process = resolved.config.run.launch == LaunchKind::processes;
   if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return resolved;
   for (const std::string& warning : resolved.warnings) fmt::print(stderr, "weft: warning: {}\n", warning);

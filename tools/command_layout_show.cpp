@@ -17,9 +17,8 @@ struct ShowRequest {
 void show(const CLI::App& command, const ShowRequest& request) {
   std::vector<LayoutSummary> summaries = {summarize_layout(read_config_given_to(command, request.file).config)};
   for (const std::string& layout : request.layouts) {
-    Overrides overrides = overrides_given_to(command);
-    overrides.push_back("--pipeline.layout=" + layout);
-    summaries.push_back(summarize_layout(read_config(request.file, overrides).config));
+    const ResolvedConfig other = read_config_given_to(command, request.file, {"--pipeline.layout=" + layout});
+    summaries.push_back(summarize_layout(other.config));
   }
   if (request.json) {
     fmt::print("{}", layout_json(summaries));

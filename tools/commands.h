@@ -31,9 +31,9 @@ void add_bench_window_command(CLI::App& bench);
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // What was given besides options of the command. Throws Error (request) for options that nobody knows.
 Overrides overrides_given_to(const CLI::App& command);
-// CONFIG with what was given besides. Its warnings are said on standard error; of processes that share a run, by rank
-// 0.
-ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file);
+// CONFIG with what was given besides, and with `more`. Its warnings are said on standard error; of processes that share
+// a run, by rank 0.
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
 
 // What `weft --version` prints.
 std::string version_text();

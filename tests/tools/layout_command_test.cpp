@@ -81,6 +81,8 @@ TEST_F(LayoutCommand, WrongRequestsEndWithTwo) {
     EXPECT_EQ(result.output, "") << arguments;
     EXPECT_NE(result.messages, "") << arguments;
   }
+  EXPECT_EQ(weft("layout show run.toml --fast").messages,
+            "weft layout show: error: unknown option --fast; see weft layout show --help\n");
   EXPECT_EQ(weft("layout show run.toml --layout 'Ed|xeeeL'").messages,
             "command line: --pipeline.layout=Ed|xeeeL: error: pipeline.layout: column 4: 'x' is no symbol of a layout; "
             "accepted: E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (\n"
