@@ -380,42 +380,6 @@ class Walk {
 
 }  // namespace
 
-LaneChannels LaneChannels::own() {
-  LaneChannels lanes;
-  for (std::size_t lane = 0; lane < all_lanes.size(); ++lane) lanes.channel[lane] = static_cast<std::uint8_t>(lane);
-  return lanes;
-}
-
-LaneChannels LaneChannels::shared_collectives() {
-  LaneChannels lanes = own();
-  lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.channel[static_cast<std::size_t>(Lane::gather)];
-  return lanes;
-}
-
-LaneChannels LaneChannels::serial() {
-  return {};
-}
-
-std::string_view name_of(Wait wait) {
-  switch (wait) {
-    case Wait::nothing:
-      return "nothing";
-    case Wait::message:
-      return "message";
-    case Wait::gather:
-      return "gather";
-    case Wait::compute:
-      return "compute";
-    case Wait::reduction:
-      return "reduction";
-    case Wait::room:
-      return "room";
-    case Wait::peers:
-      return "peers";
-  }
-  return "?";
-}
-
 Simulation simulate(const Program& program, const ProgramCosts& costs, const LaneChannels& channels) {
   require_costs(program, costs);
   for (std::uint8_t channel : channels.channel) {

@@ -4,6 +4,42 @@
 
 namespace weft {
 
+LaneChannels LaneChannels::own() {
+  LaneChannels lanes;
+  for (std::size_t lane = 0; lane < all_lanes.size(); ++lane) lanes.channel[lane] = static_cast<std::uint8_t>(lane);
+  return lanes;
+}
+
+LaneChannels LaneChannels::shared_collectives() {
+  LaneChannels lanes = own();
+  lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.channel[static_cast<std::size_t>(Lane::gather)];
+  return lanes;
+}
+
+LaneChannels LaneChannels::serial() {
+  return {};
+}
+
+std::string_view name_of(Wait wait) {
+  switch (wait) {
+    case Wait::nothing:
+      return "nothing";
+    case Wait::message:
+      return "message";
+    case Wait::gather:
+      return "gather";
+    case Wait::compute:
+      return "compute";
+    case Wait::reduction:
+      return "reduction";
+    case Wait::room:
+      return "room";
+    case Wait::peers:
+      return "peers";
+  }
+  return "?";
+}
+
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {
   const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
   const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
