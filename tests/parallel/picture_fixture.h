@@ -1,0 +1,43 @@
+// A step with everything that a picture can show: lanes of all kinds, waits of each reason, memory in every bucket, and
+// names that no markup may take for its own.
+#pragma once
+
+#include "parallel/pipeline/picture.h"
+#include "tests/parallel/program_grid.h"
+
+namespace weft {
+
+inline constexpr std::string_view hostile = R"(<b>&"it's"</script>)";
+
+inline Program hostile_program(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {
+  const Schedule& row = find_schedule(schedule);
+  ProgramTables tables = stage_tables(2, 2, {.residency = Residency::visit, .lookahead = 1}, chunks, row.placement);
+  for (ProgramSegment& segment : tables.segments) {
+    segment.name += hostile;
+    segment.activation_bytes = 3000;
+  }
+  for (ProgramUnit& unit : tables.units) {
+    unit.name += hostile;
+    unit.unsharded_bytes = 5000;
+    unit.gradient_bytes = 7000;
+    unit.reduce_part_bytes = 1000;
+  }
+  return compile(tables, row, {.ranks = 2, .chunks = chunks, .microbatches = microbatches});
+}
+
+// Milliseconds in which nothing is round.
+inline SimulatedStep hostile_step(const Program& program) {
+  ProgramCosts costs = even_costs(program, {1.03e-3, 1.41e-3, 0.77e-3});
+  for (UnitCost& cost : costs.units) cost = {0.31e-3, 0.31e-3, 0.37e-3, 0.37e-3};
+  for (double& cost : costs.transfers) cost = 0.13e-3;
+  costs.gradient_norm = 0.11e-3;
+  costs.optimizer_step = 0.23e-3;
+  return simulate_step(program, costs);
+}
+
+inline Picture hostile_picture(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {
+  const Program program = hostile_program(schedule, chunks, microbatches);
+  return picture_of(program, hostile_step(program), {.title = fmt::format("{} {}", schedule, hostile)});
+}
+
+}  // namespace weft
