@@ -1,6 +1,8 @@
 #include "trainer/step_trace.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
+
+#include "parallel/runtime/chrome_trace.h"
 
 namespace weft {
 
@@ -37,36 +39,19 @@ void StepTrace::end_step() {
 }
 
 std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans) {
-  using Json = nlohmann::ordered_json;
-  Json events = Json::array();
-  const auto name_it = [&](const char* what, int thread, const Json& arguments) {
-    events.push_back({{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", arguments}});
-  };
   const auto thread_of = [](std::optional<Lane> lane) { return lane ? 1 + static_cast<int>(*lane) : 0; };
   const auto track_of = [](std::optional<Lane> lane) { return std::string(lane ? name_of(*lane) : "host"); };
-  name_it("process_name", 0, {{"name", fmt::format("rank {}", rank)}});
-  name_it("process_sort_index", 0, {{"sort_index", rank}});
-  std::vector<std::optional<Lane>> tracks = {std::nullopt};
-  tracks.insert(tracks.end(), all_lanes.begin(), all_lanes.end());
-  for (const auto& track : tracks) {
-    name_it("thread_name", thread_of(track), {{"name", track_of(track)}});
-    name_it("thread_sort_index", thread_of(track), {{"sort_index", thread_of(track)}});
-  }
+  ChromeProcess process{rank, fmt::format("rank {}", rank), {{0, track_of(std::nullopt)}}};
+  for (Lane lane : all_lanes) process.threads.push_back({thread_of(lane), track_of(lane)});
+  ChromeTrace trace{{std::move(process)}};
   for (const TraceSpan& span : spans) {
-    Json arguments = {{"step", span.step}};
-    if (span.microbatch) arguments["microbatch"] = *span.microbatch;
-    if (span.bytes > 0) arguments["bytes"] = span.bytes;
-    // Microseconds.
-    events.push_back({{"name", span.name},
-                      {"cat", track_of(span.lane)},
-                      {"ph", "X"},
-                      {"ts", 1e6 * span.begin},
-                      {"dur", 1e6 * (span.end - span.begin)},
-                      {"pid", rank},
-                      {"tid", thread_of(span.lane)},
-                      {"args", arguments}});
+    ChromeArguments arguments = {{"step", span.step}};
+    if (span.microbatch) arguments.emplace_back("microbatch", std::int64_t{*span.microbatch});
+    if (span.bytes > 0) arguments.emplace_back("bytes", span.bytes);
+    trace.events.push_back(
+        {rank, thread_of(span.lane), span.name, track_of(span.lane), span.begin, span.end, arguments});
   }
-  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump() + "\n";
+  return to_json(trace);
 }
 
 }  // namespace weft
