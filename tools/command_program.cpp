@@ -1,18 +1,19 @@
 #include <fmt/format.h>
 
-#include <charconv>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
-#include "parallel/pipeline/check.h"
-#include "parallel/pipeline/passes.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/pipeline/timeline.h"
 #include "parallel/runtime/error.h"
+#include "tools/bare_program.h"
 #include "tools/commands.h"
+#include "tools/program_pictures.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -21,7 +22,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct ProgramRequest {
-  std::string file, format = "text", output;
+  std::string file, format = "text", output, costs;
+  std::vector<std::string> variants;
   std::optional<int> rank;
   bool json = false, stages_only = false, compute_only = false, world_only = false;
 
@@ -97,46 +99,64 @@ std::string text(const std::vector<RankList>& lists, const Program& program, con
   return draws ? picture(program) : render(lists, format);
 }
 
-// `key=value` words of --world-only.
-int bare_number(const std::map<std::string, std::string>& words, const std::string& key, std::optional<int> otherwise) {
-  const auto found = words.find(key);
-  if (found == words.end()) {
-    if (otherwise) return *otherwise;
-    fail_request("weft program: error: --world-only needs {}=N", key);
-  }
-  int value = 0;
-  const char* end = found->second.data() + found->second.size();
-  const auto [stop, error] = std::from_chars(found->second.data(), end, value);
-  if (error != std::errc() || stop != end || value < 1) {
-    fail_request("weft program: error: {}={} is not a number of at least 1", key, found->second);
-  }
-  return value;
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
-Program bare_program(const CLI::App& command, const std::string& first) {
-  std::map<std::string, std::string> words;
-  std::vector<std::string> given = command.remaining();
-  if (!first.empty()) given.insert(given.begin(), first);
-  for (const std::string& word : given) {
-    const std::size_t equals = word.find('=');
-    const std::string key = word.substr(0, equals);
-    if (equals == std::string::npos || (key != "pipeline" && key != "chunks" && key != "microbatches" &&
-                                        key != "schedule" && key != "microbatch_group")) {
-      fail_request(
-          "weft program: error: --world-only takes pipeline=N chunks=N microbatches=N microbatch_group=N "
-          "schedule=NAME, not {}",
-          word);
+// What was given besides options describes the bare schedule; `more` is said after it.
+BareProgram bare_program_given_to(const CLI::App& command, const ProgramRequest& request,
+                                  const std::string& more = "") {
+  std::vector<std::string> words = command.remaining();
+  if (!request.file.empty()) words.insert(words.begin(), request.file);
+  for (std::string& word : words_of(more)) words.push_back(std::move(word));
+  return bare_program(words);
+}
+
+void require_rank(int rank, int ranks) {
+  if (rank >= 0 && rank < ranks) return;
+  fail_request("weft program: error: rank {} is not one of the {} ranks", rank, ranks);
+}
+
+// The program of a rank of a run, or of the first, and how it is drawn.
+std::pair<Program, PictureOptions> configured_program(const CLI::App& command, const ProgramRequest& request,
+                                                      const std::string& more) {
+  Overrides overrides = overrides_given_to(command);
+  for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
+  // What to know of the configuration is said once.
+  const Config config =
+      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config;
+  const Mesh mesh(config.parallelism);
+  if (request.rank) require_rank(*request.rank, mesh.world());
+  const Coordinates at = mesh.coordinates(request.rank.value_or(0));
+  PictureOptions options{.title = request.file};
+  for (const std::string& word : overrides) options.title += " " + word;
+  if (request.rank) options.rank = at.pp;
+  return {step_program(config, mesh, at), options};
+}
+
+// A picture for what was given and one for each variant of it.
+std::string pictures(const CLI::App& command, const ProgramRequest& request, const std::string& format) {
+  std::vector<std::string> variants = {""};
+  variants.insert(variants.end(), request.variants.begin(), request.variants.end());
+  std::vector<Picture> pictures;
+  for (const std::string& variant : variants) {
+    Program program;
+    PictureOptions options;
+    if (request.world_only) {
+      BareProgram bare = bare_program_given_to(command, request, variant);
+      program = std::move(bare.program);
+      options.title = bare.title;
+      options.rank = request.rank;
+      if (request.rank) require_rank(*request.rank, static_cast<int>(program.ranks.size()));
+    } else {
+      std::tie(program, options) = configured_program(command, request, variant);
     }
-    words[key] = word.substr(equals + 1);
+    options.detail = request.detail();
+    options.unit_time = true;
+    pictures.push_back(picture_of(program, simulate_step(program, costs_from_words(program, request.costs)), options));
   }
-  const OrderInput input{bare_number(words, "pipeline", std::nullopt), bare_number(words, "chunks", 1),
-                         bare_number(words, "microbatches", std::nullopt),
-                         words.contains("microbatch_group") ? bare_number(words, "microbatch_group", 0) : 0};
-  const auto schedule = words.find("schedule");
-  const Schedule& row = find_schedule(schedule == words.end() ? "1f1b" : schedule->second);
-  Program program = compile(bare_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input);
-  check(program);
-  return program;
+  return render_pictures(pictures, format);
 }
 
 void write(const std::string& text, const std::string& output) {
@@ -150,12 +170,20 @@ void write(const std::string& text, const std::string& output) {
 
 void run_program(const CLI::App& command, const ProgramRequest& request) {
   std::string format = request.json ? "json" : request.format;
-  if (format != "text" && format != "csv" && format != "json") {
-    fail_request("weft program: error: this version writes text, csv and json, not {}", format);
+  const bool draws = is_picture_format(format);
+  if (!draws && format != "text" && format != "csv" && format != "json") {
+    fail_request("weft program: error: --format takes text, csv, json, svg, html and trace, not {}", format);
   }
+  if (!draws && (!request.variants.empty() || !request.costs.empty())) {
+    fail_request("weft program: error: --variant and --costs go with --format svg, html and trace, not {}", format);
+  }
+  if (!request.world_only && request.file.empty()) {
+    fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
+  }
+  if (draws) return write(pictures(command, request, format), request.output);
   std::vector<RankList> lists;
   if (request.world_only) {
-    const Program program = bare_program(command, request.file);
+    const Program program = bare_program_given_to(command, request).program;
     std::vector<int> ranks(program.ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
     for (int rank : ranks) {
@@ -165,13 +193,10 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     }
     return write(text(lists, program, request, format), request.output);
   }
-  if (request.file.empty()) fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
 
   const Config config = read_config_given_to(command, request.file).config;
   const Mesh mesh(config.parallelism);
-  if (request.rank && (*request.rank < 0 || *request.rank >= mesh.world())) {
-    fail_request("weft program: error: rank {} is not one of the {} ranks", *request.rank, mesh.world());
-  }
+  if (request.rank) require_rank(*request.rank, mesh.world());
   // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
   std::map<std::pair<int, int>, Program> programs;
   for (int rank = 0; rank < mesh.world(); ++rank) {
@@ -195,13 +220,21 @@ void add_program_command(CLI::App& program) {
   const auto request = std::make_shared<ProgramRequest>();
   add_config_arguments(*command, request->file);
   command->add_option("--rank", request->rank, "only this rank");
-  command->add_option("--format", request->format, "text, csv or json")->capture_default_str();
+  command->add_option("--format", request->format, "text, csv, json, svg, html or trace")->capture_default_str();
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_option("--output", request->output, "write to this file instead of standard output");
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
   command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
   command->add_flag("--world-only", request->world_only,
                     "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]");
+  command->add_option(
+      "--costs", request->costs,
+      "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
+      "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted");
+  command
+      ->add_option("--variant", request->variants,
+                   "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")
+      ->allow_extra_args(false);
   command->callback([command, request] { run_program(*command, *request); });
 }
 

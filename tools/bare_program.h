@@ -1,0 +1,20 @@
+// The bare schedule that `key=value` words describe, for commands that need no model.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+struct BareProgram {
+  std::string title;  // "zbv, 4 ranks x 2 chunks, 8 microbatches"
+  Program program;    // compiled and checked
+};
+
+// pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]; of words with one key the last counts.
+// Throws Error (request).
+BareProgram bare_program(std::span<const std::string> words);
+
+}  // namespace weft

@@ -1,0 +1,22 @@
+// What `weft program --format svg|html|trace` writes: pictures of programs, simulated with costs that a few words give.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "parallel/pipeline/picture.h"
+
+namespace weft {
+
+bool is_picture_format(std::string_view format);
+
+// The same for every rank: what all its stages take together, shared evenly among them and their segments, or by bytes
+// among its units. `words` are forward= backward_input= backward_weight= (each 1 by default), gather= and reduce= (of
+// all units once), transfer= (of a message), norm= and step= (each 0), separated by blanks. Throws Error (request).
+ProgramCosts costs_from_words(const Program& program, const std::string& words);
+
+// Only a page holds more than one picture. Throws Error (request) for pictures that are too large.
+std::string render_pictures(std::span<const Picture> pictures, std::string_view format);
+
+}  // namespace weft
