@@ -83,7 +83,7 @@ struct PictureHop {
 
 struct Picture {
   std::string title;
-  bool unit_time = false;   // seconds are no seconds but the time of one forward
+  bool unit_time = false;   // seconds are no seconds but units of the costs
   double seconds = 0.0;     // of the step
   std::vector<Lane> lanes;  // that some rank uses, in the order of drawing
   std::vector<PictureRank> ranks;

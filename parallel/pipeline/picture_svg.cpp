@@ -75,7 +75,7 @@ class SvgPainter {
 
   std::string heading() const {
     std::string figures = fmt::format("step {}{}, bubble {:.1f} %", format_time(picture_.seconds, picture_.unit_time),
-                                      picture_.unit_time ? " forwards" : "", 100.0 * picture_.bubble());
+                                      picture_.unit_time ? " units" : "", 100.0 * picture_.bubble());
     if (picture_.exposed_gathers() > 0.0) {
       figures += fmt::format(", waits for gathers {}", format_time(picture_.exposed_gathers(), picture_.unit_time));
     }
@@ -122,7 +122,7 @@ class SvgPainter {
           format_time(i * step, picture_.unit_time));
     }
     put("<text class=\"side\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 22, baseline,
-        picture_.unit_time ? "time, forwards" : "time");
+        picture_.unit_time ? "time, units" : "time");
   }
 
   void rank(std::size_t row) {

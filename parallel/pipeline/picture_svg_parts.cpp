@@ -96,6 +96,7 @@ std::string style_and_textures(const Picture& picture) {
   for (int bucket = 0; bucket < curve_bucket_count; ++bucket) {
     const BucketStyle style = bucket_style(bucket);
     fills.add(fmt::format("m{}", bucket), style.colour, style.texture);
+    fills.style += fmt::format(".m{}{{stroke:#fff;stroke-width:.7}}\n", bucket);
   }
   return rules + fills.style + "</style>\n<defs>\n" + fills.patterns + "</defs>\n";
 }

@@ -24,7 +24,7 @@ function pan(part) {
 }
 
 function fillTable() {
-  const times = key => variant => timeText(variant[key], variant.unit_time);
+  const times = key => variant => timeText(variant[key], variant.unit_time) + (variant.unit_time ? " units" : "");
   const columns = [["step", "seconds", times("seconds")], ["bubble", "bubble", v => (100 * v.bubble).toFixed(1) + " %"],
     ["waits for gathers", "exposed_gathers", times("exposed_gathers")],
     ["waits for reductions", "exposed_reductions", times("exposed_reductions")],
@@ -111,7 +111,7 @@ function legendOf(variant, section) {
   });
   data.idle.forEach((style, reason) => {
     if (!variant.ranks.some(row => row.idle.some(idle => idle[2] === reason))) return;
-    entry(style.name, [whole(pen => fill(pen, style.colour, style.texture, style.strength))]);
+    entry(style.name, [whole(pen => idleFill(pen, reason))]);
   });
   entry("critical path", [pen => { pen.fillStyle = theme.ink; pen.fillRect(0, 5, 18, 3); }]);
   if (variant.peak_bytes === 0) return;
@@ -145,5 +145,6 @@ for (const variant of data.variants) {
 drawAll();
 followHash();
 addEventListener("hashchange", followHash);
-addEventListener("resize", () => { patterns.clear(); drawAll(); });
+// Another width, of the window or because a scroll bar came or went; another zoom of the browser changes it too.
+new ResizeObserver(() => { patterns.clear(); drawAll(); }).observe(document.body);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

@@ -1,10 +1,10 @@
 // One picture on a page: drawing, pointing and keys.
 
 const patterns = new Map();
-function fill(context, colour, texture, strength) {
+function fill(context, colour, texture, strength, ink = "#000") {
   const strokes = data.textures[texture];
   if (!strokes) return colour;
-  const name = colour + texture + strength, ratio = devicePixelRatio || 1;
+  const name = colour + texture + strength + ink, ratio = devicePixelRatio || 1;
   if (!patterns.has(name)) {
     const tile = document.createElement("canvas");
     tile.width = tile.height = Math.round(6 * ratio);
@@ -13,6 +13,7 @@ function fill(context, colour, texture, strength) {
     pen.fillStyle = colour;
     pen.fillRect(0, 0, 6, 6);
     pen.globalAlpha = strength;
+    pen.strokeStyle = ink;
     pen.lineWidth = 1.3;
     pen.stroke(new Path2D(strokes));
     const pattern = context.createPattern(tile, "repeat");
@@ -20,6 +21,13 @@ function fill(context, colour, texture, strength) {
     patterns.set(name, pattern);
   }
   return patterns.get(name);
+}
+
+// A bubble is a stretch of nothing, so it has the colour of the page.
+function idleFill(context, reason) {
+  const style = data.idle[reason];
+  return reason === BUBBLE ? fill(context, theme.page, style.texture, style.strength, theme.ink) :
+    fill(context, style.colour, style.texture, style.strength);
 }
 
 function boxFill(context, variant, box) {
@@ -120,7 +128,7 @@ class Plot {
       pen.fillText(timeText(i * step, this.variant.unit_time), x, 8);
     }
     pen.textAlign = "right";
-    pen.fillText(this.variant.unit_time ? "time, forwards" : "time", left - 24, 8);
+    pen.fillText(this.variant.unit_time ? "time, units" : "time", left - 24, 8);
   }
 
   drawNames(row, r) {
@@ -144,8 +152,7 @@ class Plot {
     const place = this.rows[r], pen = this.pen;
     if (place.lanes.has(0)) {
       for (const [start, end, reason] of row.idle) {
-        const style = data.idle[reason];
-        pen.fillStyle = fill(pen, style.colour, style.texture, style.strength);
+        pen.fillStyle = idleFill(pen, reason);
         pen.fillRect(this.x(start), place.lanes.get(0), (end - start) * this.scale, laneHeight(0));
       }
     }
@@ -169,7 +176,7 @@ class Plot {
       pen.fillStyle = boxFill(pen, this.variant, box);
       pen.fillRect(x, y, Math.max(width - (width > 3 ? 0.8 : 0), 0.5), height);
       if (view.critical && box[CRITICAL]) {
-        pen.fillStyle = "#000";
+        pen.fillStyle = theme.ink;
         pen.fillRect(x, y + height - 3, width, 3);
       }
       if (height >= 12 && width > 8) this.drawLabel(box, x, y, width, height);
@@ -212,6 +219,9 @@ class Plot {
       pen.lineTo(last, height);
       pen.lineTo(last, ground);
       pen.fill();
+      pen.lineWidth = 0.7;
+      pen.strokeStyle = theme.page;
+      pen.stroke();
     }
     pen.fillStyle = theme.dim;
     pen.fillRect(left, ground, this.width, 0.8);

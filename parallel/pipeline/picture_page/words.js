@@ -5,6 +5,7 @@ const strings = data.strings;
 // The fields of a box, in the order of picture_html.h.
 const LANE = 0, KIND = 1, START = 2, END = 3, CHUNK = 4, MICROBATCH = 6, ACTION = 7, SUBJECT = 8, BYTES = 9, MERGED = 10,
   WAITED = 11, WAITED_FOR = 12, CRITICAL = 13;
+const BUBBLE = data.idle.findIndex(style => style.name === "bubble");
 const RESHARD = data.kinds.findIndex(kind => kind.name === "reshard");
 const left = 112, right = 14, axisHeight = 22, rankGap = 10, laneGap = 2, memoryHeight = 56;
 const longest = Math.max(...data.variants.map(variant => variant.seconds));
