@@ -31,9 +31,11 @@ class ProgramTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // `arguments` in shell syntax. The working directory is the test's own folder.
-  ProgramResult weft(const std::string& arguments) const {
-    const std::string command =
-        "cd '" + folder_.string() + "' && '" WEFT_PROGRAM "' " + arguments + " 2>messages </dev/null";
+  ProgramResult weft(const std::string& arguments) const { return run("'" WEFT_PROGRAM "' " + arguments); }
+
+  // Any command, likewise.
+  ProgramResult run(const std::string& line) const {
+    const std::string command = "cd '" + folder_.string() + "' && " + line + " 2>messages </dev/null";
     ProgramResult result;
     FILE* pipe = popen(command.c_str(), "r");
     if (!pipe) return result;

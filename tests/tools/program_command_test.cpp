@@ -124,6 +124,66 @@ TEST_F(ProgramCommand, ABareScheduleNeedsNoModel) {
   EXPECT_EQ(program["ranks"][0][0]["peer"], 0);
 }
 
+// With both halves of a backward as long as a forward, 1F1B takes (m + p - 1) * 3; with a stage's time shared by two
+// chunks, ZB-V has no bubble but the first and last forwards of half a unit.
+TEST_F(ProgramCommand, PicturesOfABareSchedule) {
+  const std::string bare = "program --world-only pipeline=4 microbatches=8";
+  const auto svg = weft(bare + " --format svg");
+  EXPECT_EQ(svg.exit_code, 0) << svg.messages;
+  EXPECT_TRUE(svg.output.starts_with("<svg ")) << svg.output.substr(0, 80);
+  EXPECT_NE(svg.output.find("<title>1f1b, 4 ranks, 8 microbatches</title>"), std::string::npos);
+  EXPECT_NE(svg.output.find(">step 33 units, bubble 27.3 %<"), std::string::npos);
+
+  const auto page = weft(bare + " --format html --variant 'schedule=zbv chunks=2' --variant schedule=gpipe");
+  ASSERT_EQ(page.exit_code, 0) << page.messages;
+  const std::string open = "id=\"data\">";
+  const std::size_t begin = page.output.find(open) + open.size();
+  const Json data = Json::parse(page.output.substr(begin, page.output.find("</script>", begin) - begin));
+  ASSERT_EQ(data["variants"].size(), 3u);
+  EXPECT_EQ(data["variants"][1]["title"], "zbv, 4 ranks x 2 chunks, 8 microbatches");
+  EXPECT_EQ(data["variants"][0]["seconds"], 33);
+  EXPECT_EQ(data["variants"][1]["seconds"], 25.5);
+  EXPECT_EQ(data["variants"][2]["seconds"], 33);
+
+  const auto trace = weft(bare + " --format trace --rank 2 --output step.json");
+  EXPECT_EQ(trace.output, "");
+  std::ifstream file(folder_ / "step.json");
+  const Json steps = Json::parse(file);
+  std::size_t events = 0;
+  for (const Json& event : steps["traceEvents"]) {
+    EXPECT_EQ(event["pid"], 2);
+    events += event["ph"] == "X";
+  }
+  EXPECT_EQ(events, 16u);
+}
+
+// A rank gathers and reduces all its units once in the time that is given for that, each by its bytes; what takes no
+// time has no box.
+TEST_F(ProgramCommand, PicturesOfARunHaveTheCostsThatAreGiven) {
+  const auto seconds_of = [&](const std::string& costs) {
+    std::map<std::string, double> seconds;  // by category, of rank 0
+    const Json trace = Json::parse(quickstart("program --format trace " + costs).output);
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] != "X" || event["pid"] != 0) continue;
+      seconds[event["cat"]] += event["dur"].get<double>() * 1e-6;
+    }
+    return seconds;
+  };
+  // Eight microbatches; a send of activations and a receive of gradients each, at a tenth.
+  const auto given = seconds_of("--costs 'forward=2 gather=0.5 reduce=0.75 transfer=0.1 norm=0.25 step=0.5'");
+  EXPECT_NEAR(given.at("forward"), 16.0, 1e-9);
+  EXPECT_NEAR(given.at("backward"), 16.0, 1e-9);
+  EXPECT_NEAR(given.at("gather"), 0.5, 1e-9);
+  EXPECT_NEAR(given.at("reduction"), 0.75, 1e-9);
+  EXPECT_NEAR(given.at("activations"), 0.8, 1e-9);
+  EXPECT_NEAR(given.at("gradients"), 0.8, 1e-9);
+  EXPECT_NEAR(given.at("update"), 0.75, 1e-9);
+  const auto even = seconds_of("");
+  EXPECT_NEAR(even.at("forward"), 8.0, 1e-9);
+  EXPECT_FALSE(even.contains("gather"));
+  EXPECT_EQ(quickstart("program --format trace --rank 6").output, quickstart("program --format trace --rank 7").output);
+}
+
 // 8 stages x 32 data ranks x 4 tensor ranks = 1,024; 16,384 sequences / 32 = 512 microbatches.
 TEST_F(ProgramCommand, OneRankOfAThousand) {
   put("large.toml", R"([model]
@@ -155,14 +215,31 @@ train = ["text.txt"]
 
 TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
   put("run.toml", small_run);
-  for (const char* arguments :
-       {"program", "program gone.toml", "program run.toml --rank 8", "program run.toml --rank=-1",
-        "program run.toml --format svg", "program run.toml --output /", "program --world-only pipeline=2",
-        "program --world-only pipeline=0 microbatches=2", "program --world-only pipeline=2 microbatches=two",
-        "program --world-only pipeline=2 microbatches=2 schedule=none",
-        "program --world-only pipeline=2 microbatches=2 schedule=zbv",
-        "program --world-only pipeline=4 chunks=2 microbatches=6 schedule=interleaved",
-        "program --world-only pipeline=2 microbatches=2 microbatch_group=0", "program --world-only run.toml"}) {
+  for (const char* arguments : {"program",
+                                "program gone.toml",
+                                "program run.toml --rank 8",
+                                "program run.toml --rank=-1",
+                                "program run.toml --format dot",
+                                "program run.toml --output /",
+                                "program run.toml --costs gather=1",
+                                "program run.toml --format svg --costs gather=much",
+                                "program run.toml --format svg --costs time=1",
+                                "program run.toml --format svg --costs gather=-1",
+                                "program run.toml --format svg --rank 8",
+                                "program run.toml --format svg --variant=--pipeline.schedule=gpipe",
+                                "program run.toml --variant=--run.seed=1",
+                                "program run.toml --format html --variant=--pipeline.schedule=none",
+                                "program --world-only pipeline=2 microbatches=2 --format html --variant chunks=two",
+                                "program --world-only pipeline=2 microbatches=2 --format trace --rank 2",
+                                "program --world-only pipeline=8 microbatches=2000 --format svg",
+                                "program --world-only pipeline=2",
+                                "program --world-only pipeline=0 microbatches=2",
+                                "program --world-only pipeline=2 microbatches=two",
+                                "program --world-only pipeline=2 microbatches=2 schedule=none",
+                                "program --world-only pipeline=2 microbatches=2 schedule=zbv",
+                                "program --world-only pipeline=4 chunks=2 microbatches=6 schedule=interleaved",
+                                "program --world-only pipeline=2 microbatches=2 microbatch_group=0",
+                                "program --world-only run.toml"}) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_EQ(result.output, "") << arguments;

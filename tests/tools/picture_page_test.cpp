@@ -1,0 +1,145 @@
+// The page of pictures in a browser: it runs without a fault, zooms, points and answers keys. Needs Chromium; where
+// there is none the test says so and is skipped.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+std::string browser() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
+    if (std::system(fmt::format("command -v {} > /dev/null 2>&1", name).c_str()) == 0) return name;
+  }
+  return "";
+}
+
+// Uses the page as a reader does and leaves what it saw in the document. Synthetic events carry all that a handler
+// reads.
+constexpr const char* reader = R"js(<script>
+const seen = {faults: []};
+addEventListener("error", event => seen.faults.push(event.message));
+const tip = () => document.getElementById("tip").hidden ? null : document.getElementById("tip").textContent;
+const press = (key, more = {}) => plots[0].element.dispatchEvent(new KeyboardEvent("keydown", {key, ...more}));
+const point = (type, x, y, more = {}) => {
+  const frame = plots[0].element.getBoundingClientRect();
+  plots[0].element.dispatchEvent(new PointerEvent(type, {clientX: frame.left + x, clientY: frame.top + y, pointerId: 1, ...more}));
+};
+const drawn = plot => {
+  const pixels = plot.base.getContext("2d").getImageData(0, 0, plot.base.width, plot.base.height).data;
+  let count = 0;
+  for (let i = 3; i < pixels.length; i += 4) count += pixels[i] > 0;
+  return count;
+};
+plots[0].element.setPointerCapture = () => {};  // there is no pointer to capture
+seen.first = tip();
+press("Escape");
+seen.closed = tip();
+const box = plots[0].boxes[0][0][1];
+point("pointermove", plots[0].x((box[2] + box[3]) / 2), plots[0].rows[0].lanes.get(0) + 5);
+seen.hover = tip();
+point("pointermove", plots[0].x((box[2] + box[3]) / 2), plots[0].rows[0].memory + 5);
+seen.memory = tip();
+point("pointerleave", 0, 0);
+press("ArrowRight");
+seen.key = tip();
+press("ArrowDown");
+seen.down = tip();
+press("Escape");
+seen.whole = drawn(plots[0]);
+press("+");
+seen.zoomed = [view.from, view.to];
+press("ArrowRight", {shiftKey: true});
+seen.panned = [view.from, view.to];
+point("pointerdown", 400, 30);
+point("pointermove", 400 + plots[0].width, 30);
+point("pointerup", 400, 30);
+seen.dragged = [view.from, view.to];
+plots[0].element.dispatchEvent(new WheelEvent("wheel", {deltaY: -1, ctrlKey: true, clientX: 300, clientY: 200}));
+seen.wheeled = view.to - view.from;
+press("0");
+seen.all = [view.from, view.to];
+seen.heights = [];
+for (const element of document.querySelectorAll("#controls input")) {
+  element.click();
+  seen.heights.push(plots[0].height);
+}
+seen.hidden = drawn(plots[0]);
+for (const element of document.querySelectorAll("#controls input")) element.click();
+seen.shown = drawn(plots[0]);
+seen.rows = document.querySelectorAll("#figures tbody tr").length;
+document.documentElement.dataset.seen = JSON.stringify(seen);
+</script></body>)js";
+
+class PicturePage : public ProgramTest {
+ protected:
+  // What the reader saw of the page at `hash`.
+  nlohmann::json visit(std::string page, const std::string& hash) {
+    const std::size_t end = page.rfind("</body>");
+    page.replace(end, std::string_view("</body>").size(), reader);
+    put("read.html", page);
+    const auto result = run(fmt::format(
+        "{} --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir='{}' --virtual-time-budget=4000 "
+        "--window-size=1400,900 --dump-dom 'file://{}#{}'",
+        browser(), (folder_ / "profile").string(), (folder_ / "read.html").string(), hash));
+    const std::string mark = "data-seen=\"";
+    const std::size_t begin = result.output.find(mark);
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << "the page did not run: " << result.messages << result.output.substr(0, 2000);
+      return {};
+    }
+    std::string text = result.output.substr(begin + mark.size());
+    text.resize(text.find('"'));
+    for (const auto& [reference, character] :
+         {std::pair("&quot;", "\""), std::pair("&lt;", "<"), std::pair("&gt;", ">"), std::pair("&amp;", "&")}) {
+      for (std::size_t at = 0; (at = text.find(reference, at)) != std::string::npos; ++at) {
+        text.replace(at, std::string_view(reference).size(), character);
+      }
+    }
+    return nlohmann::json::parse(text);
+  }
+};
+
+TEST_F(PicturePage, RunsInABrowser) {
+  if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
+  const auto page = weft("program '" WEFT_SOURCE_DIR
+                         "/configs/quickstart.toml' --format html --costs 'gather=0.5 reduce=0.5 transfer=0.1' "
+                         "--variant=--shard.residency=each_use");
+  ASSERT_EQ(page.exit_code, 0) << page.messages;
+  const auto seen = visit(page.output, "variant=1&rank=0&lane=1&time=0.01");
+  ASSERT_TRUE(seen.contains("faults"));
+  EXPECT_EQ(seen["faults"], nlohmann::json::array());
+  EXPECT_EQ(seen["rows"], 2);
+  // The address points at the first gather, of the embedding.
+  const auto has = [&](const char* key, const char* word) {
+    const std::string text = seen[key].is_string() ? seen[key].get<std::string>() : "";
+    EXPECT_NE(text.find(word), std::string::npos) << key << ": " << text;
+  };
+  has("first", "0UNSHARD(embedding)");
+  has("first", "64.00 KiB (65536 bytes)");
+  EXPECT_TRUE(seen["closed"].is_null());
+  has("hover", "0F0(blocks.0.attention)");
+  has("hover", "memory: ");
+  has("memory", "activations");
+  has("key", "0F0(embedding)");
+  has("down", "0UNSHARD");
+  EXPECT_GT(seen["whole"], 10'000);
+  EXPECT_NEAR(seen["zoomed"][1].get<double>() - seen["zoomed"][0].get<double>(), 0.8, 1e-9);
+  EXPECT_NEAR(seen["panned"][0].get<double>(), 0.18, 1e-9);  // 0.1 + 0.1 of 0.8
+  EXPECT_NEAR(seen["dragged"][0].get<double>(), 0.0, 1e-9);
+  EXPECT_NEAR(seen["wheeled"].get<double>(), 0.64, 1e-9);
+  EXPECT_EQ(seen["all"], (nlohmann::json{0, 1}));
+  // Each lane that is switched off makes the picture lower; the last three switches are no lanes.
+  const std::vector<double> heights = seen["heights"];
+  ASSERT_EQ(heights.size(), 8u);  // compute, gathers, reductions, transfers, memory; critical path, scale, side by side
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_LT(heights[i], heights[i - 1]) << i;
+  EXPECT_LT(seen["hidden"], seen["whole"]);
+  EXPECT_EQ(seen["shown"], seen["whole"]);
+}
+
+}  // namespace
+}  // namespace weft
