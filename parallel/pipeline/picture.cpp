@@ -26,6 +26,7 @@ BoxKind kind_of(Op op) {
       return BoxKind::reshard;
     case Op::scatter_gradient:
     case Op::reduce_gradient:
+    case Op::wait_reduction:
       return BoxKind::reduction;
     case Op::send_forward:
     case Op::receive_forward:
@@ -189,20 +190,25 @@ class RankPainter {
 // Marks the boxes of the critical path and says where it goes from one lane to another.
 void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
                          const std::vector<std::map<std::size_t, std::size_t>>& box_of_action) {
-  std::optional<PictureHop> last;  // to_rank and to_box are where the path stands
+  bool follows = false;  // on the box before, which is shown
+  std::size_t rank_before = 0, box_before = 0;
   for (const ActionAt& at : path) {
     const auto row = std::find_if(picture.ranks.begin(), picture.ranks.end(),
                                   [&](const PictureRank& rank) { return rank.rank == at.rank; });
-    if (row == picture.ranks.end()) continue;
-    const auto place = static_cast<std::size_t>(row - picture.ranks.begin());
-    const auto found = box_of_action[place].find(at.index);
-    if (found == box_of_action[place].end()) continue;
+    if (row == picture.ranks.end()) {
+      follows = false;
+      continue;
+    }
+    const auto rank = static_cast<std::size_t>(row - picture.ranks.begin());
+    const auto found = box_of_action[rank].find(at.index);
+    if (found == box_of_action[rank].end()) continue;
     PictureBox& box = row->boxes[found->second];
     box.critical = true;
-    PictureHop hop{last ? last->to_rank : place, last ? last->to_box : found->second, place, found->second};
-    const PictureBox& from = picture.ranks[hop.from_rank].boxes[hop.from_box];
-    if (last && (hop.from_rank != place || from.lane != box.lane)) picture.hops.push_back(hop);
-    last = hop;
+    const bool moves = follows && (rank_before != rank || row->boxes[box_before].lane != box.lane);
+    if (moves) picture.hops.push_back({rank_before, box_before, rank, found->second});
+    follows = true;
+    rank_before = rank;
+    box_before = found->second;
   }
 }
 

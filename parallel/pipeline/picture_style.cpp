@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -23,6 +24,27 @@ double luminance(Colour colour) {
     return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4);
   };
   return 0.2126 * linear(colour.red) + 0.7152 * linear(colour.green) + 0.0722 * linear(colour.blue);
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none, or with one that XML does not
+// allow.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first >= 0x20 || first == '\n' || first == '\t' ? 1 : 0;
+  const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                             : first >= 0xE0 && first < 0xF0 ? 3
+                             : first < 0xF5                  ? 4
+                                                             : 0;
+  if (first < 0xC2 || length == 0 || text.size() < length) return 0;
+  std::uint32_t code = first & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0u) != 0x80u) return 0;
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  const bool long_form = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  const bool surrogate = code >= 0xD800 && code < 0xE000, reserved = code == 0xFFFE || code == 0xFFFF;
+  return long_form || surrogate || reserved || code > 0x10FFFF ? 0 : length;
 }
 
 }  // namespace
@@ -138,25 +160,22 @@ std::string_view lane_label(Lane lane) {
 
 std::string escaped_markup(std::string_view text) {
   std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? '?' : c;
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    text.remove_prefix(character.size());
+    if (character == "&") {
+      result += "&amp;";
+    } else if (character == "<") {
+      result += "&lt;";
+    } else if (character == ">") {
+      result += "&gt;";
+    } else if (character == "\"") {
+      result += "&quot;";
+    } else if (character == "'") {
+      result += "&#39;";
+    } else {
+      result += length == 0 ? "?" : character;
     }
   }
   return result;

@@ -60,7 +60,8 @@ BucketStyle bucket_style(int bucket);
 
 std::string_view lane_label(Lane lane);
 
-// With the characters that mark up XML and HTML replaced, and control characters, which neither allows, as "?".
+// UTF-8 with the characters that mark up XML and HTML replaced; what is no character, or none that XML allows, is a
+// "?".
 std::string escaped_markup(std::string_view text);
 
 // "12.5 ms", "3.5" of unit times.

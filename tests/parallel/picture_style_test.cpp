@@ -151,6 +151,16 @@ TEST(PictureStyle, NumbersStandOutFromTheirBoxes) {
 TEST(PictureStyle, EscapesMarkup) {
   EXPECT_EQ(escaped_markup("a<b> & \"c\" 'd'\n"), "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\n");
   EXPECT_EQ(escaped_markup(std::string_view("\x01\x00x", 3)), "??x");
+  // Of two, three and four bytes; cut off, a byte that only follows, the long form of a slash, half of a surrogate
+  // pair, a character that is none, one behind the last.
+  EXPECT_EQ(escaped_markup("\xc3\xa9 \xe2\x86\x92 \xf0\x9f\x98\x80"), "\xc3\xa9 \xe2\x86\x92 \xf0\x9f\x98\x80");
+  for (const char* broken : {"\xc3", "\x80", "\xff"}) EXPECT_EQ(escaped_markup(broken), "?");
+  EXPECT_EQ(escaped_markup("\xc0\xaf"), "??");
+  EXPECT_EQ(escaped_markup("\xe0\x80\xaf"), "???");
+  EXPECT_EQ(escaped_markup("\xed\xa0\x80"), "???");
+  EXPECT_EQ(escaped_markup("\xef\xbf\xbe"), "???");
+  EXPECT_EQ(escaped_markup("\xf4\x90\x80\x80"), "????");
+  EXPECT_EQ(escaped_markup("a\xe2\x86<"), "a??&lt;");
 }
 
 TEST(PictureStyle, WritesNumbersForReaders) {

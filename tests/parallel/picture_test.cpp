@@ -244,11 +244,15 @@ TEST(Picture, MarksTheCriticalPath) {
       }
     }
     EXPECT_EQ(found, expected) << seed;
-    for (const PictureHop& hop : picture.hops) {
-      const PictureBox& from = picture.ranks[hop.from_rank].boxes[hop.from_box];
-      const PictureBox& to = picture.ranks[hop.to_rank].boxes[hop.to_box];
-      EXPECT_TRUE(from.critical && to.critical);
-      EXPECT_TRUE(hop.from_rank != hop.to_rank || from.lane != to.lane);
+    // The path has no gaps, nor has what is seen of it where only one rank is shown.
+    for (const Picture& shown : {picture, picture_of(drawn.program, drawn.step, {.rank = 0})}) {
+      for (const PictureHop& hop : shown.hops) {
+        const PictureBox& from = shown.ranks[hop.from_rank].boxes[hop.from_box];
+        const PictureBox& to = shown.ranks[hop.to_rank].boxes[hop.to_box];
+        EXPECT_TRUE(from.critical && to.critical);
+        EXPECT_TRUE(hop.from_rank != hop.to_rank || from.lane != to.lane);
+        EXPECT_EQ(from.end, to.start) << from.action << ", " << to.action << ", " << seed;
+      }
     }
   }
 }
