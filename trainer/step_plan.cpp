@@ -215,6 +215,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
       entry.stage = s;
       entry.reads_weights_backward = segment->reads_weights_backward();
       entry.activation_bytes = segment->activation_bytes();
+      entry.pending_bytes = segment->pending_bytes();
       std::set<int> used;
       for (const ParameterSpec& parameter : segment->parameters()) used.insert(unit_of.at(parameter.name));
       for (int unit : used) entry.units.push_back(first_unit + unit);

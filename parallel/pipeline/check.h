@@ -65,13 +65,13 @@ void check(const Program& program, const CheckOptions& options = {});
 // The grid of actions of all ranks near a cell, one row per rank, the cell marked `>>like this<<`.
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
-// Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and kept activations over a
-// rank's list, and where it stands.
+// Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and what segments keep of
+// microbatches (activations, then what waits for the weight gradient) over a rank's list, and where it stands.
 struct TransientPeak {
   std::int64_t bytes = 0;
   std::size_t index = 0;
   std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  int microbatches_in_flight = 0;  // largest number of microbatches with kept activations, over the whole list
+  int microbatches_in_flight = 0;  // largest number of microbatches of which anything is kept, over the whole list
 };
 TransientPeak transient_peak(const Program& program, int rank);
 

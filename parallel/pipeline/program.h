@@ -107,7 +107,9 @@ struct ProgramSegment {
   int stage = 0;
   std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
   bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)
-  std::int64_t activation_bytes = 0;   // kept per microbatch from forward to backward (a bound with routed tokens)
+  // Kept per microbatch from forward to input gradient, and in their place from there to weight gradient (bounds with
+  // routed tokens).
+  std::int64_t activation_bytes = 0, pending_bytes = 0;
   std::vector<SegmentCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;

@@ -17,7 +17,7 @@ class Alive {
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
         gradients_(program.units.size(), false),
-        activations_(pieces.size() * static_cast<std::size_t>(program.microbatches), false),
+        kept_(pieces.size() * static_cast<std::size_t>(program.microbatches), Kept::nothing),
         kept_pieces_(static_cast<std::size_t>(program.microbatches), 0) {}
 
   void run(const Action& action, std::size_t index) {
@@ -36,10 +36,13 @@ class Alive {
  private:
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
 
+  // What a piece keeps of a microbatch.
+  enum class Kept : std::uint8_t { nothing, activations, pending };
+
   void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) {
-      if (action.op == Op::forward) keep(piece, *action.microbatch, true);
+      if (action.op == Op::forward) keep(piece, *action.microbatch, Kept::activations);
       if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
       for (int index : program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)].units) {
         const auto unit = static_cast<std::size_t>(index);
@@ -47,9 +50,16 @@ class Alive {
       }
     }
     look();
-    // With a split backward the weight gradient is the last to read the activations.
-    if (!makes_weight_gradient(action.op)) return;
-    for (std::size_t piece = begin; piece < end; ++piece) keep(piece, *action.microbatch, false);
+    // An input gradient leaves what the weight gradient will read in the place of what it read itself, piece after
+    // piece: of a B the larger of both counts. Never their sum: most of what a layer leaves is a part of what it had
+    // (counted in both) or takes its place; the rest is, until it drops what it had, a temporary of this one piece.
+    for (std::size_t piece = end; piece-- > begin;) {
+      if (makes_input_gradient(action.op) && kept_[place(piece, *action.microbatch)] == Kept::activations) {
+        keep(piece, *action.microbatch, Kept::pending);
+        look();
+      }
+      if (makes_weight_gradient(action.op)) keep(piece, *action.microbatch, Kept::nothing);
+    }
   }
 
   void gather(std::size_t unit, Op op) {
@@ -130,16 +140,25 @@ class Alive {
     sum += value ? bytes : -bytes;
   }
 
-  void keep(std::size_t piece, int microbatch, bool value) {
-    const auto column = static_cast<std::size_t>(microbatch);
-    const std::size_t place = piece * static_cast<std::size_t>(program_.microbatches) + column;
-    if (activations_[place] == value) return;
+  std::size_t place(std::size_t piece, int microbatch) const {
+    return piece * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch);
+  }
+
+  std::int64_t bytes_of(std::size_t piece, Kept kept) const {
     const auto segment = pieces_[piece].segment;
-    set(activations_, place, value, now_.activations,
-        segment ? program_.segments[static_cast<std::size_t>(*segment)].activation_bytes : 0);
-    const bool was_in_flight = kept_pieces_[column] > 0;
-    kept_pieces_[column] += value ? 1 : -1;
-    microbatches_in_flight_ += static_cast<int>(kept_pieces_[column] > 0) - static_cast<int>(was_in_flight);
+    if (!segment || kept == Kept::nothing) return 0;
+    const ProgramSegment& entry = program_.segments[static_cast<std::size_t>(*segment)];
+    return kept == Kept::activations ? entry.activation_bytes : entry.pending_bytes;
+  }
+
+  void keep(std::size_t piece, int microbatch, Kept kept) {
+    Kept& before = kept_[place(piece, microbatch)];
+    now_.activations += bytes_of(piece, kept) - bytes_of(piece, before);
+    int& pieces = kept_pieces_[static_cast<std::size_t>(microbatch)];
+    const bool was_in_flight = pieces > 0;
+    pieces += static_cast<int>(kept != Kept::nothing) - static_cast<int>(before != Kept::nothing);
+    microbatches_in_flight_ += static_cast<int>(pieces > 0) - static_cast<int>(was_in_flight);
+    before = kept;
   }
 
   struct InFlight {
@@ -153,7 +172,7 @@ class Alive {
   std::size_t index_ = 0;
   std::vector<bool> gathered_, in_island_, gradients_;  // by unit
   std::deque<InFlight> in_flight_;                      // oldest first
-  std::vector<bool> activations_;                       // by piece, then microbatch
+  std::vector<Kept> kept_;                              // by piece, then microbatch
   std::vector<int> kept_pieces_;                        // by microbatch
   int microbatches_in_flight_ = 0;
 };

@@ -372,69 +372,6 @@ TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
   EXPECT_EQ(peak.microbatches_in_flight, 2);
 }
 
-// Reduced after every microbatch, a gradient is filled while those of as many units as the pool holds are on their way;
-// otherwise all of them live to the end. A copy in another dtype takes the gradient's place on the way.
-TEST(TransientPeak, GradientsLiveUntilTheirReduction) {
-  const auto gradients = [](const UnitPolicy& policy, int reduce_inputs) {
-    ProgramTables tables = stage_tables(1, 4, policy);
-    tables.reduce_inputs = reduce_inputs;
-    for (ProgramUnit& unit : tables.units) unit.gradient_bytes = 100;
-    return transient_peak(compiled(tables, "1f1b", 3), 0).unsharded_gradients;
-  };
-  for (int reduce_inputs : {0, 1, 2, 3}) {
-    EXPECT_EQ(gradients({.reduce_every = 1}, reduce_inputs), 100 * (1 + reduce_inputs));
-    EXPECT_EQ(gradients({.reduce_every = 0}, reduce_inputs), 400);
-  }
-}
-
-// One unit filled (100) and its copy (50), with the copies of the units before it; the oldest goes before a new one is
-// made, because the lane that makes it has done with it. What comes first in an action is there while the rest is.
-TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
-  ProgramTables tables = stage_tables(1, 4, {.lookahead = 0, .reduce_every = 1});
-  for (ProgramUnit& unit : tables.units) {
-    unit.unsharded_bytes = 0;
-    unit.gradient_bytes = 100;
-    unit.reduce_input_bytes = 50;
-    unit.reduce_part_bytes = 10;
-  }
-  for (int reduce_inputs : {0, 1, 2}) {
-    tables.reduce_inputs = reduce_inputs;
-    const TransientPeak peak = transient_peak(compiled(tables, "1f1b", 3), 0);
-    EXPECT_EQ(peak.bytes, 100 + 50 * std::max(1, reduce_inputs)) << reduce_inputs;
-    EXPECT_EQ(peak.unsharded_gradients, 100);
-    EXPECT_EQ(peak.communication, 50 * std::max(1, reduce_inputs));
-  }
-}
-
-// A forward leaves a part of each unit with the island until its backward gathers it; both exist while one becomes the
-// other.
-TEST(TransientPeak, AnIslandKeepsParts) {
-  ProgramTables tables = stage_tables(1, 4, {.residency = Residency::island, .island_ranks = 2, .lookahead = 0});
-  for (ProgramUnit& unit : tables.units) {
-    unit.unsharded_bytes = 100;
-    unit.island_bytes = 50;
-  }
-  // When the last forward ends, three parts lie in the island beside the full last unit, which stays for its backward.
-  EXPECT_EQ(transient_peak(compiled(tables, "1f1b", 1), 0).bytes, 3 * 50 + 100);
-}
-
-// With a split backward the activations live until W.
-TEST(TransientPeak, ASplitBackwardKeepsActivationsUntilTheWeightGradient) {
-  ProgramTables tables = stage_tables(1, 1);
-  tables.segments[0].activation_bytes = 10;
-  const auto in_flight = [&](const std::vector<std::pair<Op, int>>& order) {
-    Program program{tables, 2, {{}}};
-    for (const auto& [op, microbatch] : order) {
-      list(program, 0).push_back({.op = op, .stage = 0, .microbatch = microbatch});
-    }
-    return transient_peak(lower_to_segments(program), 0).activations;
-  };
-  constexpr Op f = Op::forward, i = Op::backward_input, w = Op::backward_weight, b = Op::backward;
-  EXPECT_EQ(in_flight({{f, 0}, {b, 0}, {f, 1}, {b, 1}}), 10);
-  EXPECT_EQ(in_flight({{f, 0}, {i, 0}, {w, 0}, {f, 1}, {i, 1}, {w, 1}}), 10);
-  EXPECT_EQ(in_flight({{f, 0}, {i, 0}, {f, 1}, {w, 0}, {i, 1}, {w, 1}}), 20);
-}
-
 TEST(Check, OverBudget) {
   const Program program = weighed_program({.residency = Residency::each_use, .lookahead = 0}, 2);
   EXPECT_TRUE(find_violations(program, {.memory_budget = 40101}).empty());

@@ -184,7 +184,7 @@ TEST(LiveWindow, OfTheBackwardCountsGradientsAndReductionsInFlight) {
   const auto peak_with = [&](DType reduction) {
     config.precision.reduction = reduction;
     Program program = step_program(config, mesh, {});
-    for (ProgramSegment& segment : program.segments) segment.activation_bytes = 0;
+    for (ProgramSegment& segment : program.segments) segment.activation_bytes = segment.pending_bytes = 0;
     return transient_peak(program, 0);
   };
   const std::int64_t wide = 2 * (2 * block) + 4 * (2 * block);

@@ -1,0 +1,74 @@
+// What waits for its weight gradient is in the program: with a split backward the ledger of every rank has at its peak
+// what the list says, and on top of it no more than flows between segments and what one segment makes for itself.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "parallel/pipeline/check.h"
+#include "tests/trainer/tiny_layout.h"
+
+namespace weft {
+namespace {
+
+// The largest that kept activations become along one rank's list, whatever else is alive.
+std::int64_t largest_kept(Program program, int pipeline_rank) {
+  for (ProgramUnit& unit : program.units) {
+    unit.unsharded_bytes = unit.island_bytes = 0;
+    unit.gradient_bytes = unit.reduce_input_bytes = unit.reduce_part_bytes = 0;
+  }
+  return transient_peak(program, pipeline_rank).activations;
+}
+
+// What may be alive besides, in float32 on one tensor rank.
+//   Between segments, [tokens, hidden] each: the activations and the gradient sent last, which stay until the next
+//   send, and the one tensor that the running segment is handed or hands on (a message is received right before the
+//   action that takes it).
+//   Inside an input gradient, on top of the larger of what is kept before it and after it: attention has all it kept
+//   when it makes dqkv, beside its copy of dy, dout and dqkv itself; an MLP has what it kept, beside its copy of dy,
+//   dactivated and dx; the head has dnormed. A forward makes nothing but what it keeps and hands on, a weight gradient
+//   nothing.
+std::int64_t most_besides(const Config& config) {
+  const ModelConfig& model = config.model;
+  const std::int64_t queries = model.num_attention_heads * model.head_dim;
+  const std::int64_t keys_values = 2 * model.num_key_value_heads * model.head_dim;
+  const std::int64_t inside =
+      std::max(model.hidden_size + queries + (queries + keys_values), 2 * model.hidden_size + model.intermediate_size);
+  return config.microbatch_tokens() * (3 * model.hidden_size + inside) * 4;
+}
+
+class Pending : public ::testing::TestWithParam<TinyLayout> {};
+
+TEST_P(Pending, IsInThePeakOfTheProgram) {
+  Config config = config_of(GetParam());
+  config.training.global_batch_size = 8;
+  config.run.steps = 2;
+  // So much of one block waits for a weight gradient that the bound tells whether it was counted.
+  const std::int64_t of_a_block = config.microbatch_tokens() * 3 * (2 * config.model.hidden_size) * 4;
+  const std::int64_t blocks_a_stage = 8 / config.parallelism.pipeline;
+  ASSERT_LT(most_besides(config), blocks_a_stage * of_a_block);
+
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    SCOPED_TRACE(fmt::format("rank {}, step {}", run.rank(), metrics.step));
+    const std::int64_t measured = run.ledger().peak_by_bucket()[Bucket::activations];
+    const std::int64_t predicted = largest_kept(run.program(), run.rank());
+    EXPECT_GE(measured, predicted);
+    EXPECT_LE(measured, predicted + most_besides(config));
+  };
+  run_steps(config, observer);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Pending,
+    ::testing::Values(TinyLayout{.name = "pp2_zb_h1", .layers = "d*8", .degrees = {.pipeline = 2}, .schedule = "zb_h1"},
+                      TinyLayout{.name = "pp4_zb_h1", .layers = "d*8", .degrees = {.pipeline = 4}, .schedule = "zb_h1"},
+                      TinyLayout{.name = "pp4_zb_h1_frozen",
+                                 .layers = "d*8",
+                                 .degrees = {.pipeline = 4},
+                                 .schedule = "zb_h1",
+                                 .frozen = {Family::dense}},
+                      TinyLayout{.name = "pp4_1f1b", .layers = "d*8", .degrees = {.pipeline = 4}}),
+    [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace weft
