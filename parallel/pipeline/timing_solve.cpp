@@ -1,0 +1,108 @@
+#include "parallel/pipeline/timing_solve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/pipeline/timing_index.h"
+#include "parallel/pipeline/timing_search.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+void require_budgets(const TimingProblem& problem, bool pin_reductions) {
+  std::string faults;
+  std::int64_t least = 0;
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    const std::int64_t smallest = smallest_budget(problem.ranks[r], pin_reductions);
+    least = std::max(least, smallest);
+    if (problem.ranks[r].budget >= smallest) continue;
+    faults += fmt::format("{}rank {} needs {} bytes, its budget is {}", faults.empty() ? "" : "; ", r, smallest,
+                          problem.ranks[r].budget);
+  }
+  if (faults.empty()) return;
+  fail_request("no reshard timing fits the memory budget: {}; the smallest budget that fits every rank is {} bytes",
+               faults, least);
+}
+
+// Ways to look at the problem, those that are best most often first.
+std::vector<TimingView> views() {
+  using Reductions = DecodeOptions::Reductions;
+  std::vector<TimingView> all;
+  for (const bool eager : {false, true}) {
+    for (const double lead : {1.0, 2.0, 0.5, 0.0}) {
+      for (const Reductions order : {Reductions::when_free, Reductions::first, Reductions::last}) {
+        for (const double weight : {1.0, 0.3, 0.0}) {
+          TimingView view;
+          view.lead = lead;
+          view.reduction_weight = weight;
+          view.decode = {.eager = eager, .reductions = order};
+          all.push_back(std::move(view));
+        }
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& options) {
+  check_timing_problem(problem);
+  require_budgets(problem, options.pin_reductions);
+  TimingSearch search(problem, options);
+  TimingSolution solution;
+  solution.compute_makespan = search.compute_makespan();
+  solution.lower_bound = search.lower_bound();
+
+  constexpr int least_candidates = 4;
+  std::int64_t work = options.work;
+  std::int64_t ops = 0;
+  for (const TimingRank& rank : problem.ranks) ops += static_cast<std::int64_t>(rank.ops.size());
+  std::optional<TimingCandidate> best;
+  TimingView best_view;
+  const auto consider = [&](TimingCandidate candidate, const TimingView& view) {
+    ++solution.candidates;
+    work -= 10 * ops;
+    if (best && candidate.score >= best->score) return;
+    best = std::move(candidate);
+    best_view = view;
+  };
+  const auto may_go_on = [&] {
+    return !best ||
+           (!search.at_bound(best->makespan) && (solution.candidates < least_candidates || work > options.work / 2));
+  };
+  for (const TimingView& view : views()) {
+    if (!may_go_on()) break;
+    consider(search.build(view, search.compute_ends()), view);
+  }
+  // What is urgent, as the best plan so far has it.
+  for (int round = 0; round < 3 && may_go_on(); ++round) {
+    consider(search.build(best_view, std::vector<double>(best->ends)), best_view);
+  }
+  solution.steps = search.improve(*best, best_view, work);
+
+  if (options.fixed_policies && !search.at_bound(best->makespan)) {
+    constexpr int most_buffers = 32;
+    for (const FixedPolicy& policy : fixed_policies(problem, options.pin_reductions, most_buffers)) {
+      std::vector<TimingRankPlan> plans;
+      for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+        auto plan = fixed_plan(problem.ranks[r], search.tables()[r], policy);
+        if (!plan) break;
+        plans.push_back(std::move(*plan));
+      }
+      if (plans.size() < problem.ranks.size()) continue;
+      TimingCandidate candidate = search.evaluate(std::move(plans));
+      if (candidate.makespan >= best->makespan) continue;
+      best = std::move(candidate);
+      solution.fixed = policy;
+    }
+  }
+  solution.makespan = best->makespan;
+  solution.plan.ranks = std::move(best->plans);
+  return solution;
+}
+
+}  // namespace weft
