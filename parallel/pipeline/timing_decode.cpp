@@ -64,7 +64,7 @@ void TimingDecoder::begin(const TimingChoice& choice, std::span<const double> en
     const TimingUnit& unit = at(rank_.units, interval->unit);
     interval->seconds = interval->from_island ? unit.island_gather_seconds : unit.gather_seconds;
     latest = std::min(latest, at(ends_, interval->need) - at(rank_.ops, interval->need).seconds) - interval->seconds;
-    interval->latest = latest;
+    interval->latest = latest - interval->urgency;
   }
 }
 
@@ -88,7 +88,9 @@ void TimingDecoder::make_intervals(const TimingChoice& choice) {
                           .until = use.op,
                           .previous = interval,
                           .root = index,
-                          .from_island = stay == Stay::island});
+                          .from_island = stay == Stay::island,
+                          .apart = stay == Stay::apart,
+                          .urgency = options_.read_urgency.empty() ? 0 : options_.read_urgency[i]});
     reserve(use.op, use.op, unit.parameter_bytes);
     interval = index;
   }
@@ -97,18 +99,24 @@ void TimingDecoder::make_intervals(const TimingChoice& choice) {
 void TimingDecoder::make_gradients(const TimingChoice& choice) {
   gradients_.clear();
   std::vector<int> current(rank_.units.size(), -1);
-  for (const TimingUse& use : table_.adds) {
+  for (std::size_t i = 0; i < table_.adds.size(); ++i) {
+    const TimingUse& use = table_.adds[i];
+    const double urgency = options_.add_urgency.empty() ? 0 : options_.add_urgency[i];
+    const int patience = options_.add_patience.empty() ? 0 : static_cast<int>(options_.add_patience[i]);
+    const int wait_by = patience == 0 ? 0 : use.op + patience;
     int& gradient = at(current, use.unit);
     const std::int64_t bytes = at(rank_.units, use.unit).gradient_bytes;
     if (use.previous >= 0 &&
         (at(choice.adds, use.previous) == Stay::kept || at(table_.adds, use.previous).op + 1 == use.op)) {
       reserve(at(gradients_, gradient).last + 1, use.op, bytes);
       at(gradients_, gradient).last = use.op;
+      at(gradients_, gradient).urgency = urgency;
+      at(gradients_, gradient).wait_by = wait_by;
       continue;
     }
     if (gradient >= 0) at(gradients_, gradient).next = static_cast<int>(gradients_.size());
     gradient = static_cast<int>(gradients_.size());
-    gradients_.push_back({.unit = use.unit, .first = use.op, .last = use.op});
+    gradients_.push_back({.unit = use.unit, .first = use.op, .last = use.op, .urgency = urgency, .wait_by = wait_by});
     reserve(use.op, use.op, bytes);
   }
   gradients_by_last_.resize(gradients_.size());
@@ -136,7 +144,8 @@ void TimingDecoder::merge(int index) {
 bool TimingDecoder::try_merge(int index) {
   Interval& interval = at(intervals_, index);
   // The one before must have been gathered; what waits for its own gather has no end yet.
-  if (interval.previous < 0 || at(intervals_, interval.previous).state == State::waiting) return false;
+  if (!options_.bridge || interval.apart || interval.previous < 0) return false;
+  if (at(intervals_, interval.previous).state == State::waiting) return false;
   const int first = at(intervals_, interval.previous).until + 1;
   const std::int64_t bytes = parameter_bytes(index);
   // Its own island parts would make room.
@@ -191,8 +200,15 @@ double TimingDecoder::settle_gradients(int op) {
     at(load_, op) += gradient_bytes(held.gradient);
     held.reserved_to = op;
   }
+  int forced = 0;  // of held_
+  if (!options_.add_patience.empty()) {
+    for (std::size_t i = 0; i < held_.size(); ++i) {
+      const int wait_by = at(gradients_, held_[i].gradient).wait_by;
+      if (wait_by > 0 && wait_by <= op) forced = static_cast<int>(i) + 1;
+    }
+  }
   double ended = 0;
-  while (at(load_, op) > rank_.budget) {
+  for (; forced > 0 || at(load_, op) > rank_.budget; --forced) {
     Held& held = held_.front();
     if (!held.issued) issue_reduction(held, op);
     ended = std::max(ended, held.end);
@@ -205,45 +221,54 @@ bool TimingDecoder::is_due(const Interval& interval, double end) const {
   return options_.eager || interval.latest + shift_ - options_.slack_seconds < end;
 }
 
+bool TimingDecoder::may_start(Interval& interval, int index, int op) {
+  const bool gone = interval.previous < 0 || at(intervals_, interval.previous).until < op;
+  return gone && has_room(interval, op, interval.need - 1, parameter_bytes(index));
+}
+
+// The gather that should start before `end` of the op that runs, or -1.
+int TimingDecoder::find_gather(int op, double end) {
+  const int count = static_cast<int>(intervals_.size());
+  for (int i = first_waiting_, looked_at = 0; i < count && looked_at < most_looked_at; ++i) {
+    Interval& interval = at(intervals_, i);
+    if (interval.state != State::waiting) continue;
+    ++looked_at;
+    if (is_due(interval, end)) {
+      if (try_merge(i)) continue;
+      if (may_start(interval, i, op)) return i;
+    } else if (options_.read_urgency.empty()) {
+      break;  // nor are those after it: latest starts rise along the list, urgencies aside
+    }
+    if (!options_.overtake) break;
+  }
+  return -1;
+}
+
 // Starts one collective that no op waits for yet, if one should start before `end` of the op that runs.
 bool TimingDecoder::issue_optional(int op, double end) {
   const int count = static_cast<int>(intervals_.size());
   while (first_waiting_ < count && at(intervals_, first_waiting_).state != State::waiting) ++first_waiting_;
-  int gather = -1;
-  bool first_fits = false;
-  for (int i = first_waiting_, looked_at = 0; i < count && looked_at < most_looked_at; ++i) {
-    Interval& interval = at(intervals_, i);
-    if (interval.state != State::waiting) continue;
-    const bool first = looked_at++ == 0;
-    const bool due = is_due(interval, end);
-    if (!due && !first) break;
-    if (due && try_merge(i)) continue;
-    const bool gone = interval.previous < 0 || at(intervals_, interval.previous).until < op;
-    if (gone && has_room(interval, op, interval.need - 1, parameter_bytes(i))) {
-      if (first) first_fits = true;
-      if (due) gather = i;
-      break;
-    }
-    if (!options_.overtake) break;
-  }
+  const int gather = find_gather(op, end);
   while (first_waiting_ < count && at(intervals_, first_waiting_).state != State::waiting) ++first_waiting_;
   const bool reduction = issued_ < held_.size();
   if (!reduction && gather < 0) return false;
+  int first = reduction ? -1 : gather;  // in the channel; -1: the reduction
   if (reduction && options_.reductions != DecodeOptions::Reductions::first && first_waiting_ < count) {
+    Interval& next = at(intervals_, first_waiting_);
+    const Gradient& gradient = at(gradients_, held_[issued_].gradient);
     const double begin = std::max(channel_free_, last_end_);
-    const double reduce_seconds = at(rank_.units, at(gradients_, held_[issued_].gradient).unit).reduce_seconds;
-    const bool in_time = begin + reduce_seconds <= at(intervals_, first_waiting_).latest + shift_;
-    const bool gather_first = options_.reductions == DecodeOptions::Reductions::last || !in_time;
-    if (gather < 0 && first_fits && !in_time) gather = first_waiting_;  // early rather than late
-    if (gather >= 0 && gather_first) {
-      issue_gather(gather, op);
-      return true;
+    const double reduce_seconds = at(rank_.units, gradient.unit).reduce_seconds;
+    const bool in_time = begin + reduce_seconds - gradient.urgency <= next.latest + shift_;
+    if (gather >= 0) {
+      if (options_.reductions == DecodeOptions::Reductions::last || !in_time) first = gather;
+    } else if (!in_time && may_start(next, first_waiting_, op)) {
+      first = first_waiting_;  // early rather than late
     }
   }
-  if (reduction) {
+  if (first < 0) {
     issue_reduction(held_[issued_], op);
   } else {
-    issue_gather(gather, op);
+    issue_gather(first, op);
   }
   return true;
 }
@@ -263,7 +288,11 @@ double TimingDecoder::run_op(int op, double ready) {
   for (; next_last_ < gradients_by_last_.size(); ++next_last_) {
     const int gradient = gradients_by_last_[next_last_];
     if (at(gradients_, gradient).last != op) break;
-    held_.push_back({.gradient = gradient, .issued = false, .end = 0, .reserved_to = op});
+    const auto place = std::find_if(held_.begin() + static_cast<std::ptrdiff_t>(issued_), held_.end(),
+                                    [this, gradient](const Held& other) {
+                                      return at(gradients_, gradient).urgency > at(gradients_, other.gradient).urgency;
+                                    });
+    held_.insert(place, {.gradient = gradient, .issued = false, .end = 0, .reserved_to = op});
   }
   return end;
 }

@@ -21,9 +21,15 @@ struct DecodeOptions {
   double slack_seconds = 0;  // or so much earlier than they have to
   Reductions reductions = Reductions::when_free;
   bool overtake = true;  // a gather that has room may start before one that is needed earlier and has none
+  bool bridge = true;    // what was not meant to stay does where, once its gather is due, there is room all the way
   int extend = 3;        // ops by which triggers move forward and waits back into room that is left
 
-  bool operator==(const DecodeOptions&) const = default;
+  // Seconds by which single gathers (by the read that they are for) and reductions (by the last add) are more urgent
+  // than they seem; empty: none.
+  std::span<const float> read_urgency = {}, add_urgency = {};
+  // Ops after its last add before which compute waits for a reduction, though its room is not needed yet: gathers may
+  // take it then. Empty, or 0: when its room is needed.
+  std::span<const float> add_patience = {};
 };
 
 class TimingDecoder {
@@ -45,14 +51,18 @@ class TimingDecoder {
     int previous = -1;  // of the same unit
     int root = 0;       // the interval it was merged into, else itself
     bool from_island = false;
+    bool apart = false;  // from the one before
     State state = State::waiting;
     int after = -1;
     int blocked_at = 0;              // where there was no room when it was last looked at
+    double urgency = 0;
     double seconds = 0, latest = 0;  // latest start that nothing waits for
     double arrives = 0;
   };
   struct Gradient {
     int unit = 0, first = 0, last = 0, wait = 0;
+    double urgency = 0;
+    int wait_by = 0;  // 0: when its room is needed
     int next = -1;  // of the same unit
     bool merged = false;
   };
@@ -82,6 +92,8 @@ class TimingDecoder {
   void release(int op);
   double settle_gradients(int op);
   bool issue_optional(int op, double end);
+  bool may_start(Interval& interval, int index, int op);
+  int find_gather(int op, double end);
   bool is_due(const Interval& interval, double end) const;
   // In the plan that has come out, into room that is left.
   void merge_late();
@@ -96,7 +108,7 @@ class TimingDecoder {
   std::vector<Gradient> gradients_;
   std::vector<int> gradients_by_last_;
   std::vector<TimedCollective> channel_;   // indices into intervals_ and gradients_
-  std::deque<Held> held_;                  // in the order of the channel, then those not issued
+  std::deque<Held> held_;                  // in the order of the channel, then by urgency those not issued
   std::size_t issued_ = 0;                 // of held_
   int next_need_ = 0, first_waiting_ = 0;  // of intervals_
   std::size_t next_last_ = 0;              // of gradients_by_last_

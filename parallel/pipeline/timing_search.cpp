@@ -10,6 +10,10 @@
 
 namespace weft {
 
+namespace {
+constexpr double most_worse = 0.05;  // of what the best plan takes beyond the bound
+}
+
 // splitmix64
 std::uint64_t TimingRandom::next() {
   std::uint64_t value = state_ += 0x9e3779b97f4a7c15;
@@ -97,9 +101,17 @@ TimingCandidate TimingSearch::evaluate(std::vector<TimingRankPlan> plans) const 
   return candidate;
 }
 
+DecodeOptions TimingSearch::decode_options(const TimingView& view) const {
+  DecodeOptions options = view.decode;
+  options.read_urgency = view.read_urgency;
+  options.add_urgency = view.add_urgency;
+  options.add_patience = view.add_patience;
+  return options;
+}
+
 TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<double>& ends) {
   for (int r = 0; r < static_cast<int>(decoders_.size()); ++r) {
-    at(decoders_, r).begin(select(r, view, ends), of_rank(r, ends), view.decode);
+    at(decoders_, r).begin(select(r, view, ends), of_rank(r, ends), decode_options(view));
   }
   std::vector<double> decoded(static_cast<std::size_t>(clock_.ops()));
   for (const TimingClock::Stretch& stretch : clock_.stretches()) {
@@ -116,60 +128,82 @@ TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<do
 // As if the other ranks did not react.
 TimingRankPlan TimingSearch::decode_alone(int rank, const TimingView& view, const std::vector<double>& ends) {
   TimingDecoder& decoder = at(decoders_, rank);
-  decoder.begin(select(rank, view, ends), of_rank(rank, ends), view.decode);
+  decoder.begin(select(rank, view, ends), of_rank(rank, ends), decode_options(view));
   const int base = clock_.first_op(rank), ops = static_cast<int>(at(problem_.ranks, rank).ops.size());
   for (int q = 0; q < ops; ++q) decoder.run_op(q, clock_.ready(base + q, ends));
   return decoder.finish();
 }
 
 void TimingSearch::vary(int rank, TimingView& view) {
-  const TimingTable& table = at(tables_, rank);
   constexpr double leads[] = {0, 0.5, 1, 1.5, 2, 3};
   constexpr double headrooms[] = {0, 0, 0.5, 1, 2};
   constexpr double weights[] = {0, 0.1, 0.3, 0.6, 1, 1.5};
   using Reductions = DecodeOptions::Reductions;
   constexpr Reductions orders[] = {Reductions::when_free, Reductions::first, Reductions::last};
-  if (random_.below(4) == 0) {
-    switch (random_.below(5)) {
-      case 0:
-        view.lead = leads[random_.below(6)];
-        break;
-      case 1:
-        view.headroom = headrooms[random_.below(5)];
-        break;
-      case 2:
-        view.reduction_weight = weights[random_.below(6)];
-        break;
-      case 3:
-        view.decode.reductions = orders[random_.below(3)];
-        break;
-      default:
-        view.decode.eager = random_.below(2) == 0;
-        view.decode.overtake = random_.below(2) == 0;
-        view.decode.slack_seconds = random_.below(2) == 0 ? 0 : random_.uniform() * 4 * at(table.reads, 0).op;
-    }
-    return;
+  switch (random_.below(20)) {
+    case 0:
+      view.lead = leads[random_.below(6)];
+      return;
+    case 1:
+      view.headroom = headrooms[random_.below(5)];
+      return;
+    case 2:
+      view.reduction_weight = weights[random_.below(6)];
+      return;
+    case 3:
+      view.decode.reductions = orders[random_.below(3)];
+      return;
+    case 4:
+      view.decode.eager = random_.below(2) == 0;
+      view.decode.overtake = random_.below(2) == 0;
+      view.decode.bridge = random_.below(4) != 0;
+      return;
+    default:
+      break;
   }
-  // Gaps of a stretch of the rank count for more or less.
+  // In a stretch of the rank gaps count for more or less, or transfers are more or less urgent.
+  const TimingTable& table = at(tables_, rank);
   const int ops = static_cast<int>(table.core.size());
   const int length = std::max(2, static_cast<int>(ops * std::pow(random_.uniform(), 2.0)));
   const int first = random_.below(ops + length) - length, end = first + length;
   const double spread = 0.5 + 2 * random_.uniform();
-  const auto reweigh = [&](const std::vector<TimingUse>& uses, std::vector<float>& list) {
-    if (list.empty()) list.assign(uses.size(), 1.0F);
+  const auto vary_each = [&](const std::vector<TimingUse>& uses, std::vector<float>& list, float usual, auto vary_one) {
+    if (list.empty()) list.assign(uses.size(), usual);
     for (std::size_t i = 0; i < uses.size(); ++i) {
-      if (uses[i].op < first || uses[i].op >= end) continue;
-      list[i] = static_cast<float>(std::clamp(list[i] * std::exp(spread * (2 * random_.uniform() - 1)), 1e-3, 1e3));
+      if (uses[i].op >= first && uses[i].op < end) list[i] = static_cast<float>(vary_one(list[i]));
     }
   };
-  reweigh(table.reads, view.read_weights);
-  reweigh(table.adds, view.add_weights);
+  const int which = random_.below(6);  // weights, urgencies, or both
+  if (which < 4) {
+    const auto reweigh = [&](double weight) {
+      if (random_.below(12) == 0) return 0.0;
+      if (weight == 0) return random_.below(2) == 0 ? 0.0 : 1.0;
+      return std::clamp(weight * std::exp(spread * (2 * random_.uniform() - 1)), 1e-3, 1e3);
+    };
+    vary_each(table.reads, view.read_weights, 1, reweigh);
+    vary_each(table.adds, view.add_weights, 1, reweigh);
+  }
+  if (which < 3) return;
+  double longest = 0;
+  for (const TimingUnit& unit : at(problem_.ranks, rank).units) {
+    longest = std::max({longest, unit.gather_seconds, unit.reduce_seconds});
+  }
+  const auto hurry = [&](double) {
+    return random_.below(3) == 0 ? 0 : spread * longest * (2 * random_.uniform() - 1);
+  };
+  vary_each(table.reads, view.read_urgency, 0, hurry);
+  vary_each(table.adds, view.add_urgency, 0, hurry);
+  if (random_.below(2) == 0) return;
+  vary_each(table.adds, view.add_patience, 0, [&](double) { return std::max(0, random_.below(8) - 4); });
 }
 
 int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::int64_t work) {
   std::vector<TimingView> views(problem_.ranks.size(), view);
   TimingCandidate current = best;
   std::vector<double> ends(current.ends.size()), rank_ends(current.rank_ends.size());
+  std::int64_t largest = 0;
+  for (const TimingRank& rank : problem_.ranks) largest = std::max(largest, static_cast<std::int64_t>(rank.ops.size()));
+  const double expected_steps = std::min(static_cast<double>(options_.most_steps), static_cast<double>(work) / static_cast<double>(clock_.ops() + 8 * largest));
   int steps = 0;
   for (; work > 0 && steps < options_.most_steps && !at_bound(best.makespan); ++steps) {
     const int rank = random_.below(static_cast<int>(views.size()));
@@ -179,7 +213,10 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     TimingView varied = at(views, rank);
     vary(rank, varied);
     TimingRankPlan plan = decode_alone(rank, varied, current.ends);
-    if (plan == at(current.plans, rank)) continue;
+    if (plan == at(current.plans, rank)) {
+      at(views, rank) = std::move(varied);
+      continue;
+    }
     TimingChannel channel = timing_channel(at(problem_.ranks, rank), plan);
     const double before = current.score;
     std::swap(at(current.channels, rank), channel);
@@ -187,7 +224,10 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     std::swap(current.rank_ends, rank_ends);
     const double makespan = current.makespan;
     rate(current);
-    if (current.score <= before) {
+    // Sometimes a little worse is taken, ever less of it: what is best may lie behind it.
+    const double worse = random_.uniform() * most_worse * std::max(0.0, 1 - steps / expected_steps) *
+                         (best.makespan - lower_bound_);
+    if (current.score <= before + worse) {
       at(views, rank) = std::move(varied);
       at(current.plans, rank) = std::move(plan);
       if (current.makespan < best.makespan || (current.makespan == best.makespan && current.score < best.score)) {

@@ -17,6 +17,7 @@ struct TimingView {
   double headroom = 0;  // of the rank's largest unit
   DecodeOptions decode = {};
   std::vector<float> read_weights = {}, add_weights = {};  // empty: 1
+  std::vector<float> read_urgency = {}, add_urgency = {}, add_patience = {};  // empty: 0
 };
 
 struct TimingCandidate {
@@ -63,6 +64,7 @@ class TimingSearch {
   TimingChoice select(int rank, const TimingView& view, const std::vector<double>& ends) const;
   std::span<const double> of_rank(int rank, const std::vector<double>& ends) const;
   TimingRankPlan decode_alone(int rank, const TimingView& view, const std::vector<double>& ends);
+  DecodeOptions decode_options(const TimingView& view) const;
   void rate(TimingCandidate& candidate) const;
   void vary(int rank, TimingView& view);
   double find_lower_bound() const;

@@ -83,7 +83,7 @@ class Selection {
     if (!options_.pin_reductions) add_gaps();
     sweep(gaps_, capacity_);
     // Windows were charged to every gap; where they do not fit, neither may what stays.
-    std::erase_if(full_, [](const Gap& gap) { return *gap.stay == Stay::dropped; });
+    std::erase_if(full_, [](const Gap& gap) { return *gap.stay < Stay::island; });
     sweep(full_, whole);
     return std::move(choice_);
   }
@@ -114,6 +114,10 @@ class Selection {
               weight * unit.gather_seconds,
               weight * (unit.gather_seconds - unit.island_gather_seconds),
               &at(choice_.reads, use.previous)};
+      if (weight == 0) {
+        *gap.stay = Stay::apart;
+        continue;
+      }
       full_.push_back(gap);
       gap.last = window - 1;
       if (gap.first <= gap.last) gaps_.push_back(gap);
@@ -137,6 +141,10 @@ class Selection {
               options_.reduction_weight * weight_of(options_.add_weights, i) * unit.reduce_seconds,
               0,
               &choice_.adds[i]};
+      if (weight_of(options_.add_weights, i) == 0) {
+        *gap.stay = Stay::apart;
+        continue;
+      }
       full_.push_back(gap);
       gap.first = window;
       if (gap.first <= gap.last) gaps_.push_back(gap);

@@ -12,7 +12,8 @@
 
 namespace weft {
 
-enum class Stay : std::uint8_t { dropped, island, kept };
+// `apart`: dropped, and not to be kept for want of a gather either.
+enum class Stay : std::uint8_t { apart, dropped, island, kept };
 
 // What becomes of a unit after each read, and of a gradient after each add, until the next one.
 struct TimingChoice {
@@ -28,7 +29,7 @@ struct SelectOptions {
   double reduction_weight = 1;  // what a second of reduction counts, which has no deadline
   std::int64_t headroom = 0;    // bytes left free at every op
   bool pin_reductions = false;
-  std::span<const float> read_weights = {}, add_weights = {};  // of single gaps, by the search; empty: 1
+  std::span<const float> read_weights = {}, add_weights = {};  // of single gaps, by the search; empty: 1; 0: apart
 };
 
 // `ends`: when each op of the rank is expected to end, bubbles included.
