@@ -263,6 +263,8 @@ bool TimingDecoder::issue_optional(int op, double end) {
       if (options_.reductions == DecodeOptions::Reductions::last || !in_time) first = gather;
     } else if (!in_time && may_start(next, first_waiting_, op)) {
       first = first_waiting_;  // early rather than late
+    } else if (!in_time && gradient.urgency < 0) {
+      return false;  // the channel is kept free for that gather
     }
   }
   if (first < 0) {
