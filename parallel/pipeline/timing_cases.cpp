@@ -1,5 +1,8 @@
 #include "parallel/pipeline/timing_cases.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -111,6 +114,60 @@ TimingProblem timing_problem(const TimingCase& shape) {
     problem.ranks.push_back(std::move(built.result));
   }
   return problem;
+}
+
+TimingCase with_budget(TimingCase shape, double share) {
+  std::int64_t smallest = 0, whole = 0;
+  for (const TimingRank& rank : timing_problem(shape).ranks) {
+    std::int64_t activations = 0, units = 0;
+    for (const TimingOp& op : rank.ops) activations = std::max(activations, op.activation_bytes);
+    for (const TimingUnit& unit : rank.units) units += unit.parameter_bytes + unit.gradient_bytes;
+    smallest = std::max(smallest, smallest_budget(rank, false));
+    whole = std::max(whole, activations + units);
+  }
+  shape.budget = smallest + std::llround(share * static_cast<double>(whole - smallest));
+  return shape;
+}
+
+std::vector<TimingCase> timing_grid() {
+  struct Costs {
+    double transfer = 1;
+    std::int64_t gradient_bytes = 10, activation_bytes = 1;
+    double embedding = 1, head = 1;
+  };
+  struct Order {
+    std::string_view schedule;
+    int chunks = 1;
+  };
+  std::vector<TimingCase> grid;
+  for (const Order& order : {Order{"gpipe"}, Order{"1f1b"}, Order{"interleaved", 2}, Order{"interleaved", 4},
+                             Order{"looped_bfs", 2}, Order{"zbv", 2}}) {
+    for (const int microbatches : {8, 16, 32}) {
+      for (const Costs& costs : {Costs{1}, Costs{2}, Costs{2, 20, 1}, Costs{2, 10, 4}, Costs{1, 20, 1, 4, 3},
+                                 Costs{2, 10, 1, 3, 4}}) {
+        for (const double share : {0.0, 0.2, 0.4}) {
+          grid.push_back(with_budget({.schedule = order.schedule,
+                                      .input = {.ranks = 4, .chunks = order.chunks, .microbatches = microbatches},
+                                      .gather_seconds = costs.transfer,
+                                      .reduce_seconds = costs.transfer * static_cast<double>(costs.gradient_bytes) / 10,
+                                      .gradient_bytes = costs.gradient_bytes,
+                                      .activation_bytes = costs.activation_bytes,
+                                      .embedding = costs.embedding,
+                                      .head = costs.head},
+                                     share));
+        }
+      }
+    }
+  }
+  return grid;
+}
+
+std::string describe(const TimingCase& shape) {
+  return fmt::format("{}, {} ranks x {} chunks, {} units, {} microbatches, gather {} s, reduce {} s, {} + {} + {} bytes, "
+                     "embedding x {}, head x {}, budget {}",
+                     shape.schedule, shape.input.ranks, shape.input.chunks, shape.units, shape.input.microbatches,
+                     shape.gather_seconds, shape.reduce_seconds, shape.parameter_bytes, shape.gradient_bytes,
+                     shape.activation_bytes, shape.embedding, shape.head, shape.budget);
 }
 
 }  // namespace weft

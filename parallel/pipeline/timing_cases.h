@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,5 +28,13 @@ struct TimingCase {
 };
 
 TimingProblem timing_problem(const TimingCase& shape);
+
+// The same shape with a budget so far (0 .. 1) between the smallest that any plan does with and what all units and
+// gradients take at once.
+TimingCase with_budget(TimingCase shape, double share);
+
+// Schedules of 4 ranks x microbatches x budgets x costs, a third of them with a large embedding and head.
+std::vector<TimingCase> timing_grid();
+std::string describe(const TimingCase& shape);
 
 }  // namespace weft

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
+#include <utility>
 
+#include "parallel/pipeline/timing_clock.h"
 #include "parallel/pipeline/timing_index.h"
 
 namespace weft {
@@ -14,6 +17,7 @@ namespace {
 class Visits {
  public:
   explicit Visits(const TimingRank& rank) {
+    visit_of_.reserve(rank.ops.size());
     for (const TimingOp& op : rank.ops) {
       if (stages_.empty() || stages_.back() != op.stage) stages_.push_back(op.stage);
       visit_of_.push_back(static_cast<int>(stages_.size()) - 1);
@@ -47,15 +51,20 @@ class FixedRank {
     const Visits visits(rank_);
     add_gathers(visits);
     trigger_gathers();
+    if (!fits()) return {};  // nor with gradients
     add_reductions(visits);
+    if (!fits()) return {};
     order_channel();
-    const std::vector<std::int64_t> bytes = reserved_bytes(rank_, plan_);
-    if (std::any_of(bytes.begin(), bytes.end(), [this](std::int64_t at_op) { return at_op > rank_.budget; })) return {};
     return std::move(plan_);
   }
 
  private:
   using Residency = FixedPolicy::Residency;
+
+  bool fits() const {
+    const std::vector<std::int64_t> bytes = reserved_bytes(rank_, plan_);
+    return bytes.empty() || *std::max_element(bytes.begin(), bytes.end()) <= rank_.budget;
+  }
 
   bool stays(const Visits& visits, int op, int next) const {
     switch (policy_.residency) {
@@ -130,14 +139,17 @@ class FixedRank {
     }
     // Compute waits where one gradient too many would be begun.
     if (policy_.outstanding >= 0) {
+      std::vector<int> begun(static_cast<std::size_t>(ops_));  // gradients, up to each op
+      for (const TimedReduction& reduction : plan_.reductions) ++at(begun, reduction.first);
+      for (std::size_t q = 1; q < begun.size(); ++q) begun[q] += begun[q - 1];
       for (TimedReduction& reduction : plan_.reductions) {
-        const auto next = std::upper_bound(plan_.reductions.begin(), plan_.reductions.end(), reduction.after,
-                                           [](int after, const TimedReduction& other) { return after < other.first; });
-        if (plan_.reductions.end() - next > policy_.outstanding) reduction.wait = next[policy_.outstanding].first;
+        const int too_many = at(begun, reduction.after) + policy_.outstanding;
+        if (too_many < static_cast<int>(plan_.reductions.size())) reduction.wait = at(plan_.reductions, too_many).first;
       }
     }
-    std::stable_sort(plan_.reductions.begin(), plan_.reductions.end(),
-                     [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; });
+    const auto earlier = [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; };
+    if (std::is_sorted(plan_.reductions.begin(), plan_.reductions.end(), earlier)) return;
+    std::stable_sort(plan_.reductions.begin(), plan_.reductions.end(), earlier);
   }
 
   // By trigger; at the same one a reduction only goes first where the next op waits for it.
@@ -146,17 +158,27 @@ class FixedRank {
       int after = 0, turn = 0;
       TimedCollective collective;
     };
-    std::vector<Place> places;
+    std::vector<Place> gathers, reductions, places;
+    gathers.reserve(plan_.gathers.size());
     for (std::size_t i = 0; i < plan_.gathers.size(); ++i) {
-      places.push_back({plan_.gathers[i].after, 1, {false, static_cast<int>(i)}});
+      gathers.push_back({plan_.gathers[i].after, 1, {false, static_cast<int>(i)}});
     }
+    reductions.reserve(plan_.reductions.size());
     for (std::size_t i = 0; i < plan_.reductions.size(); ++i) {
       const auto& reduction = plan_.reductions[i];
-      places.push_back({reduction.after, reduction.wait == reduction.after + 1 ? 0 : 2, {true, static_cast<int>(i)}});
+      reductions.push_back(
+          {reduction.after, reduction.wait == reduction.after + 1 ? 0 : 2, {true, static_cast<int>(i)}});
     }
-    std::stable_sort(places.begin(), places.end(), [](const Place& one, const Place& other) {
+    const auto earlier = [](const Place& one, const Place& other) {
       return one.after != other.after ? one.after < other.after : one.turn < other.turn;
-    });
+    };
+    // Most often they are in order, and sorting is what would take longest here.
+    for (auto* list : {&gathers, &reductions}) {
+      if (!std::is_sorted(list->begin(), list->end(), earlier)) std::stable_sort(list->begin(), list->end(), earlier);
+    }
+    places.resize(gathers.size() + reductions.size());
+    std::merge(gathers.begin(), gathers.end(), reductions.begin(), reductions.end(), places.begin(), earlier);
+    plan_.channel.reserve(places.size());
     for (const Place& place : places) plan_.channel.push_back(place.collective);
   }
 
@@ -227,6 +249,34 @@ std::optional<TimingPlan> fixed_plan(const TimingProblem& problem, const FixedPo
     plan.ranks.push_back(std::move(*rank_plan));
   }
   return plan;
+}
+
+std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
+                                             double shorter_than) {
+  const TimingClock clock(problem);
+  std::vector<double> ends(static_cast<std::size_t>(clock.ops())), rank_ends(problem.ranks.size());
+  std::vector<TimingTable> tables;
+  for (const TimingRank& rank : problem.ranks) tables.push_back(timing_table(rank, pin_reductions));
+  std::optional<FixedTiming> best;
+  for (const FixedPolicy& policy : fixed_policies(problem, pin_reductions, most_buffers)) {
+    TimingPlan plan;
+    std::vector<TimingChannel> channels;
+    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+      auto rank_plan = fixed_plan(problem.ranks[r], tables[r], policy);
+      if (!rank_plan) break;
+      channels.push_back(timing_channel(problem.ranks[r], *rank_plan));
+      plan.ranks.push_back(std::move(*rank_plan));
+      // No step is shorter than what one channel has to do.
+      const auto& seconds = channels.back().seconds;
+      if (std::accumulate(seconds.begin(), seconds.end(), 0.0) >= shorter_than) break;
+    }
+    if (plan.ranks.size() < problem.ranks.size()) continue;
+    const double makespan = clock.run(channels, ends, rank_ends);
+    if (makespan >= shorter_than) continue;
+    shorter_than = makespan;
+    best = FixedTiming{policy, std::move(plan), makespan};
+  }
+  return best;
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 // the solver, and the last candidates of its search.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,5 +43,14 @@ std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_r
 std::optional<TimingRankPlan> fixed_plan(const TimingRank& rank, const TimingTable& table, const FixedPolicy& policy);
 // Of all ranks, or nothing where one does not fit.
 std::optional<TimingPlan> fixed_plan(const TimingProblem& problem, const FixedPolicy& policy);
+
+struct FixedTiming {
+  FixedPolicy policy;
+  TimingPlan plan;
+  double makespan = 0;
+};
+// The shortest of all that fit and take less than `shorter_than`, if any does.
+std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
+                                             double shorter_than);
 
 }  // namespace weft

@@ -188,6 +188,7 @@ std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRan
     reserve(reduction.first, reduction.wait - 1, at(rank.units, reduction.unit).gradient_bytes);
   }
   std::vector<std::int64_t> reserved;
+  reserved.reserve(rank.ops.size());
   std::int64_t bytes = 0;
   for (std::size_t q = 0; q < rank.ops.size(); ++q) {
     bytes += change[q];

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/pipeline/timing_index.h"
 #include "parallel/pipeline/timing_search.h"
 #include "parallel/runtime/error.h"
 
@@ -57,7 +56,7 @@ TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& op
   solution.compute_makespan = search.compute_makespan();
   solution.lower_bound = search.lower_bound();
 
-  constexpr int least_candidates = 4;
+  constexpr int least_candidates = 6;
   std::int64_t work = options.work;
   std::int64_t ops = 0;
   for (const TimingRank& rank : problem.ranks) ops += static_cast<std::int64_t>(rank.ops.size());
@@ -86,18 +85,11 @@ TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& op
 
   if (options.fixed_policies && !search.at_bound(best->makespan)) {
     constexpr int most_buffers = 32;
-    for (const FixedPolicy& policy : fixed_policies(problem, options.pin_reductions, most_buffers)) {
-      std::vector<TimingRankPlan> plans;
-      for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
-        auto plan = fixed_plan(problem.ranks[r], search.tables()[r], policy);
-        if (!plan) break;
-        plans.push_back(std::move(*plan));
-      }
-      if (plans.size() < problem.ranks.size()) continue;
-      TimingCandidate candidate = search.evaluate(std::move(plans));
-      if (candidate.makespan >= best->makespan) continue;
-      best = std::move(candidate);
-      solution.fixed = policy;
+    auto fixed = best_fixed_timing(problem, options.pin_reductions, most_buffers, best->makespan);
+    if (fixed) {
+      solution.fixed = fixed->policy;
+      best->makespan = fixed->makespan;
+      best->plans = std::move(fixed->plan.ranks);
     }
   }
   solution.makespan = best->makespan;
