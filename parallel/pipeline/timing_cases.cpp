@@ -143,8 +143,8 @@ std::vector<TimingCase> timing_grid() {
   for (const Order& order : {Order{"gpipe"}, Order{"1f1b"}, Order{"interleaved", 2}, Order{"interleaved", 4},
                              Order{"looped_bfs", 2}, Order{"zbv", 2}}) {
     for (const int microbatches : {8, 16, 32}) {
-      for (const Costs& costs : {Costs{1}, Costs{2}, Costs{2, 20, 1}, Costs{2, 10, 4}, Costs{1, 20, 1, 4, 3},
-                                 Costs{2, 10, 1, 3, 4}}) {
+      for (const Costs& costs :
+           {Costs{1}, Costs{2}, Costs{2, 20, 1}, Costs{2, 10, 4}, Costs{1, 20, 1, 4, 3}, Costs{2, 10, 1, 3, 4}}) {
         for (const double share : {0.0, 0.2, 0.4}) {
           grid.push_back(with_budget({.schedule = order.schedule,
                                       .input = {.ranks = 4, .chunks = order.chunks, .microbatches = microbatches},
@@ -163,11 +163,12 @@ std::vector<TimingCase> timing_grid() {
 }
 
 std::string describe(const TimingCase& shape) {
-  return fmt::format("{}, {} ranks x {} chunks, {} units, {} microbatches, gather {} s, reduce {} s, {} + {} + {} bytes, "
-                     "embedding x {}, head x {}, budget {}",
-                     shape.schedule, shape.input.ranks, shape.input.chunks, shape.units, shape.input.microbatches,
-                     shape.gather_seconds, shape.reduce_seconds, shape.parameter_bytes, shape.gradient_bytes,
-                     shape.activation_bytes, shape.embedding, shape.head, shape.budget);
+  return fmt::format(
+      "{}, {} ranks x {} chunks, {} units, {} microbatches, gather {} s, reduce {} s, {} + {} + {} bytes, "
+      "embedding x {}, head x {}, budget {}",
+      shape.schedule, shape.input.ranks, shape.input.chunks, shape.units, shape.input.microbatches,
+      shape.gather_seconds, shape.reduce_seconds, shape.parameter_bytes, shape.gradient_bytes, shape.activation_bytes,
+      shape.embedding, shape.head, shape.budget);
 }
 
 }  // namespace weft

@@ -54,7 +54,7 @@ class TimingDecoder {
     bool apart = false;  // from the one before
     State state = State::waiting;
     int after = -1;
-    int blocked_at = 0;              // where there was no room when it was last looked at
+    int blocked_at = 0;  // where there was no room when it was last looked at
     double urgency = 0;
     double seconds = 0, latest = 0;  // latest start that nothing waits for
     double arrives = 0;
@@ -63,7 +63,7 @@ class TimingDecoder {
     int unit = 0, first = 0, last = 0, wait = 0;
     double urgency = 0;
     int wait_by = 0;  // 0: when its room is needed
-    int next = -1;  // of the same unit
+    int next = -1;    // of the same unit
     bool merged = false;
   };
   // A gradient after its last add, until its reduction has ended.

@@ -188,9 +188,7 @@ void TimingSearch::vary(int rank, TimingView& view) {
   for (const TimingUnit& unit : at(problem_.ranks, rank).units) {
     longest = std::max({longest, unit.gather_seconds, unit.reduce_seconds});
   }
-  const auto hurry = [&](double) {
-    return random_.below(3) == 0 ? 0 : spread * longest * (2 * random_.uniform() - 1);
-  };
+  const auto hurry = [&](double) { return random_.below(3) == 0 ? 0 : spread * longest * (2 * random_.uniform() - 1); };
   vary_each(table.reads, view.read_urgency, 0, hurry);
   vary_each(table.adds, view.add_urgency, 0, hurry);
   if (random_.below(2) == 0) return;
@@ -203,7 +201,8 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
   std::vector<double> ends(current.ends.size()), rank_ends(current.rank_ends.size());
   std::int64_t largest = 0;
   for (const TimingRank& rank : problem_.ranks) largest = std::max(largest, static_cast<std::int64_t>(rank.ops.size()));
-  const double expected_steps = std::min(static_cast<double>(options_.most_steps), static_cast<double>(work) / static_cast<double>(clock_.ops() + 8 * largest));
+  const double expected_steps = std::min(static_cast<double>(options_.most_steps),
+                                         static_cast<double>(work) / static_cast<double>(clock_.ops() + 8 * largest));
   int steps = 0;
   for (; work > 0 && steps < options_.most_steps && !at_bound(best.makespan); ++steps) {
     const int rank = random_.below(static_cast<int>(views.size()));
@@ -225,8 +224,8 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     const double makespan = current.makespan;
     rate(current);
     // Sometimes a little worse is taken, ever less of it: what is best may lie behind it.
-    const double worse = random_.uniform() * most_worse * std::max(0.0, 1 - steps / expected_steps) *
-                         (best.makespan - lower_bound_);
+    const double worse =
+        random_.uniform() * most_worse * std::max(0.0, 1 - steps / expected_steps) * (best.makespan - lower_bound_);
     if (current.score <= before + worse) {
       at(views, rank) = std::move(varied);
       at(current.plans, rank) = std::move(plan);

@@ -16,7 +16,7 @@ struct TimingView {
   double lead = 1, reduction_weight = 1;
   double headroom = 0;  // of the rank's largest unit
   DecodeOptions decode = {};
-  std::vector<float> read_weights = {}, add_weights = {};  // empty: 1
+  std::vector<float> read_weights = {}, add_weights = {};                     // empty: 1
   std::vector<float> read_urgency = {}, add_urgency = {}, add_patience = {};  // empty: 0
 };
 

@@ -20,8 +20,8 @@ struct TimingFactors {
 };
 
 struct SimulateOptions {
-  bool two_channels = false;           // reductions have their own
-  std::vector<TimingFactors> factors;  // by rank; empty: 1
+  bool two_channels = false;                // reductions have their own
+  std::vector<TimingFactors> factors = {};  // by rank; empty: 1
 };
 
 struct SimulatedRank {

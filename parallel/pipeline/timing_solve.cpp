@@ -29,13 +29,20 @@ void require_budgets(const TimingProblem& problem, bool pin_reductions) {
 // Ways to look at the problem, those that are best most often first.
 std::vector<TimingView> views() {
   using Reductions = DecodeOptions::Reductions;
+  struct Room {
+    double lead = 1, headroom = 0;
+  };
+  constexpr double nothing_stays = 1e6;  // units of headroom
   std::vector<TimingView> all;
   for (const bool eager : {false, true}) {
-    for (const double lead : {1.0, 2.0, 0.5, 0.0}) {
+    for (const auto& [lead, headroom] :
+         {Room{1}, Room{0, nothing_stays}, Room{2}, Room{1, 1}, Room{0.5}, Room{1, 2}, Room{0}}) {
       for (const Reductions order : {Reductions::when_free, Reductions::first, Reductions::last}) {
         for (const double weight : {1.0, 0.3, 0.0}) {
+          if (headroom == nothing_stays && weight > 0) continue;
           TimingView view;
           view.lead = lead;
+          view.headroom = headroom;
           view.reduction_weight = weight;
           view.decode = {.eager = eager, .reductions = order};
           all.push_back(std::move(view));
