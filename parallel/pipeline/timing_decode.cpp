@@ -218,7 +218,7 @@ double TimingDecoder::settle_gradients(int op) {
 }
 
 bool TimingDecoder::is_due(const Interval& interval, double end) const {
-  return options_.eager || interval.latest + shift_ - options_.slack_seconds < end;
+  return options_.eager || interval.latest + shift_ < end;
 }
 
 bool TimingDecoder::may_start(Interval& interval, int index, int op) {

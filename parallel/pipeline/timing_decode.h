@@ -17,8 +17,7 @@ namespace weft {
 struct DecodeOptions {
   enum class Reductions : std::uint8_t { when_free, first, last };  // beside a gather that could start as well
 
-  bool eager = false;        // gathers start as soon as there is room, not when they have to
-  double slack_seconds = 0;  // or so much earlier than they have to
+  bool eager = false;  // gathers start as soon as there is room, not when they have to
   Reductions reductions = Reductions::when_free;
   bool overtake = true;  // a gather that has room may start before one that is needed earlier and has none
   bool bridge = true;    // what was not meant to stay does where, once its gather is due, there is room all the way

@@ -116,7 +116,7 @@ class FixedRank {
         latest = gather.after = std::max(latest, gather.after);
       }
       gather.after = std::max(gather.after, at(until, gather.unit));
-      latest = std::max(latest, policy_.residency == Residency::buffers ? -1 : gather.after);
+      latest = std::max(latest, gather.after);  // of buffers nobody asks
       at(until, gather.unit) = gather.until;
     }
   }

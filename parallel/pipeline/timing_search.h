@@ -47,7 +47,6 @@ class TimingSearch {
 
   double compute_makespan() const { return compute_makespan_; }
   double lower_bound() const { return lower_bound_; }
-  const std::vector<TimingTable>& tables() const { return tables_; }
   bool at_bound(double makespan) const { return makespan <= lower_bound_ * (1 + 1e-12); }
 
   // All ranks under one view; `ends` when ops are expected to end.
@@ -60,7 +59,6 @@ class TimingSearch {
   int improve(TimingCandidate& best, const TimingView& view, std::int64_t work);
 
  private:
-  struct Move;
   TimingChoice select(int rank, const TimingView& view, const std::vector<double>& ends) const;
   std::span<const double> of_rank(int rank, const std::vector<double>& ends) const;
   TimingRankPlan decode_alone(int rank, const TimingView& view, const std::vector<double>& ends);
