@@ -6,7 +6,7 @@
 #include <optional>
 #include <sstream>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/runtime/error.h"
 

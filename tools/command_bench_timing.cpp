@@ -7,8 +7,8 @@
 #include <limits>
 #include <memory>
 
-#include "parallel/pipeline/timing_cases.h"
-#include "parallel/pipeline/timing_solve.h"
+#include "parallel/pipeline/timing/cases.h"
+#include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "tools/bench_table.h"
 #include "tools/commands.h"

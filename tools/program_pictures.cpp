@@ -5,9 +5,9 @@
 #include <map>
 #include <sstream>
 
-#include "parallel/pipeline/picture_html.h"
-#include "parallel/pipeline/picture_svg.h"
-#include "parallel/pipeline/picture_trace.h"
+#include "parallel/pipeline/picture/picture_html.h"
+#include "parallel/pipeline/picture/picture_svg.h"
+#include "parallel/pipeline/picture/picture_trace.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/pipeline/picture.h"
+#include "parallel/pipeline/picture/picture.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/config_rules.h"
 #include "trainer/stage_layout.h"
 

@@ -4,7 +4,7 @@
 
 #include <ostream>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "trainer/update_plan.h"
 
 namespace weft {

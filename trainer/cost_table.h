@@ -22,7 +22,7 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/pipeline/cost_model.h"
+#include "parallel/pipeline/simulation/cost_model.h"
 
 namespace weft {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/layout_text.h"
 #include "trainer/stage_layout.h"

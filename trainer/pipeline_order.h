@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/program.h"
 #include "trainer/config.h"
 

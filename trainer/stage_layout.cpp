@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout_items.h"
 #include "trainer/layout_text.h"

@@ -1,9 +1,9 @@
-// What the actions of a run's step cost by a model of the hardware (parallel/pipeline/cost_model.h).
+// What the actions of a run's step cost by a model of the hardware (parallel/pipeline/simulation/cost_model.h).
 #pragma once
 
 #include <vector>
 
-#include "parallel/pipeline/cost_model.h"
+#include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/config.h"
 
 namespace weft {

@@ -12,7 +12,7 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/passage.h"
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/optimizer/state_layout.h"
 #include "trainer/pipeline_order.h"

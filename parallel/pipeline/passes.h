@@ -2,8 +2,8 @@
 // else. What is not in the list after the last pass does not happen.
 #pragma once
 
-#include "parallel/pipeline/order_csv.h"
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/order_csv.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/program.h"
 
 namespace weft {

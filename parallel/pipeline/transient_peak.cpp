@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/pieces.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 // One program that is sound, broken in one way at a time: the checker must name the way and the place.
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/pipeline/cost_model.h"
+#include "parallel/pipeline/simulation/cost_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // What a rank holds along time: the same things as along its list, if not at the same instants.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/check.h"
-#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/random_program.h"
 
 namespace weft {

@@ -1,9 +1,9 @@
 // A user's own schedule: what is read, and that everything wrong is named at once with its place.
-#include "parallel/pipeline/order_csv.h"
+#include "parallel/pipeline/orders/order_csv.h"
 
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"

@@ -1,4 +1,4 @@
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/parallel/order_figures.h"
 
 namespace weft {

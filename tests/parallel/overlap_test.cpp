@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 

@@ -1,5 +1,5 @@
 // Kinds can be told apart by people who see colours otherwise, and by everyone in grey.
-#include "parallel/pipeline/picture_style.h"
+#include "parallel/pipeline/picture/picture_style.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The SVG read back: well formed whatever the names are, every box where its times put it, memory as high as its bytes.
-#include "parallel/pipeline/picture_svg.h"
+#include "parallel/pipeline/picture/picture_svg.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "parallel/pipeline/picture_style.h"
+#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/markup.h"
 #include "tests/parallel/picture_fixture.h"

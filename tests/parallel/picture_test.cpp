@@ -1,6 +1,6 @@
 // A picture says what the simulation says: the same actions at the same times, and stretches of waiting that add up to
 // the simulator's own sums.
-#include "parallel/pipeline/picture.h"
+#include "parallel/pipeline/picture/picture.h"
 
 #include <gtest/gtest.h>
 

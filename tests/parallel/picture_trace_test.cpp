@@ -1,5 +1,5 @@
 // A simulated step in Chrome's trace format: an event a box, at its time, on the thread that the trace of a run uses.
-#include "parallel/pipeline/picture_trace.h"
+#include "parallel/pipeline/picture/picture_trace.h"
 
 #include <gtest/gtest.h>
 

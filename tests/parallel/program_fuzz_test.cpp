@@ -8,7 +8,7 @@
 #include <random>
 #include <sstream>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "parallel/pipeline/costs.h"
+#include "parallel/pipeline/simulation/costs.h"
 #include "parallel/runtime/random.h"
 #include "tests/parallel/program_grid.h"
 

@@ -1,7 +1,7 @@
 // How often a unit is gathered in a step, by residency: the numbers that make timing a choice.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/window.h"
 #include "tests/parallel/program_grid.h"
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "parallel/pipeline/exchange.h"
-#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/program_grid.h"
 
 namespace weft {

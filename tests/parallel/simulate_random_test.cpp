@@ -1,7 +1,7 @@
 // The simulator on programs drawn at random: against a slow second opinion, and what holds of any program.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/parallel/random_program.h"
 #include "tests/parallel/simulate_oracle.h"
 

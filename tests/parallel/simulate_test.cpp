@@ -1,5 +1,5 @@
 // The simulator on programs small enough to know every second.
-#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/simulation/simulate.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/orders.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -3,9 +3,9 @@
 
 #include <random>
 
-#include "parallel/pipeline/timing_cases.h"
-#include "parallel/pipeline/timing_simulate.h"
-#include "parallel/pipeline/timing_solve.h"
+#include "parallel/pipeline/timing/cases.h"
+#include "parallel/pipeline/timing/simulate.h"
+#include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/timing_random.h"
 

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "parallel/pipeline/timing_problem.h"
+#include "parallel/pipeline/timing/problem.h"
 
 namespace weft {
 

@@ -2,10 +2,10 @@
 // simulator of the same model, in Python, and what its solver reached, are to be met and reached.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/timing_cases.h"
-#include "parallel/pipeline/timing_fixed.h"
-#include "parallel/pipeline/timing_simulate.h"
-#include "parallel/pipeline/timing_solve.h"
+#include "parallel/pipeline/timing/cases.h"
+#include "parallel/pipeline/timing/fixed.h"
+#include "parallel/pipeline/timing/simulate.h"
+#include "parallel/pipeline/timing/solve.h"
 
 namespace weft {
 namespace {

@@ -1,14 +1,14 @@
 // The validator finds each kind of fault, and the two clocks agree.
-#include "parallel/pipeline/timing_plan.h"
+#include "parallel/pipeline/timing/plan.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <utility>
 
-#include "parallel/pipeline/timing_clock.h"
-#include "parallel/pipeline/timing_simulate.h"
-#include "parallel/pipeline/timing_solve.h"
+#include "parallel/pipeline/timing/clock.h"
+#include "parallel/pipeline/timing/simulate.h"
+#include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/timing_random.h"
 

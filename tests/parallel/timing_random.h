@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "parallel/pipeline/timing_problem.h"
+#include "parallel/pipeline/timing/problem.h"
 
 namespace weft {
 

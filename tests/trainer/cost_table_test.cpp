@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"

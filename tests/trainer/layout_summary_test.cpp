@@ -65,7 +65,7 @@ TEST(LayoutSummary, BytesAreThoseOfThePlan) {
   for (int stage = 0; stage < 2; ++stage) {
     const Coordinates at = mesh.coordinates(mesh.rank_at(stage, 0, 0, 0, 0));
     const BucketBytes bytes =
-        predict_memory(plan_stage(config, mesh, at, stage), step_program(config, mesh, at), stage).bytes;
+        predict_memory(plan_stages(config, mesh, at), step_program(config, mesh, at), stage).bytes;
     const StageSummary& told = summary.stages[static_cast<std::size_t>(stage)];
     EXPECT_EQ(told.parameter_bytes, bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters]);
     EXPECT_EQ(told.optimizer_bytes, bytes[Bucket::optimizer_state]);

@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"

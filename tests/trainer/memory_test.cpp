@@ -4,7 +4,7 @@
 #include <mutex>
 #include <set>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 
 #include <mutex>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -64,7 +64,7 @@ TransientPeak peak_of(const Program& program, int rank, Kind kind) {
     if (kind != Kind::gradients) unit.gradient_bytes = 0;
     unit.reduce_input_bytes = unit.reduce_part_bytes = 0;
   }
-  for (ProgramSegment& segment : only.segments) segment.activation_bytes = 0;
+  for (ProgramSegment& segment : only.segments) segment.activation_bytes = segment.pending_bytes = 0;
   return transient_peak(only, rank);
 }
 

@@ -7,7 +7,7 @@
 
 #include <mutex>
 
-#include "parallel/pipeline/check.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/step_plan.h"
 

@@ -1,0 +1,145 @@
+#include "parallel/pipeline/check/check.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/pipeline/check/check_parts.h"
+#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/text.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+std::vector<int> replica_classes(const Program& program, const CheckOptions& options) {
+  std::vector<int> classes(program.ranks.size());
+  std::iota(classes.begin(), classes.end(), 0);
+  for (const auto& rows : options.replica_rows) {
+    for (int row : rows) classes.at(static_cast<std::size_t>(row)) = rows.front();
+  }
+  return classes;
+}
+
+void check_pairs(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  for (std::size_t index : find_overlaps(context.list(row)).broken) {
+    findings.push_back(
+        {Violation::broken_pair, row, index,
+         "marks of overlap do not fit here: a pair is a forward and a B or I of another microbatch beside each other, "
+         "with all their segments"});
+  }
+}
+
+// What one rank's list says by itself, in the order of the list.
+void check_rank(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  std::vector<Finding> here;
+  check_compute(context, row, here);
+  check_units(context, row, here);
+  check_pairs(context, row, here);
+  std::stable_sort(here.begin(), here.end(), [](const Finding& a, const Finding& b) { return a.index < b.index; });
+  std::move(here.begin(), here.end(), std::back_inserter(findings));
+}
+
+void check_budget(const CheckContext& context, int row, std::int64_t budget, std::vector<Finding>& findings) {
+  const TransientPeak peak = transient_peak(context.program, row);
+  if (peak.bytes <= budget) return;
+  findings.push_back(
+      {Violation::over_budget, row, peak.index,
+       fmt::format("{} bytes of gathered parameters + {} of gradients + {} of reductions + {} of activations = {}, "
+                   "but the budget is {}",
+                   peak.unsharded_parameters, peak.unsharded_gradients, peak.communication, peak.activations,
+                   peak.bytes, budget)});
+}
+
+}  // namespace
+
+std::string_view name_of(Violation violation) {
+  switch (violation) {
+    case Violation::unknown_stage:
+      return "unknown_stage";
+    case Violation::used_while_sharded:
+      return "used_while_sharded";
+    case Violation::double_unshard:
+      return "double_unshard";
+    case Violation::wrong_gather:
+      return "wrong_gather";
+    case Violation::reshard_of_sharded:
+      return "reshard_of_sharded";
+    case Violation::unsharded_at_end:
+      return "unsharded_at_end";
+    case Violation::repeated_compute:
+      return "repeated_compute";
+    case Violation::missing_compute:
+      return "missing_compute";
+    case Violation::backward_before_forward:
+      return "backward_before_forward";
+    case Violation::segment_order:
+      return "segment_order";
+    case Violation::weight_before_input:
+      return "weight_before_input";
+    case Violation::unmatched_send:
+      return "unmatched_send";
+    case Violation::unmatched_receive:
+      return "unmatched_receive";
+    case Violation::crossed_messages:
+      return "crossed_messages";
+    case Violation::missing_receive:
+      return "missing_receive";
+    case Violation::repeated_receive:
+      return "repeated_receive";
+    case Violation::send_before_compute:
+      return "send_before_compute";
+    case Violation::wrong_peer:
+      return "wrong_peer";
+    case Violation::deadlock:
+      return "deadlock";
+    case Violation::collective_order:
+      return "collective_order";
+    case Violation::reduced_too_early:
+      return "reduced_too_early";
+    case Violation::missing_reduction:
+      return "missing_reduction";
+    case Violation::repeated_reduction:
+      return "repeated_reduction";
+    case Violation::idle_wait:
+      return "idle_wait";
+    case Violation::step_too_early:
+      return "step_too_early";
+    case Violation::missing_update:
+      return "missing_update";
+    case Violation::broken_pair:
+      return "broken_pair";
+    case Violation::over_budget:
+      return "over_budget";
+  }
+  return "?";
+}
+
+std::vector<Finding> find_violations(const Program& program, const CheckOptions& options) {
+  const PieceTable pieces(program);
+  const CheckContext context{program, pieces, replica_classes(program, options)};
+  const int rows = static_cast<int>(context.rows());
+  std::vector<Finding> findings;
+  for (int row = 0; row < rows; ++row) check_rank(context, row, findings);
+  check_exchange(context, findings);
+  check_collectives(context, options.replica_rows, findings);
+  check_update(context, findings);
+  for (int row = 0; row < rows && options.memory_budget; ++row) {
+    check_budget(context, row, *options.memory_budget, findings);
+  }
+  return findings;
+}
+
+void check(const Program& program, const CheckOptions& options) {
+  const std::vector<Finding> findings = find_violations(program, options);
+  if (findings.empty()) return;
+  const Finding& first = findings.front();
+  const auto& actions = program.ranks[static_cast<std::size_t>(first.rank)];
+  const std::string cell =
+      first.index < actions.size() ? format_action(program, actions[first.index]) : std::string("the end");
+  fail("the program is not sound: rank {}, action {}, {}: {} ({}){}\n{}", first.rank, first.index, cell, first.message,
+       name_of(first.violation),
+       findings.size() > 1 ? fmt::format("; {} findings in all, this is the first", findings.size()) : "",
+       format_grid(program, first.rank, first.index));
+}
+
+}  // namespace weft

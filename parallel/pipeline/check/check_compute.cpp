@@ -1,0 +1,207 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "parallel/pipeline/check/check_parts.h"
+#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/text.h"
+
+namespace weft {
+namespace {
+
+// What one microbatch has done in one piece.
+struct Done {
+  bool forward = false, input_gradient = false, weight_gradient = false;
+};
+// What one microbatch has received at one stage.
+struct Received {
+  bool activation = false, gradient = false;
+};
+
+class ComputeWalk {
+ public:
+  ComputeWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
+      : context_(context),
+        program_(context.program),
+        pieces_(context.pieces),
+        row_(row),
+        findings_(findings),
+        done_(pieces_.size() * microbatches()),
+        received_(program_.stages.size() * microbatches()) {}
+
+  void run() {
+    const auto& actions = context_.list(row_);
+    for (index_ = 0; index_ < actions.size(); ++index_) {
+      const Action& action = actions[index_];
+      if (const auto fault = malformed(program_, pieces_, action)) {
+        found(Violation::unknown_stage, *fault);
+      } else if (action.stage && !context_.runs(row_, *action.stage)) {
+        found(Violation::unknown_stage,
+              fmt::format("stage {} runs on rank {}, not here", *action.stage, stage_rank(*action.stage)));
+      } else if (is_compute(action.op)) {
+        compute(action);
+      } else if (is_send(action.op) || is_receive(action.op)) {
+        exchange(action);
+      }
+    }
+    require_complete();
+  }
+
+ private:
+  std::size_t microbatches() const { return static_cast<std::size_t>(program_.microbatches); }
+  int stage_rank(int stage) const { return program_.stages[static_cast<std::size_t>(stage)].rank; }
+  int stage_count() const { return static_cast<int>(program_.stages.size()); }
+  Done& done(std::size_t piece, int microbatch) {
+    return done_[piece * microbatches() + static_cast<std::size_t>(microbatch)];
+  }
+  Received& received(int stage, int microbatch) {
+    return received_[static_cast<std::size_t>(stage) * microbatches() + static_cast<std::size_t>(microbatch)];
+  }
+  void found(Violation violation, std::string message) {
+    findings_.push_back({violation, row_, index_, std::move(message)});
+  }
+  std::string name(std::size_t piece) const {
+    const Piece& p = pieces_[piece];
+    return p.segment ? program_.segments[static_cast<std::size_t>(*p.segment)].name : fmt::format("stage {}", p.stage);
+  }
+
+  // An action of a whole stage stands for one of each piece, backward ones in reverse; one finding is enough for it.
+  void compute(const Action& action) {
+    const auto [begin, end] = pieces_.of(action);
+    bool sound = true;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t piece = action.op == Op::forward ? i : begin + end - 1 - i;
+      if (sound) sound = legal(action, piece);
+      Done& state = done(piece, *action.microbatch);
+      state.forward = state.forward || action.op == Op::forward;
+      state.input_gradient = state.input_gradient || makes_input_gradient(action.op);
+      state.weight_gradient = state.weight_gradient || makes_weight_gradient(action.op);
+    }
+  }
+
+  bool legal(const Action& action, std::size_t piece) {
+    const int microbatch = *action.microbatch;
+    const Done& state = done(piece, microbatch);
+    const std::size_t before = findings_.size();
+    const bool repeated = action.op == Op::forward           ? state.forward
+                          : action.op == Op::backward_weight ? state.weight_gradient
+                          : action.op == Op::backward        ? state.input_gradient || state.weight_gradient
+                                                             : state.input_gradient;
+    if (repeated) {
+      found(Violation::repeated_compute,
+            fmt::format("{} of microbatch {} in {} was done before", name_of(action.op), microbatch, name(piece)));
+    } else if (action.op == Op::forward) {
+      require_input(piece, microbatch);
+    } else if (action.op == Op::backward_weight) {
+      if (!state.input_gradient) {
+        found(Violation::weight_before_input,
+              fmt::format("W of microbatch {} in {} comes before its I", microbatch, name(piece)));
+      }
+    } else if (!state.forward) {
+      found(Violation::backward_before_forward,
+            fmt::format("the backward of microbatch {} in {} comes before its forward", microbatch, name(piece)));
+    } else {
+      require_output_gradient(piece, microbatch);
+    }
+    return findings_.size() == before;
+  }
+
+  void require_input(std::size_t piece, int microbatch) {
+    const int stage = pieces_[piece].stage;
+    if (piece > pieces_.begin(stage)) {
+      if (done(piece - 1, microbatch).forward) return;
+      found(Violation::segment_order,
+            fmt::format("{} runs forward before {} has, in microbatch {}", name(piece), name(piece - 1), microbatch));
+    } else if (stage > 0) {
+      const bool local = context_.runs(row_, stage - 1);
+      if (local ? done(piece - 1, microbatch).forward : received(stage, microbatch).activation) return;
+      found(Violation::missing_receive,
+            fmt::format("stage {} has not got the activation of microbatch {} from stage {}", stage, microbatch,
+                        stage - 1));
+    }
+  }
+
+  void require_output_gradient(std::size_t piece, int microbatch) {
+    const int stage = pieces_[piece].stage;
+    if (piece + 1 < pieces_.end(stage)) {
+      if (done(piece + 1, microbatch).input_gradient) return;
+      found(Violation::segment_order,
+            fmt::format("{} runs backward before {} has, in microbatch {}", name(piece), name(piece + 1), microbatch));
+    } else if (stage + 1 < stage_count()) {
+      const bool local = context_.runs(row_, stage + 1);
+      if (local ? done(piece + 1, microbatch).input_gradient : received(stage, microbatch).gradient) return;
+      found(Violation::missing_receive, fmt::format("stage {} has not got the gradient of microbatch {} from stage {}",
+                                                    stage, microbatch, stage + 1));
+    }
+  }
+
+  void exchange(const Action& action) {
+    const int stage = *action.stage, microbatch = *action.microbatch;
+    const int other = other_stage(action.op, stage);
+    if (other < 0 || other >= stage_count()) {
+      found(Violation::wrong_peer, fmt::format("stage {} has no neighbour on that side", stage));
+    } else if (context_.runs(row_, other)) {
+      found(Violation::wrong_peer, fmt::format("stages {} and {} run on one rank; nothing is sent", stage, other));
+    } else if (!action.peer || !context_.stands_for(stage_rank(other), *action.peer)) {
+      found(Violation::wrong_peer,
+            fmt::format("the other end is stage {} on rank {}, not {}", other, stage_rank(other),
+                        action.peer ? fmt::format("rank {}", *action.peer) : std::string("unnamed")));
+    }
+    if (is_receive(action.op)) {
+      Received& state = received(stage, microbatch);
+      bool& came = action.op == Op::receive_forward ? state.activation : state.gradient;
+      if (std::exchange(came, true)) {
+        found(Violation::repeated_receive,
+              fmt::format("what microbatch {} brings stage {} came before", microbatch, stage));
+      }
+    }
+    if (action.op == Op::send_forward && !done(pieces_.end(stage) - 1, microbatch).forward) {
+      found(Violation::send_before_compute,
+            fmt::format("stage {} has not run the forward of microbatch {}", stage, microbatch));
+    }
+    if (action.op == Op::send_backward && !done(pieces_.begin(stage), microbatch).input_gradient) {
+      found(Violation::send_before_compute,
+            fmt::format("stage {} has not made the input gradient of microbatch {}", stage, microbatch));
+    }
+  }
+
+  // One finding per stage: the first that is missing and how much more.
+  void require_complete() {
+    for (int stage = 0; stage < stage_count(); ++stage) {
+      if (!context_.runs(row_, stage)) continue;
+      std::size_t missing = 0;
+      std::string first;
+      for (int microbatch = 0; microbatch < program_.microbatches; ++microbatch) {
+        for (std::size_t piece = pieces_.begin(stage); piece < pieces_.end(stage); ++piece) {
+          const Done& state = done(piece, microbatch);
+          const char* lacks = !state.forward           ? "forward"
+                              : !state.input_gradient  ? "input gradient"
+                              : !state.weight_gradient ? "weight gradient"
+                                                       : nullptr;
+          if (lacks && missing++ == 0) first = fmt::format("{} of microbatch {} in {}", lacks, microbatch, name(piece));
+        }
+      }
+      if (missing == 0) continue;
+      found(Violation::missing_compute,
+            fmt::format("the list ends without {}{}", first,
+                        missing > 1 ? fmt::format(", and without {} more", missing - 1) : ""));
+    }
+  }
+
+  const CheckContext& context_;
+  const Program& program_;
+  const PieceTable& pieces_;
+  int row_;
+  std::vector<Finding>& findings_;
+  std::size_t index_ = 0;
+  std::vector<Done> done_;          // by piece, then microbatch
+  std::vector<Received> received_;  // by stage, then microbatch
+};
+
+}  // namespace
+
+void check_compute(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  ComputeWalk(context, row, findings).run();
+}
+
+}  // namespace weft

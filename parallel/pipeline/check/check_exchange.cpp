@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "parallel/pipeline/check/check_parts.h"
+#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/text.h"
+
+namespace weft {
+namespace {
+
+// One end of a message, in list order of its rank.
+struct End {
+  int rank = 0;
+  std::size_t index = 0;  // in the rank's list
+  std::size_t channel = 0;
+  bool sends = false;
+  std::tuple<int, int> message;  // stage that sends, microbatch
+};
+
+// Messages from one rank to another in one direction; at most one is under way, and they arrive in order.
+struct Channel {
+  int from = 0, to = 0;
+  std::vector<End> sends, receives;
+};
+
+struct Exchange {
+  std::vector<Channel> channels;
+  std::vector<std::vector<End>> ranks;  // the ends of every rank, in list order
+};
+
+Exchange collect(const CheckContext& context) {
+  Exchange exchange;
+  exchange.ranks.resize(context.rows());
+  std::map<std::tuple<int, int, bool>, std::size_t> numbers;  // from, to, forward
+  for (int rank = 0; rank < static_cast<int>(context.rows()); ++rank) {
+    const auto& actions = context.list(rank);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      const bool sends = is_send(action.op);
+      if ((!sends && !is_receive(action.op)) || !context.legible(rank, action)) continue;
+      if (!action.peer || *action.peer < 0 || *action.peer >= static_cast<int>(context.rows())) continue;
+      const int from = sends ? rank : *action.peer, to = sends ? *action.peer : rank;
+      const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+      const auto [place, added] = numbers.try_emplace({from, to, forward}, exchange.channels.size());
+      if (added) exchange.channels.push_back({from, to, {}, {}});
+      Channel& channel = exchange.channels[place->second];
+      const int sender = sends ? *action.stage : other_stage(action.op, *action.stage);
+      const End end{rank, i, place->second, sends, {sender, *action.microbatch}};
+      (sends ? channel.sends : channel.receives).push_back(end);
+      exchange.ranks[static_cast<std::size_t>(rank)].push_back(end);
+    }
+  }
+  return exchange;
+}
+
+class Matcher {
+ public:
+  Matcher(const CheckContext& context, std::vector<Finding>& findings) : context_(context), findings_(findings) {}
+
+  void match(const Channel& channel) {
+    const auto sends = with_partner(channel.sends, channel.receives, Violation::unmatched_send);
+    const auto receives = with_partner(channel.receives, channel.sends, Violation::unmatched_receive);
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      if (sends[i].message == receives[i].message) continue;
+      found(Violation::crossed_messages, receives[i],
+            fmt::format("rank {} sends {} at this turn", sends[i].rank, cell(sends[i])));
+      return;  // everything behind the first one is crossed as well
+    }
+  }
+
+ private:
+  std::string cell(const End& end) const { return format_action(context_.program, context_.list(end.rank)[end.index]); }
+  void found(Violation violation, const End& end, std::string message) {
+    findings_.push_back({violation, end.rank, end.index, std::move(message)});
+  }
+
+  // The ends whose message has another end; the others are findings.
+  std::vector<End> with_partner(const std::vector<End>& ends, const std::vector<End>& others, Violation violation) {
+    std::map<std::tuple<int, int>, int> partners;
+    for (const End& other : others) ++partners[other.message];
+    std::vector<End> matched;
+    for (const End& end : ends) {
+      if (partners[end.message]-- > 0) {
+        matched.push_back(end);
+      } else {
+        const int peer = *context_.list(end.rank)[end.index].peer;
+        found(violation, end, fmt::format("rank {} never {} it", peer, end.sends ? "receives" : "sends"));
+      }
+    }
+    return matched;
+  }
+
+  const CheckContext& context_;
+  std::vector<Finding>& findings_;
+};
+
+// Runs the exchange of all ranks as far as it goes. A send is posted without waiting for its receiver, but only when
+// the message before it has been received; a receive waits for its message. Compute never waits, so it is left out.
+// Each message makes at most two ranks move on: the work is linear in the number of messages.
+class Simulation {
+ public:
+  explicit Simulation(const Exchange& exchange)
+      : exchange_(exchange),
+        at_(exchange.ranks.size(), 0),
+        sent_(exchange.channels.size(), 0),
+        received_(exchange.channels.size(), 0) {
+    std::vector<int> ready;
+    for (std::size_t rank = 0; rank < at_.size(); ++rank) ready.push_back(static_cast<int>(rank));
+    while (!ready.empty()) {
+      const int rank = ready.back();
+      ready.pop_back();
+      while (const End* end = next(rank)) {
+        if (waits(*end)) break;
+        ++(end->sends ? sent_ : received_)[end->channel];
+        ++at_[static_cast<std::size_t>(rank)];
+        ready.push_back(peer(*end));
+      }
+    }
+  }
+
+  // What a rank stands at; nothing when it has run to its end.
+  const End* next(int rank) const {
+    const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
+    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    return at < ends.size() ? &ends[at] : nullptr;
+  }
+  int peer(const End& end) const {
+    const Channel& channel = exchange_.channels[end.channel];
+    return end.sends ? channel.to : channel.from;
+  }
+
+ private:
+  bool waits(const End& end) const {
+    const bool under_way = sent_[end.channel] > received_[end.channel];
+    return end.sends ? under_way : !under_way;
+  }
+
+  const Exchange& exchange_;
+  std::vector<std::size_t> at_, sent_, received_;
+};
+
+void find_deadlock(const CheckContext& context, const Exchange& exchange, std::vector<Finding>& findings) {
+  const Simulation simulation(exchange);
+  int rank = 0;
+  const int rows = static_cast<int>(context.rows());
+  while (rank < rows && !simulation.next(rank)) ++rank;
+  if (rank == rows) return;
+  // Everything matched, so whoever stands waits for another who stands: following the waits leads into a circle.
+  std::vector<bool> seen(context.rows(), false);
+  while (!seen[static_cast<std::size_t>(rank)]) {
+    seen[static_cast<std::size_t>(rank)] = true;
+    rank = simulation.peer(*simulation.next(rank));
+  }
+  std::string circle;
+  int lowest = rank, member = rank;
+  do {
+    const End& end = *simulation.next(member);
+    const std::string cell = format_action(context.program, context.list(member)[end.index]);
+    circle += fmt::format("{}rank {} at {} waits for rank {}", circle.empty() ? "" : ", ", member, cell,
+                          simulation.peer(end));
+    lowest = std::min(lowest, member);
+    member = simulation.peer(end);
+  } while (member != rank);
+  findings.push_back({Violation::deadlock, lowest, simulation.next(lowest)->index, std::move(circle)});
+}
+
+}  // namespace
+
+void check_exchange(const CheckContext& context, std::vector<Finding>& findings) {
+  const Exchange exchange = collect(context);
+  const std::size_t before = findings.size();
+  Matcher matcher(context, findings);
+  for (const Channel& channel : exchange.channels) matcher.match(channel);
+  // A lone message stops its rank for a reason that has been named; only matched lists can say more.
+  if (findings.size() == before) find_deadlock(context, exchange, findings);
+}
+
+}  // namespace weft

@@ -1,0 +1,42 @@
+// The parts of the checker. Each walks the lists on its own and appends what it finds; check.cpp puts them together.
+#pragma once
+
+#include <vector>
+
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/pieces.h"
+
+namespace weft {
+
+struct CheckContext {
+  const Program& program;
+  const PieceTable& pieces;
+  std::vector<int> replicas;  // by row: the first row of those that share their collectives with it
+
+  std::size_t rows() const { return program.ranks.size(); }
+  const std::vector<Action>& list(int row) const { return program.ranks[static_cast<std::size_t>(row)]; }
+  // Replicas run the same stages; `rank` may be any number.
+  bool stands_for(int row, int rank) const {
+    return rank >= 0 && rank < static_cast<int>(rows()) &&
+           replicas[static_cast<std::size_t>(row)] == replicas[static_cast<std::size_t>(rank)];
+  }
+  bool runs(int row, int stage) const { return stands_for(row, program.stages[static_cast<std::size_t>(stage)].rank); }
+  // Well formed, and on a stage of this row.
+  bool legible(int row, const Action& action) const {
+    return !malformed(program, pieces, action) && (!action.stage || runs(row, *action.stage));
+  }
+};
+
+// Compute and exchange of one rank: stages known, each piece run once and in order, data there before it is read.
+void check_compute(const CheckContext& context, int row, std::vector<Finding>& findings);
+// Units of one rank: gathered where they are read, reduced once and in time, updated last.
+void check_units(const CheckContext& context, int row, std::vector<Finding>& findings);
+// All ranks: sends and receives matched and in one order, no deadlock.
+void check_exchange(const CheckContext& context, std::vector<Finding>& findings);
+// Rows that share collectives: one order.
+void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,
+                       std::vector<Finding>& findings);
+// The update is one for the whole world: on all ranks or on none.
+void check_update(const CheckContext& context, std::vector<Finding>& findings);
+
+}  // namespace weft

@@ -1,0 +1,260 @@
+#include <fmt/format.h>
+
+#include "parallel/pipeline/check/check_parts.h"
+
+namespace weft {
+namespace {
+
+// A shard unit as this rank has it. A stage that names no segments has one nameless unit, which is followed only as far
+// as the list itself speaks of it: a bare schedule says nothing of gathers, one with stage-level UNSHARD does.
+struct UnitState {
+  std::string name;
+  bool named = false, replicated = false, frozen = false;
+  bool follows_gathers = false, follows_reductions = false;
+  int reduce_every = 0;
+  bool solved = false;  // any of its intervals may end at any time
+  bool accumulates_sharded = false;
+  int pieces = 0;  // of this rank that add to its gradient
+
+  bool gathered = false;
+  bool in_island = false;                 // its parts lie with the ranks of an island
+  bool gradient_pending = false;          // something was added since the last scatter or reduction
+  bool sum_pending = false;               // something was scattered since the last reduction
+  bool reducing = false;                  // a reduction nobody has waited for
+  std::vector<int> additions = {};        // by microbatch
+  int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
+};
+
+class UnitWalk {
+ public:
+  UnitWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
+      : context_(context), program_(context.program), row_(row), findings_(findings) {
+    add_named_units();
+    add_nameless_units();
+  }
+
+  void run() {
+    const auto& actions = context_.list(row_);
+    for (index_ = 0; index_ < actions.size(); ++index_) {
+      const Action& action = actions[index_];
+      if (!context_.legible(row_, action)) continue;
+      require_before_update(action.op);
+      switch (action.op) {
+        case Op::unshard:
+        case Op::unshard_island:
+          for (UnitState* unit : units_of(action)) unshard(*unit, action.op);
+          break;
+        case Op::reshard:
+        case Op::reshard_island:
+          for (UnitState* unit : units_of(action)) reshard(*unit, action.op);
+          break;
+        case Op::scatter_gradient:
+        case Op::reduce_gradient:
+          for (UnitState* unit : units_of(action)) reduce(*unit, action.op);
+          break;
+        case Op::wait_reduction:
+          for (UnitState* unit : units_of(action)) wait(*unit);
+          break;
+        case Op::gradient_norm:
+          normed_ = true;
+          require_reduced();
+          break;
+        case Op::optimizer_step:
+          stepped_ = true;
+          require_reduced();
+          break;
+        default:
+          if (is_compute(action.op)) compute(action);
+      }
+    }
+    require_reduced();
+    for (const UnitState& unit : units_) {
+      if (unit.gathered) found(Violation::unsharded_at_end, fmt::format("{} is still gathered at the end", unit.name));
+      if (unit.in_island) {
+        found(Violation::unsharded_at_end, fmt::format("{} still lies in its island at the end", unit.name));
+      }
+    }
+  }
+
+ private:
+  void found(Violation violation, std::string message) {
+    findings_.push_back({violation, row_, index_, std::move(message)});
+  }
+
+  void add_named_units() {
+    for (const ProgramUnit& unit : program_.units) {
+      units_.push_back({.name = unit.name,
+                        .named = true,
+                        .replicated = unit.replicated,
+                        .frozen = unit.frozen,
+                        .follows_gathers = !unit.replicated,
+                        .follows_reductions = !unit.frozen,
+                        .reduce_every = unit.policy.reduce_every,
+                        .solved = unit.policy.residency == Residency::solved,
+                        .accumulates_sharded = unit.policy.accumulate_sharded});
+    }
+    for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
+      const Piece& p = context_.pieces[piece];
+      if (!p.segment || !context_.runs(row_, p.stage)) continue;
+      for (int unit : segment_units(*p.segment)) ++units_[static_cast<std::size_t>(unit)].pieces;
+    }
+  }
+
+  void add_nameless_units() {
+    nameless_.resize(program_.stages.size());
+    for (std::size_t stage = 0; stage < program_.stages.size(); ++stage) {
+      if (!program_.stages[stage].segments.empty()) continue;
+      nameless_[stage] = units_.size();
+      units_.push_back({.name = fmt::format("stage {}", stage), .pieces = 1});
+    }
+    for (const Action& action : context_.list(row_)) {
+      if (!context_.legible(row_, action) || !action.stage || action.unit) continue;
+      const auto place = nameless_[static_cast<std::size_t>(*action.stage)];
+      if (!place) continue;
+      if (is_gather(action.op) || is_reshard(action.op)) units_[*place].follows_gathers = true;
+      if (is_reduction(action.op)) units_[*place].follows_reductions = true;
+    }
+  }
+
+  const std::vector<int>& segment_units(int segment) const {
+    return program_.segments[static_cast<std::size_t>(segment)].units;
+  }
+
+  // The units that a gather, reshard or reduction speaks of.
+  std::vector<UnitState*> units_of(const Action& action) {
+    if (action.unit) return {&units_[static_cast<std::size_t>(*action.unit)]};
+    if (const auto place = nameless_[static_cast<std::size_t>(*action.stage)]) return {&units_[*place]};
+    std::vector<UnitState*> result;
+    for (std::size_t i = 0; i < program_.units.size(); ++i) {
+      const ProgramUnit& unit = program_.units[i];
+      const bool meant = is_gather(action.op) || is_reshard(action.op) ? !unit.replicated : !unit.frozen;
+      if (meant && unit.stage == *action.stage) result.push_back(&units_[i]);
+    }
+    return result;
+  }
+
+  void unshard(UnitState& unit, Op op) {
+    if (unit.replicated) {
+      found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name));
+    } else if (unit.gathered) {
+      found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name));
+    } else if (unit.in_island != (op == Op::unshard_island)) {
+      found(Violation::wrong_gather,
+            unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name)
+                           : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name));
+    }
+    unit.gathered = !unit.replicated;
+    unit.in_island = false;
+  }
+
+  void reshard(UnitState& unit, Op op) {
+    if (unit.replicated) {
+      found(Violation::reshard_of_sharded, fmt::format("{} is replicated and never gathered", unit.name));
+    } else if (!unit.gathered) {
+      found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name));
+    }
+    unit.in_island = unit.gathered && op == Op::reshard_island;
+    unit.gathered = false;
+  }
+
+  void compute(const Action& action) {
+    const auto [begin, end] = context_.pieces.of(action);
+    for (std::size_t piece = begin; piece < end; ++piece) {
+      const Piece& p = context_.pieces[piece];
+      if (!p.segment) {
+        use(units_[*nameless_[static_cast<std::size_t>(p.stage)]], action, reads_parameters(action.op));
+        continue;
+      }
+      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*p.segment)];
+      const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
+      for (int unit : segment.units) use(units_[static_cast<std::size_t>(unit)], action, reads);
+    }
+  }
+
+  void use(UnitState& unit, const Action& action, bool reads) {
+    if (reads && unit.follows_gathers && !unit.gathered) {
+      found(Violation::used_while_sharded, fmt::format("{} is read while it is sharded", unit.name));
+    }
+    if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
+    unit.gradient_pending = true;
+    unit.additions.resize(static_cast<std::size_t>(program_.microbatches), 0);
+    if (++unit.additions[static_cast<std::size_t>(*action.microbatch)] == unit.pieces) ++unit.completed;
+  }
+
+  // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
+  // policy: any whole microbatch may end its intervals. A scatter may end any microbatch, where the policy has
+  // scatters.
+  void reduce(UnitState& unit, Op op) {
+    if (unit.frozen) {
+      found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
+      return;
+    }
+    const bool scatters = op == Op::scatter_gradient;
+    if (scatters && unit.named && !unit.accumulates_sharded) {
+      found(Violation::reduced_too_early,
+            fmt::format("{} is scattered, but its gradients add up unsharded between reductions", unit.name));
+    }
+    const int microbatches = unit.completed - unit.completed_then;
+    const bool at_end = unit.completed == program_.microbatches;
+    const bool at_period = unit.reduce_every > 0 && unit.completed % unit.reduce_every == 0;
+    if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
+      found(Violation::repeated_reduction, fmt::format("nothing was added to {} since its last reduction", unit.name));
+    } else if (unit.solved) {
+      // Its plan decides.
+    } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
+      found(Violation::reduced_too_early,
+            fmt::format("{} is reduced after {} of {} microbatches; its policy is {}", unit.name, unit.completed,
+                        program_.microbatches,
+                        unit.reduce_every > 0 ? fmt::format("after every {}", unit.reduce_every)
+                                              : std::string("after the last")));
+    }
+    unit.gradient_pending = false;
+    unit.sum_pending = scatters;
+    unit.completed_then = unit.completed;
+    unit.reducing = true;
+  }
+
+  void wait(UnitState& unit) {
+    if (unit.reducing) {
+      unit.reducing = false;
+    } else {
+      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name));
+    }
+  }
+
+  // The norm is the first to read the reduced gradients.
+  void require_reduced() {
+    for (UnitState& unit : units_) {
+      if (!unit.follows_reductions || (!unit.gradient_pending && !unit.sum_pending)) continue;
+      found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name));
+      unit.gradient_pending = unit.sum_pending = false;
+    }
+  }
+
+  void require_before_update(Op op) {
+    if (stepped_) {
+      found(Violation::step_too_early, fmt::format("{} comes after STEP", name_of(op)));
+    } else if (op == Op::optimizer_step && !normed_) {
+      found(Violation::step_too_early, "STEP comes before GRAD_NORM, which sets the clip factor");
+    } else if (normed_ && op != Op::optimizer_step && !is_reshard(op)) {
+      found(Violation::step_too_early, fmt::format("{} comes after GRAD_NORM, which waits for all ranks", name_of(op)));
+    }
+  }
+
+  const CheckContext& context_;
+  const Program& program_;
+  int row_;
+  std::vector<Finding>& findings_;
+  std::size_t index_ = 0;
+  std::vector<UnitState> units_;                      // those of the program, then the nameless ones
+  std::vector<std::optional<std::size_t>> nameless_;  // by stage
+  bool normed_ = false, stepped_ = false;
+};
+
+}  // namespace
+
+void check_units(const CheckContext& context, int row, std::vector<Finding>& findings) {
+  UnitWalk(context, row, findings).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,132 @@
+#include "parallel/pipeline/orders/order_cells.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "parallel/pipeline/cell_text.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+class CellsReader {
+ public:
+  CellsReader(std::string_view text, OrderFaults& faults) : rest_(text), faults_(faults) {}
+
+  OrderCells read() {
+    for (; !rest_.empty(); ++line_number_) {
+      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
+      line_ = rest_.substr(0, end);
+      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+      if (trimmed(line_).starts_with('#')) continue;
+      if (trimmed(line_).empty()) {
+        if (first_blank_ == 0) first_blank_ = line_number_;
+        continue;
+      }
+      if (first_blank_ > 0) faults_.add({first_blank_, 1}, without_cells);
+      first_blank_ = 0;
+      read_line();
+    }
+    if (cells_.ranks.empty()) faults_.add({}, "there is no rank; a schedule has one line of cells for each");
+    if (uncompiled_ > 0) {
+      faults_.add(first_uncompiled_,
+                  fmt::format("gathers, reductions and messages are added by weft; give the compute-only form, with F, "
+                              "B, I, W and OVERLAP_F_B alone ({} other cells here)",
+                              uncompiled_));
+    }
+    return std::move(cells_);
+  }
+
+ private:
+  static constexpr const char* without_cells = "a line without cells is a rank that runs no stage, and every rank does";
+
+  OrderPlace place_of(std::string_view part) const {
+    return {line_number_, static_cast<std::size_t>(part.data() - line_.data()) + 1, part};
+  }
+
+  void read_line() {
+    RankCells& rank = cells_.ranks.emplace_back();
+    bool any = false;
+    for (std::size_t begin = 0; begin <= line_.size();) {
+      const std::size_t end = std::min(line_.find(',', begin), line_.size());
+      const std::string_view cell = trimmed(line_.substr(begin, end - begin));
+      if (!cell.empty()) {
+        any = true;
+        read_one(cell, rank);
+      }
+      begin = end + 1;
+    }
+    rank.end = {line_number_, line_.size() + 1};
+    if (!any) faults_.add({line_number_, 1}, without_cells);
+  }
+
+  void read_one(std::string_view cell, RankCells& rank) {
+    std::vector<CellAction> actions;
+    try {
+      actions = read_cell(cell);
+    } catch (const Error& error) {
+      OrderPlace place = place_of(cell);
+      place.cell = {};  // the error names it
+      faults_.add(place, error.what());
+      return;
+    }
+    if (actions.size() == 1 && actions.front().action.overlapped) {
+      faults_.add(place_of(cell), "an overlapped pair is two actions, as in (0F3;3B1)OVERLAP_F_B");
+      return;
+    }
+    for (const CellAction& part : actions) {
+      if (!is_compute(part.action.op)) {
+        if (uncompiled_++ == 0) first_uncompiled_ = place_of(cell);
+      } else if (part.name) {
+        faults_.add(place_of(part.text), "an order speaks of whole stages; leave the name in parentheses out");
+      } else if (*part.action.stage >= order_number_bound || *part.action.microbatch >= order_number_bound) {
+        faults_.add(place_of(part.text),
+                    fmt::format("stages and microbatches are numbered from 0 to {}", order_number_bound - 1));
+      } else {
+        rank.cells.push_back({part.action, place_of(part.text)});
+      }
+    }
+  }
+
+  std::string_view rest_, line_;
+  std::size_t line_number_ = 1;
+  std::size_t first_blank_ = 0;  // number of the first of the blank lines right before this one; 0: none. At the end
+                                 // any number of them is fine
+  OrderFaults& faults_;
+  OrderCells cells_;
+  std::size_t uncompiled_ = 0;  // cells with what weft adds itself
+  OrderPlace first_uncompiled_;
+};
+
+}  // namespace
+
+void OrderFaults::add(const OrderPlace& place, const std::string& message) {
+  if (full()) {
+    more_ = true;
+  } else {
+    faults_.push_back({place, message});
+  }
+}
+
+void OrderFaults::throw_if_any() const {
+  if (faults_.empty()) return;
+  std::vector<Fault> sorted = faults_;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Fault& one, const Fault& other) {
+    return std::tie(one.place.line, one.place.column) < std::tie(other.place.line, other.place.column);
+  });
+  std::string text;
+  for (const Fault& fault : sorted) {
+    text += fmt::format("{}line {}, column {}: ", text.empty() ? "" : "\n", fault.place.line, fault.place.column);
+    if (!fault.place.cell.empty()) text += fmt::format("cell \"{}\": ", fault.place.cell);
+    text += fault.message;
+  }
+  if (more_) text += "\nand more";
+  fail_request("{}", text);
+}
+
+OrderCells read_order_cells(std::string_view text, OrderFaults& faults) {
+  return CellsReader(text, faults).read();
+}
+
+}  // namespace weft

@@ -1,0 +1,93 @@
+#include <array>
+#include <deque>
+
+#include "parallel/pipeline/orders/order_input.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+class Rank {
+ public:
+  Rank(const OrderInput& input, int rank)
+      : stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
+
+  void forward(std::size_t chunk) { add(Op::forward, chunk, forwards_[chunk]++); }
+  // Whole, or its input gradient now and its weight gradient when weight() comes to it.
+  void backward(std::size_t chunk, bool split = false) {
+    const int microbatch = backwards_[chunk]++;
+    add(split ? Op::backward_input : Op::backward, chunk, microbatch);
+    if (split) weights_.push_back(stage_action(Op::backward_weight, stages_[chunk], microbatch));
+  }
+  void weight() {
+    actions.push_back(weights_.front());
+    weights_.pop_front();
+  }
+  // Where communication of one and computation of the other may overlap.
+  void pair(std::size_t forward_chunk, bool overlapped = true) {
+    forward(forward_chunk);
+    actions.back().overlapped = overlapped;
+    backward(1 - forward_chunk);
+    actions.back().overlapped = overlapped;
+  }
+
+  std::vector<Action> actions;
+
+ private:
+  void add(Op op, std::size_t chunk, int microbatch) {
+    actions.push_back(stage_action(op, stages_[chunk], microbatch));
+  }
+
+  std::array<int, 2> stages_, forwards_ = {}, backwards_ = {};
+  std::deque<Action> weights_;  // split backwards whose weight gradient is to come, oldest first
+};
+
+// The eight steps of DeepSeek's own description.
+std::vector<Action> rank_order(const OrderInput& input, int rank) {
+  const int behind = input.ranks - 1 - rank;
+  Rank list(input, rank);
+  for (int i = 0; i < 2 * behind; ++i) list.forward(0);
+  for (int i = 0; i <= rank; ++i) {
+    list.forward(0);
+    list.forward(1);
+  }
+  for (int i = 0; i < behind; ++i) {
+    list.backward(1, true);
+    list.weight();
+    list.forward(1);
+  }
+  for (int i = 0; i < input.microbatches - 2 * input.ranks + rank + 1; ++i) {
+    // The first backward comes right from the forward before it on the last rank, where the V turns, and all ranks wait
+    // for it: there it runs by itself, not behind the two of a pair.
+    list.pair(0, behind > 0 || i > 0);
+    list.pair(1);
+  }
+  for (int i = 0; i < behind; ++i) {
+    list.backward(1);
+    list.pair(1);
+  }
+  // From the middle of the way out on, what other ranks wait for goes first.
+  for (int i = 0; i < 2 * (rank + 1); ++i) list.backward(i % 2 == 0 ? 1 : 0, i > rank);
+  for (int i = 0; i < behind; ++i) {
+    list.weight();
+    list.backward(0, true);
+  }
+  for (int i = 0; i <= rank; ++i) list.weight();
+  return list.actions;
+}
+
+}  // namespace
+
+// DeepSeek-AI 2025, DualPipe folded into a V: two chunks a rank; in the steady state every forward of one chunk goes
+// with a backward of the other, overlapped.
+std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
+  require_counts("dualpipev", input);
+  require_microbatches(fmt::format("schedule dualpipev on {} ranks needs at least {} microbatches, not {}", input.ranks,
+                                   2 * input.ranks, input.microbatches),
+                       input.microbatches, [&](int microbatches) { return microbatches >= 2 * input.ranks; });
+  std::vector<std::vector<Action>> ranks;
+  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(rank_order(input, rank));
+  return ranks;
+}
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+#include "parallel/pipeline/orders/order_input.h"
+
+namespace weft {
+
+// Lamy-Poirier 2023, in PyTorch's dialect: breadth first, all microbatches through one chunk before the next, and back
+// the way they came, the last microbatch first. Each stage is visited once there and once back, so that full parameters
+// are gathered rarely; the activations of every microbatch are alive at the turn.
+std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input) {
+  require_counts("looped_bfs", input);
+  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  for (int rank = 0; rank < input.ranks; ++rank) {
+    auto& actions = ranks[static_cast<std::size_t>(rank)];
+    for (int chunk = 0; chunk < input.chunks; ++chunk) {
+      const int stage = stage_of(Placement::looped, input.ranks, rank, chunk);
+      for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+        actions.push_back(stage_action(Op::forward, stage, microbatch));
+      }
+    }
+    for (std::size_t turn = actions.size(); turn-- > 0;) {
+      actions.push_back(stage_action(Op::backward, *actions[turn].stage, *actions[turn].microbatch));
+    }
+  }
+  return ranks;
+}
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+#include "parallel/pipeline/orders/order_input.h"
+#include "parallel/pipeline/orders/order_v_blocks.h"
+
+namespace weft {
+namespace {
+
+// Chunk 0 climbs the ranks in steps of two and comes back in steps of one, forward and backward alike. Three more
+// between forward and backward where the ranks are even, or slots would fall together.
+BlockSlots slots(int ranks, int rank) {
+  const int apart = ranks % 2 == 0 ? 3 : 0;
+  return {.forward_up = 2 * rank,
+          .forward_down = 3 * ranks - 2 - rank,
+          .backward_down = 3 * ranks - 1 + apart + 2 * rank,
+          .backward_up = 6 * ranks - 2 + apart - rank};
+}
+
+}  // namespace
+
+// V-Half: about half the activations of 1F1B, (ranks + 2) / 2 microbatches rounded down, on every rank alike.
+std::vector<std::vector<Action>> v_half_order(const OrderInput& input) {
+  require_counts("v_half", input);
+  return repeated_block_order(input, slots);
+}
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+#include "parallel/pipeline/orders/order_input.h"
+#include "parallel/pipeline/orders/order_v_blocks.h"
+
+namespace weft {
+namespace {
+
+// One step a rank all the way, there and back twice. Two more between forward and backward where three divides the
+// ranks, or slots would fall together.
+BlockSlots slots(int ranks, int rank) {
+  const int apart = ranks % 3 == 0 ? 2 : 0;
+  return {.forward_up = rank,
+          .forward_down = 2 * ranks - 1 - rank,
+          .backward_down = 2 * ranks + apart + rank,
+          .backward_up = 4 * ranks - 1 + apart - rank};
+}
+
+}  // namespace
+
+// V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B, at a bubble close
+// to that of 1F1B with interleaving.
+std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
+  require_counts("v_min", input);
+  return repeated_block_order(input, slots);
+}
+
+}  // namespace weft

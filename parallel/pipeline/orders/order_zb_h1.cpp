@@ -1,0 +1,33 @@
+#include <algorithm>
+
+#include "parallel/pipeline/orders/order_input.h"
+
+namespace weft {
+
+// Qi et al. 2024, the hand-made ZB-H1: 1F1B with the backward split. The input gradient runs where the backward did,
+// for the rank before waits for it; the weight gradient follows as many backwards later as there are ranks before this
+// one, into what was the bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
+std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input) {
+  require_counts("zb_h1", input);
+  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  for (int rank = 0; rank < input.ranks; ++rank) {
+    auto& actions = ranks[static_cast<std::size_t>(rank)];
+    const int warm_up = std::min(input.ranks - 1 - rank, input.microbatches);
+    for (int microbatch = 0; microbatch < warm_up; ++microbatch) {
+      actions.push_back(stage_action(Op::forward, rank, microbatch));
+    }
+    for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
+      if (warm_up + microbatch < input.microbatches) {
+        actions.push_back(stage_action(Op::forward, rank, warm_up + microbatch));
+      }
+      actions.push_back(stage_action(Op::backward_input, rank, microbatch));
+      if (microbatch >= rank) actions.push_back(stage_action(Op::backward_weight, rank, microbatch - rank));
+    }
+    for (int microbatch = std::max(input.microbatches - rank, 0); microbatch < input.microbatches; ++microbatch) {
+      actions.push_back(stage_action(Op::backward_weight, rank, microbatch));
+    }
+  }
+  return ranks;
+}
+
+}  // namespace weft

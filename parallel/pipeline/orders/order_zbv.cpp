@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <array>
+
+#include "parallel/pipeline/orders/order_input.h"
+
+namespace weft {
+namespace {
+
+// The list of one rank. Each kind of each chunk takes the microbatches in ascending order.
+class Rank {
+ public:
+  Rank(const OrderInput& input, int rank)
+      : microbatches_(input.microbatches),
+        stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
+
+  void forward(std::size_t chunk) { add(Op::forward, chunk, forwards[chunk]++); }
+  void backward_input(std::size_t chunk) { add(Op::backward_input, chunk, input_gradients[chunk]++); }
+  void backward_weight(std::size_t chunk) { add(Op::backward_weight, chunk, weight_gradients[chunk]++); }
+  void backward(std::size_t chunk) {
+    backward_input(chunk);
+    backward_weight(chunk);
+  }
+
+  std::array<int, 2> forwards = {}, input_gradients = {}, weight_gradients = {};
+  std::vector<Action> actions;
+
+ private:
+  void add(Op op, std::size_t chunk, int microbatch) {
+    if (microbatch < microbatches_) actions.push_back(stage_action(op, stages_[chunk], microbatch));
+  }
+
+  int microbatches_;
+  std::array<int, 2> stages_;
+};
+
+std::vector<Action> rank_order(const OrderInput& input, int rank) {
+  // The order of enough microbatches to fill the pipeline; of fewer it is what is left without the others.
+  const int microbatches = std::max(2 * input.ranks - 1, input.microbatches);
+  Rank list(input, rank);
+  for (int i = 0; i < 2 * (input.ranks - rank) - 1; ++i) list.forward(0);
+  for (int i = 0; i < rank; ++i) {
+    list.forward(1);
+    list.forward(0);
+  }
+  for (int i = 0; i < input.ranks - rank; ++i) {
+    list.forward(1);
+    list.backward(1);
+  }
+  while (list.forwards[1] < microbatches) {
+    if (list.forwards[0] < microbatches) list.forward(0);
+    list.backward(0);
+    list.forward(1);
+    list.backward(1);
+  }
+  // The way out: input gradients, for which the ranks before wait, then as many weight gradients as it takes.
+  for (int i = 0; i < rank; ++i) {
+    list.backward_input(0);
+    list.backward_input(1);
+  }
+  for (int i = 0; i < input.ranks - rank; ++i) list.backward(0);
+  for (std::size_t chunk : {1, 0}) {
+    while (list.weight_gradients[chunk] < list.input_gradients[chunk]) list.backward_weight(chunk);
+  }
+  return list.actions;
+}
+
+}  // namespace
+
+// Qi et al. 2024, ZB-V: two chunks a rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
+// without a message. With equal times of F, I and W its bubble is half a forward for each rank but one, and every rank
+// keeps 2 ranks chunks, the activations of rank 0 of 1F1B.
+std::vector<std::vector<Action>> zbv_order(const OrderInput& input) {
+  require_counts("zbv", input);
+  std::vector<std::vector<Action>> ranks;
+  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(rank_order(input, rank));
+  return ranks;
+}
+
+}  // namespace weft

@@ -1,0 +1,312 @@
+#include "parallel/pipeline/picture/picture.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+BoxKind kind_of(Op op) {
+  switch (op) {
+    case Op::forward:
+      return BoxKind::forward;
+    case Op::backward:
+      return BoxKind::backward;
+    case Op::backward_input:
+      return BoxKind::backward_input;
+    case Op::backward_weight:
+      return BoxKind::backward_weight;
+    case Op::unshard:
+    case Op::unshard_island:
+      return BoxKind::gather;
+    case Op::reshard:
+    case Op::reshard_island:
+      return BoxKind::reshard;
+    case Op::scatter_gradient:
+    case Op::reduce_gradient:
+    case Op::wait_reduction:
+      return BoxKind::reduction;
+    case Op::send_forward:
+    case Op::receive_forward:
+      return BoxKind::activations;
+    case Op::send_backward:
+    case Op::receive_backward:
+      return BoxKind::gradients;
+    case Op::gradient_norm:
+    case Op::optimizer_step:
+      return BoxKind::update;
+  }
+  return BoxKind::update;
+}
+
+// A box with the places of its actions in the rank's list; all are of one kind.
+struct Placed {
+  PictureBox box;
+  Op op = Op::forward;
+  std::vector<std::size_t> actions = {};
+};
+
+class RankPainter {
+ public:
+  RankPainter(const Program& program, const SimulatedStep& step, int rank)
+      : program_(program),
+        step_(step),
+        rank_(static_cast<std::size_t>(rank)),
+        actions_(program.ranks[rank_]),
+        times_(step.simulation.ranks[rank_]) {
+    require(actions_.size() == times_.size(), "a simulation has a time for every action");
+    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+      if (program.stages[stage].rank == rank)
+        chunks_.emplace(static_cast<int>(stage), static_cast<int>(chunks_.size()));
+    }
+  }
+
+  // By lane, then time.
+  std::vector<Placed> boxes(Detail detail) const {
+    std::vector<Placed> boxes;
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      const bool mark = is_reshard(actions_[i].op);
+      if (times_[i].end <= times_[i].start && !mark) continue;
+      if (detail == Detail::compute_only && !is_compute(actions_[i].op)) continue;
+      boxes.push_back({box_of(i), actions_[i].op, {i}});
+    }
+    std::stable_sort(boxes.begin(), boxes.end(), [](const Placed& one, const Placed& other) {
+      return std::pair(one.box.lane, one.box.start) < std::pair(other.box.lane, other.box.start);
+    });
+    return detail == Detail::everything ? boxes : merged(boxes);
+  }
+
+  std::vector<PictureIdle> idle() const {
+    std::vector<PictureIdle> idle;
+    double free_since = 0.0;
+    const auto until = [&](double end, IdleReason reason, std::size_t i) {
+      if (end > free_since) idle.push_back({free_since, end, reason, i < actions_.size() ? waited_for(i) : ""});
+      free_since = std::max(free_since, end);
+    };
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      const Op op = actions_[i].op;
+      if (is_reshard(op) || channel_of(lane_of(program_, actions_[i])) != channel_of(Lane::compute)) continue;
+      const SimulatedAction& time = times_[i];
+      const IdleReason collective = time.wait == Wait::gather ? IdleReason::gather : IdleReason::reduction;
+      // A norm waits for its own reductions, then for the other ranks; a computation for messages, then for
+      // collectives.
+      const bool norm = op == Op::gradient_norm;
+      if (time.for_collectives > 0.0 && norm) until(free_since + time.for_collectives, collective, i);
+      if (time.for_collectives > 0.0 && !norm) {
+        if (time.for_collectives < time.waited) until(time.start - time.for_collectives, IdleReason::bubble, i);
+        until(time.start, collective, i);
+      }
+      until(time.start, IdleReason::bubble, i);
+      if (lane_of(program_, actions_[i]) != Lane::compute) {
+        until(time.end,
+              is_gather(op)      ? IdleReason::gather
+              : is_reduction(op) ? IdleReason::reduction
+                                 : IdleReason::bubble,
+              i);
+      }
+      free_since = std::max(free_since, time.end);
+    }
+    until(step_.simulation.seconds, IdleReason::bubble, actions_.size());
+    return idle;
+  }
+
+ private:
+  PictureBox box_of(std::size_t i) const {
+    const Action& action = actions_[i];
+    PictureBox box{.lane = lane_of(program_, action),
+                   .kind = kind_of(action.op),
+                   .start = times_[i].start,
+                   .end = times_[i].end,
+                   .stage = action.stage,
+                   .microbatch = action.microbatch,
+                   .action = format_action(program_, action),
+                   .bytes = action.bytes,
+                   .waited = times_[i].waited,
+                   .waited_for = waited_for(i)};
+    if (action.stage) box.chunk = chunk_of(action);
+    if (action.segment) box.subject = program_.segments[static_cast<std::size_t>(*action.segment)].name;
+    if (action.unit) box.subject = program_.units[static_cast<std::size_t>(*action.unit)].name;
+    return box;
+  }
+
+  int chunk_of(const Action& action) const {
+    const auto found = chunks_.find(*action.stage);
+    return found == chunks_.end() ? 0 : found->second;
+  }
+
+  std::string waited_for(std::size_t i) const {
+    const SimulatedAction& time = times_[i];
+    if (time.wait == Wait::nothing || time.waited <= 0.0) return "";
+    std::string text(name_of(time.wait));
+    if (!time.after) return text;
+    const auto other = static_cast<std::size_t>(time.after->rank);
+    text += other == rank_ ? ": " : fmt::format(": rank {}, ", other);
+    return text + format_action(program_, program_.ranks.at(other).at(time.after->index));
+  }
+
+  int channel_of(Lane lane) const { return step_.channels.channel[static_cast<std::size_t>(lane)]; }
+
+  std::vector<Placed> merged(const std::vector<Placed>& boxes) const {
+    std::vector<Placed> result;
+    std::array<std::size_t, 2> last = {};  // one behind the last box, and the last mark
+    for (const Placed& next : boxes) {
+      std::size_t& before = last[next.box.kind == BoxKind::reshard];
+      if (before > 0 && joins(result[before - 1], next)) {
+        append(result[before - 1], next);
+      } else {
+        result.push_back(next);
+        before = result.size();
+      }
+    }
+    return result;
+  }
+
+  void append(Placed& placed, const Placed& next) const {
+    PictureBox& box = placed.box;
+    placed.actions.push_back(next.actions.front());
+    box.end = next.box.end;
+    box.bytes += next.box.bytes;
+    ++box.actions;
+    box.subject.clear();
+    box.action = format_action(program_, {.op = next.op, .stage = box.stage, .microbatch = box.microbatch});
+  }
+
+  // Ends of actions that touch are one number: the simulator starts the next one where this one ended.
+  static bool joins(const Placed& one, const Placed& next) {
+    return one.op == next.op && one.box.lane == next.box.lane && one.box.stage == next.box.stage && one.box.stage &&
+           one.box.microbatch == next.box.microbatch && one.box.end == next.box.start;
+  }
+
+  const Program& program_;
+  const SimulatedStep& step_;
+  std::size_t rank_;
+  const std::vector<Action>& actions_;
+  const std::vector<SimulatedAction>& times_;
+  std::map<int, int> chunks_;  // by stage of this rank
+};
+
+// Marks the boxes of the critical path and says where it goes from one lane to another.
+void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
+                         const std::vector<std::map<std::size_t, std::size_t>>& box_of_action) {
+  bool follows = false;  // on the box before, which is shown
+  std::size_t rank_before = 0, box_before = 0;
+  for (const ActionAt& at : path) {
+    const auto row = std::find_if(picture.ranks.begin(), picture.ranks.end(),
+                                  [&](const PictureRank& rank) { return rank.rank == at.rank; });
+    if (row == picture.ranks.end()) {
+      follows = false;
+      continue;
+    }
+    const auto rank = static_cast<std::size_t>(row - picture.ranks.begin());
+    const auto found = box_of_action[rank].find(at.index);
+    if (found == box_of_action[rank].end()) continue;
+    PictureBox& box = row->boxes[found->second];
+    box.critical = true;
+    const bool moves = follows && (rank_before != rank || row->boxes[box_before].lane != box.lane);
+    if (moves) picture.hops.push_back({rank_before, box_before, rank, found->second});
+    follows = true;
+    rank_before = rank;
+    box_before = found->second;
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(BoxKind kind) {
+  constexpr std::string_view names[] = {"forward", "backward", "input gradient", "weight gradient", "update",
+                                        "gather",  "reshard",  "reduction",      "activations",     "gradients"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(IdleReason reason) {
+  constexpr std::string_view names[] = {"bubble", "waits for a gather", "waits for a reduction"};
+  return names[static_cast<std::size_t>(reason)];
+}
+
+std::int64_t PictureRank::peak_bytes() const {
+  std::int64_t peak = 0;
+  for (const MemorySample& sample : memory) peak = std::max(peak, sample.bytes());
+  return peak;
+}
+
+std::int64_t Picture::peak_bytes() const {
+  std::int64_t peak = 0;
+  for (const PictureRank& rank : ranks) peak = std::max(peak, rank.peak_bytes());
+  return peak;
+}
+
+double Picture::bubble() const {
+  if (ranks.empty() || seconds <= 0.0) return 0.0;
+  double bubble = 0.0;
+  for (const PictureRank& rank : ranks) bubble += rank.times.bubble;
+  return bubble / (seconds * static_cast<double>(ranks.size()));
+}
+
+double Picture::exposed_gathers() const {
+  double most = 0.0;
+  for (const PictureRank& rank : ranks) most = std::max(most, rank.times.gathers);
+  return most;
+}
+
+double Picture::exposed_reductions() const {
+  double most = 0.0;
+  for (const PictureRank& rank : ranks) most = std::max(most, rank.times.reductions);
+  return most;
+}
+
+std::vector<int> Picture::chunks_of_kind() const {
+  std::vector<int> chunks(all_box_kinds.size(), 0);
+  for (const PictureRank& rank : ranks) {
+    for (const PictureBox& box : rank.boxes) {
+      int& most = chunks[static_cast<std::size_t>(box.kind)];
+      most = std::max(most, box.chunk + 1);
+    }
+  }
+  return chunks;
+}
+
+std::size_t Picture::box_count() const {
+  std::size_t count = 0;
+  for (const PictureRank& rank : ranks) count += rank.boxes.size();
+  return count;
+}
+
+Picture picture_of(const Program& program, const SimulatedStep& step, const PictureOptions& options) {
+  const std::size_t ranks = program.ranks.size();
+  require(step.simulation.ranks.size() == ranks && step.times.size() == ranks && step.memory.size() == ranks,
+          "a simulated step has times and memory of every rank");
+  Picture picture{.title = options.title,
+                  .unit_time = options.unit_time,
+                  .seconds = step.simulation.seconds,
+                  .lanes = {},
+                  .ranks = {},
+                  .hops = {}};
+  std::vector<std::map<std::size_t, std::size_t>> box_of_action;  // by row, then place in the list
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (options.rank && *options.rank != static_cast<int>(rank)) continue;
+    const RankPainter painter(program, step, static_cast<int>(rank));
+    PictureRank row{
+        .rank = static_cast<int>(rank), .idle = painter.idle(), .memory = step.memory[rank], .times = step.times[rank]};
+    if (row.peak_bytes() == 0) row.memory.clear();
+    auto& places = box_of_action.emplace_back();
+    for (Placed& placed : painter.boxes(options.detail)) {
+      for (std::size_t i : placed.actions) places[i] = row.boxes.size();
+      row.boxes.push_back(std::move(placed.box));
+    }
+    picture.ranks.push_back(std::move(row));
+  }
+  if (picture.ranks.empty()) fail_request("there is no pipeline rank {}: there are {}", *options.rank, ranks);
+  for (Lane lane : all_lanes) {
+    const auto uses = [lane](const PictureBox& box) { return box.lane == lane; };
+    const bool used = std::any_of(picture.ranks.begin(), picture.ranks.end(), [&](const PictureRank& rank) {
+      return std::any_of(rank.boxes.begin(), rank.boxes.end(), uses);
+    });
+    if (used) picture.lanes.push_back(lane);
+  }
+  trace_critical_path(picture, step.critical_path, box_of_action);
+  return picture;
+}
+
+}  // namespace weft

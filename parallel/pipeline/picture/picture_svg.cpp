@@ -1,0 +1,245 @@
+#include "parallel/pipeline/picture/picture_svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/pipeline/picture/picture_svg_parts.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// Pixels.
+constexpr double left = 112, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
+constexpr double header = 50, axis_height = 24, rank_gap = 10, lane_gap = 2, memory_height = 54;
+constexpr double character = 6.4;  // of a label, at its widest
+
+double height_of(Lane lane) {
+  if (lane == Lane::compute) return 24;
+  return lane == Lane::gather || lane == Lane::reduce ? 13 : 8;
+}
+
+// Wide enough that half of the computations can carry their microbatch.
+double width_of(const Picture& picture) {
+  std::vector<double> lengths;
+  for (const PictureRank& rank : picture.ranks) {
+    for (const PictureBox& box : rank.boxes) {
+      if (box.lane == Lane::compute) lengths.push_back(box.end - box.start);
+    }
+  }
+  if (lengths.empty()) return least_width;
+  const auto middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
+  std::nth_element(lengths.begin(), middle, lengths.end());
+  return std::clamp(picture.seconds / *middle * readable_box, least_width, most_width);
+}
+
+class SvgPainter {
+ public:
+  explicit SvgPainter(const Picture& picture)
+      : picture_(picture),
+        chunks_(picture.chunks_of_kind()),
+        width_(width_of(picture)),
+        scale_(picture.seconds > 0.0 ? width_ / picture.seconds : 0.0),
+        peak_(picture.peak_bytes()) {}
+
+  std::string document() {
+    const double all = left + width_ + right;
+    double y = header;
+    put(legend(picture_, left, y, all - right, y));
+    const double top = y + axis_height;
+    place_ranks(top);
+    axis(top, bottom_);
+    for (std::size_t row = 0; row < picture_.ranks.size(); ++row) rank(row);
+    for (const PictureHop& hop : picture_.hops) link(hop);
+    axis_marks(bottom_ + 14);
+    const std::string opening = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
+        "{1:.0f}\" "
+        "font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"11\" role=\"img\">\n"
+        "<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{4}",
+        all, bottom_ + axis_height, escaped_markup(picture_.title), style_and_textures(picture_), heading());
+    return opening + text_ + "</svg>\n";
+  }
+
+ private:
+  double x(double seconds) const { return left + scale_ * seconds; }
+  template <typename... Args>
+  void put(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+  }
+  void put(const std::string& text) { text_ += text; }
+
+  std::string heading() const {
+    std::string figures = fmt::format("step {}{}, bubble {:.1f} %", format_time(picture_.seconds, picture_.unit_time),
+                                      picture_.unit_time ? " units" : "", 100.0 * picture_.bubble());
+    if (picture_.exposed_gathers() > 0.0) {
+      figures += fmt::format(", waits for gathers {}", format_time(picture_.exposed_gathers(), picture_.unit_time));
+    }
+    if (picture_.exposed_reductions() > 0.0) {
+      figures +=
+          fmt::format(", waits for reductions {}", format_time(picture_.exposed_reductions(), picture_.unit_time));
+    }
+    if (peak_ > 0) figures += fmt::format(", peak {}", format_bytes(peak_));
+    return fmt::format(
+        "<text x=\"{}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{}</text>\n<text x=\"{}\" y=\"38\">{}</text>\n",
+        left, escaped_markup(picture_.title), left, figures);
+  }
+
+  void place_ranks(double top) {
+    double y = top;
+    for (const PictureRank& rank : picture_.ranks) {
+      std::vector<double> lanes(all_lanes.size(), 0.0);
+      for (Lane lane : picture_.lanes) {
+        lanes[static_cast<std::size_t>(lane)] = y;
+        y += height_of(lane) + lane_gap;
+      }
+      lanes_.push_back(std::move(lanes));
+      memory_.push_back(y);
+      if (!rank.memory.empty()) y += memory_height + lane_gap;
+      const bool rows_only = picture_.lanes.size() < 2 && rank.memory.empty();
+      y += rows_only ? lane_gap : rank_gap;
+    }
+    bottom_ = y;
+  }
+
+  void axis(double top, double bottom) {
+    axis_marks(top - 8);
+    const double step = mark_distance(picture_.seconds, static_cast<int>(width_ / 90));
+    for (int i = 0; i * step <= picture_.seconds * (1 + 1e-9); ++i) {
+      put("<line class=\"grid\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>\n", x(i * step), top - 4,
+          bottom + 2);
+    }
+  }
+
+  void axis_marks(double baseline) {
+    const double step = mark_distance(picture_.seconds, static_cast<int>(width_ / 90));
+    for (int i = 0; i * step <= picture_.seconds * (1 + 1e-9); ++i) {
+      put("<text class=\"mark\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", x(i * step), baseline,
+          format_time(i * step, picture_.unit_time));
+    }
+    put("<text class=\"side\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 22, baseline,
+        picture_.unit_time ? "time, units" : "time");
+  }
+
+  void rank(std::size_t row) {
+    const PictureRank& rank = picture_.ranks[row];
+    put("<g id=\"rank{}\">\n", rank.rank);
+    for (Lane lane : picture_.lanes) {
+      const double y = lanes_[row][static_cast<std::size_t>(lane)], height = height_of(lane);
+      put("<rect class=\"lane\" x=\"{}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"/>\n", left, y, width_, height);
+      if (lane == Lane::compute) {
+        put("<text class=\"side rank\" x=\"{}\" y=\"{:.1f}\">rank {}</text>\n", left - 6, y + 16, rank.rank);
+      } else {
+        put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 6, y + height / 2 + 3,
+            lane_label(lane));
+      }
+    }
+    for (const PictureIdle& idle : rank.idle) stand_still(row, idle);
+    for (const PictureBox& box : rank.boxes) paint(row, box);
+    for (const PictureBox& box : rank.boxes) {
+      if (box.critical) outline(row, box);
+    }
+    if (!rank.memory.empty()) memory(row);
+    put("</g>\n");
+  }
+
+  void stand_still(std::size_t row, const PictureIdle& idle) {
+    put("<rect class=\"idle{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"><title>{}</title></rect>\n",
+        static_cast<int>(idle.reason), x(idle.start), lanes_[row][0], scale_ * (idle.end - idle.start),
+        height_of(Lane::compute), tooltip(picture_, idle));
+  }
+
+  void paint(std::size_t row, const PictureBox& box) {
+    const double y = lanes_[row][static_cast<std::size_t>(box.lane)], height = height_of(box.lane);
+    const double width = scale_ * (box.end - box.start);
+    if (box.kind == BoxKind::reshard) {
+      put("<path class=\"drop\" d=\"M{:.2f} {:.1f}v{}\"><title>{}</title></path>\n", x(box.start), y - 1, height + 2,
+          tooltip(picture_, box));
+      return;
+    }
+    put("<rect class=\"box k{}c{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+        "height=\"{}\"><title>{}</title></rect>\n",
+        static_cast<int>(box.kind), box.chunk, x(box.start), y, width, height, tooltip(picture_, box));
+    const bool computes = box.lane == Lane::compute;
+    const std::string label = computes ? box.label() : box.subject.empty() ? box.label() : box.subject;
+    const double font = computes ? 11 : 8;
+    if (label.empty() || height < 12 || static_cast<double>(label.size()) * character * font / 11 + 2 > width) return;
+    const Colour under = shade_of(style_of(box.kind).colour, box.chunk, chunks_[static_cast<std::size_t>(box.kind)]);
+    put("<text class=\"in\" x=\"{:.2f}\" y=\"{:.1f}\" font-size=\"{}\" fill=\"{}\" stroke=\"{}\">{}</text>\n",
+        x(box.start) + width / 2, y + height / 2 + font * 0.36, font, text_colour_on(under).hex(), under.hex(),
+        escaped_markup(label));
+  }
+
+  void outline(std::size_t row, const PictureBox& box) {
+    if (box.kind == BoxKind::reshard) return;
+    put("<rect class=\"critical\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"3\"/>\n", x(box.start),
+        lanes_[row][static_cast<std::size_t>(box.lane)] + height_of(box.lane) - 3, scale_ * (box.end - box.start));
+  }
+
+  // From the end of one box to the start of the next, along the lower edges that the path marks.
+  void link(const PictureHop& hop) {
+    const PictureBox& from = picture_.ranks[hop.from_rank].boxes[hop.from_box];
+    const PictureBox& to = picture_.ranks[hop.to_rank].boxes[hop.to_box];
+    const auto edge = [&](std::size_t row, const PictureBox& box) {
+      return lanes_[row][static_cast<std::size_t>(box.lane)] + height_of(box.lane) - 1.5;
+    };
+    put("<path class=\"link\" d=\"M{:.2f} {:.1f}L{:.2f} {:.1f}\"/>\n", x(from.end), edge(hop.from_rank, from),
+        x(to.start), edge(hop.to_rank, to));
+  }
+
+  // From the highest stack down, each painted over the one before: every path is the sum of the buckets up to its own.
+  void memory(std::size_t row) {
+    const PictureRank& rank = picture_.ranks[row];
+    const double ground = memory_[row] + memory_height, per_byte = (memory_height - 4) / static_cast<double>(peak_);
+    for (int bucket = curve_bucket_count - 1; bucket >= 0; --bucket) {
+      std::string outline;
+      for (const MemorySample& sample : rank.memory) {
+        std::int64_t bytes = 0;
+        for (int below = 0; below <= bucket; ++below) bytes += sample.*bucket_style(below).bytes;
+        const auto height = per_byte * static_cast<double>(bytes);
+        fmt::format_to(std::back_inserter(outline), "{}{:.2f}V{:.3f}", outline.empty() ? "" : "H", x(sample.time),
+                       ground - height);
+      }
+      put("<path class=\"m{}\" d=\"M{:.2f} {:.2f}H{}H{:.2f}V{:.2f}Z\"><title>{}: {}</title></path>\n", bucket,
+          x(rank.memory.front().time), ground, outline, x(picture_.seconds), ground, bucket_style(bucket).name,
+          format_bytes(most_in(rank, bucket)));
+    }
+    put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left, ground, width_);
+    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 6, memory_[row] + 10,
+        format_bytes(rank.peak_bytes()));
+    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">memory</text>\n", left - 6, ground - 2);
+  }
+
+  static std::int64_t most_in(const PictureRank& rank, int bucket) {
+    std::int64_t most = 0;
+    for (const MemorySample& sample : rank.memory) most = std::max(most, sample.*bucket_style(bucket).bytes);
+    return most;
+  }
+
+  const Picture& picture_;
+  const std::vector<int> chunks_;
+  const double width_, scale_;
+  const std::int64_t peak_;
+  std::vector<std::vector<double>> lanes_;  // upper edge by row and lane
+  std::vector<double> memory_;              // upper edge by row
+  double bottom_ = 0.0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_svg(const Picture& picture) {
+  if (picture.box_count() > svg_box_limit) {
+    fail_request(
+        "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
+        "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
+        picture.box_count(), svg_box_limit);
+  }
+  return SvgPainter(picture).document();
+}
+
+}  // namespace weft

@@ -1,0 +1,17 @@
+// A picture as one SVG document: a row of lanes and a memory curve for each rank, bubbles hatched, the critical path
+// outlined and linked, tooltips as <title>. Needs nothing from elsewhere, neither fonts nor scripts.
+#pragma once
+
+#include <string>
+
+#include "parallel/pipeline/picture/picture.h"
+
+namespace weft {
+
+// Boxes that one SVG may hold: viewers draw every one of them, and a box is about 250 bytes of text.
+inline constexpr std::size_t svg_box_limit = 20'000;
+
+// Throws Error (request) when the picture has more boxes than that; the message says how to have fewer.
+std::string to_svg(const Picture& picture);
+
+}  // namespace weft

@@ -1,0 +1,114 @@
+#include "parallel/pipeline/simulation/cost_model.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+bool is_island(Group group) {
+  return group == Group::dp_island || group == Group::edp_island;
+}
+
+const LinkCost& link_of(const std::map<Group, LinkCost>& links, Group group) {
+  const auto found = links.find(group);
+  if (found == links.end()) fail_request("no link is given for group {}, which the program uses", name_of(group));
+  return found->second;
+}
+
+// Of `count` calls with `bytes` in all.
+double collective_seconds(const std::map<Group, LinkCost>& links, Group group, CollectiveOp op, std::int64_t count,
+                          std::int64_t bytes, int ranks) {
+  if (ranks <= 1 || count == 0) return 0.0;
+  const auto calls = static_cast<double>(count);
+  return calls * link_seconds(link_of(links, group), op, static_cast<double>(bytes) / calls, ranks);
+}
+
+double seconds_of(const ProgramSegment& segment, Op during, const std::map<Group, LinkCost>& links,
+                  const GroupSizes& sizes) {
+  double seconds = 0.0;
+  for (const SegmentCollective& part : segment.collectives) {
+    if (part.during != during) continue;
+    seconds += collective_seconds(links, part.group, part.op, part.count, part.bytes, sizes.at(part.group));
+  }
+  return seconds;
+}
+
+double seconds_of(const ProgramTables& tables, Op during, const std::map<Group, LinkCost>& links,
+                  const GroupSizes& sizes) {
+  double seconds = 0.0;
+  for (const UpdateCollective& part : tables.update) {
+    if (part.during != during) continue;
+    seconds += collective_seconds(links, part.group, part.op, part.count, part.bytes, sizes.at(part.group));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+GroupSizes group_sizes(const Mesh& mesh) {
+  GroupSizes sizes;
+  for (Group group : all_groups) sizes[group] = static_cast<int>(mesh.groups(group).front().size());
+  return sizes;
+}
+
+double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int ranks) {
+  if (ranks <= 1) return 0.0;
+  const double steps = ranks - 1, sent = steps / ranks * payload / link.bytes_per_second;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+    case CollectiveOp::all_to_all:
+      return steps * link.latency + sent;
+    case CollectiveOp::all_reduce:
+      return 2.0 * (steps * link.latency + sent);
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return link.latency + payload / link.bytes_per_second;
+  }
+  return 0.0;
+}
+
+UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
+  UnitCost cost;
+  for (const UnitCollective& part : unit.collectives) {
+    const int ranks = is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
+    const double seconds = collective_seconds(links, part.group, part.op, 1, part.bytes, ranks);
+    if (part.during == Op::unshard) cost.gather += seconds;
+    if (part.during == Op::unshard_island) cost.island_gather += seconds;
+    if (part.during == Op::scatter_gradient) cost.scatter += seconds;
+    if (part.during == Op::reduce_gradient) cost.reduce += seconds;
+  }
+  return cost;
+}
+
+ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
+                            const HardwareCosts& hardware, const GroupSizes& sizes) {
+  if (!flops.empty() && flops.size() != tables.segments.size()) {
+    fail("operations of {} segments for a program that has {}", flops.size(), tables.segments.size());
+  }
+  const auto& links = hardware.links;
+  ProgramCosts costs = even_costs(tables, {});
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    const ProgramSegment& segment = tables.segments[i];
+    const SegmentFlops work = flops.empty() ? SegmentFlops{} : flops[i];
+    costs.segments[i] = {
+        work.forward * hardware.seconds_per_flop_forward + seconds_of(segment, Op::forward, links, sizes),
+        work.backward_input * hardware.seconds_per_flop_backward +
+            seconds_of(segment, Op::backward_input, links, sizes),
+        work.backward_weight * hardware.seconds_per_flop_backward +
+            seconds_of(segment, Op::backward_weight, links, sizes)};
+  }
+  for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
+  for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
+    if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;
+    costs.transfers[s] = link_seconds(link_of(links, Group::pp), CollectiveOp::send,
+                                      static_cast<double>(tables.stages[s].output_bytes), 2);
+  }
+  costs.gradient_norm = seconds_of(tables, Op::gradient_norm, links, sizes);
+  costs.optimizer_step = seconds_of(tables, Op::optimizer_step, links, sizes);
+  return costs;
+}
+
+}  // namespace weft

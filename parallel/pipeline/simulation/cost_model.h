@@ -1,0 +1,56 @@
+// Costs of a program from what hardware can do: floating-point operations at one rate forward and one backward, and
+// collectives at the speed of the slowest link that their group crosses. A pure function of tables and numbers.
+//
+// A collective over n ranks, with the payload that counters.h counts, takes as long as a ring does:
+//
+//   all_gather, reduce_scatter   (n - 1) latency + (n - 1) / n payload / bytes_per_second
+//   all_reduce                   twice that: one of each
+//   all_to_all                   (n - 1) latency + (n - 1) / n payload / bytes_per_second: what stays at home is free
+//   broadcast, a message         latency + payload / bytes_per_second
+//
+// Nothing overlaps inside an action, what tokens decide counts at its bound, and what is neither a product nor
+// communication (norms, optimizer) takes no time.
+#pragma once
+
+#include <map>
+#include <span>
+
+#include "parallel/pipeline/simulation/costs.h"
+
+namespace weft {
+
+struct LinkCost {
+  double latency = 0.0;  // seconds
+  double bytes_per_second = 0.0;
+
+  bool operator==(const LinkCost&) const = default;
+};
+
+struct HardwareCosts {
+  double seconds_per_flop_forward = 0.0, seconds_per_flop_backward = 0.0;
+  std::map<Group, LinkCost> links = {};  // those of Group::pp carry the messages between stages
+
+  bool operator==(const HardwareCosts&) const = default;
+};
+
+// Ranks of each group, by kind. Islands are not among them: their size is in the policy of a unit.
+using GroupSizes = std::map<Group, int>;
+GroupSizes group_sizes(const Mesh& mesh);
+
+// Floating-point operations of one microbatch on one rank.
+struct SegmentFlops {
+  double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
+};
+
+// Seconds of a collective over so many ranks; none over one.
+double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int ranks);
+
+// What the collectives of a unit take, by kind of action. Throws Error (request) for a group of several ranks without a
+// link.
+UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes);
+
+// `flops` by segment; empty where nothing is known of them (a bare schedule). Throws Error (request) as unit_cost.
+ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
+                            const HardwareCosts& hardware, const GroupSizes& sizes);
+
+}  // namespace weft

@@ -1,0 +1,120 @@
+#include "parallel/pipeline/simulation/costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/pipeline/exchange.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+double cost_of(const ComputeCost& cost, Op op) {
+  switch (op) {
+    case Op::forward:
+      return cost.forward;
+    case Op::backward:
+      return cost.backward_input + cost.backward_weight;
+    case Op::backward_input:
+      return cost.backward_input;
+    default:
+      return cost.backward_weight;
+  }
+}
+
+double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
+  const bool gathers = !unit.replicated && unit.unsharded_bytes > 0;
+  switch (op) {
+    case Op::unshard:
+      return gathers ? cost.gather : 0.0;
+    case Op::unshard_island:
+      return gathers ? cost.island_gather : 0.0;
+    case Op::scatter_gradient:
+      return cost.scatter;
+    case Op::reduce_gradient:
+      return cost.reduce;
+    default:
+      return 0.0;
+  }
+}
+
+ComputeCost share_of(const ComputeCost& stage, std::size_t segments) {
+  const auto count = static_cast<double>(segments);
+  return {stage.forward / count, stage.backward_input / count, stage.backward_weight / count};
+}
+
+void require_times(std::string_view what, std::size_t index, std::initializer_list<double> times) {
+  for (double seconds : times) {
+    if (!std::isfinite(seconds) || seconds < 0.0)
+      fail("{} {} costs {} seconds, which is no time", what, index, seconds);
+  }
+}
+
+}  // namespace
+
+ProgramCosts even_costs(const ProgramTables& tables, const ComputeCost& stage) {
+  ProgramCosts costs;
+  costs.segments.resize(tables.segments.size());
+  for (const ProgramStage& entry : tables.stages) {
+    for (int segment : entry.segments) {
+      costs.segments[static_cast<std::size_t>(segment)] = share_of(stage, entry.segments.size());
+    }
+  }
+  costs.stages.assign(tables.stages.size(), stage);
+  costs.units.resize(tables.units.size());
+  costs.transfers.assign(tables.stages.size(), 0.0);
+  return costs;
+}
+
+void require_costs(const ProgramTables& tables, const ProgramCosts& costs) {
+  const auto require_one_each = [](std::string_view what, std::size_t entries, std::size_t given) {
+    if (given != entries) fail("costs of {} {} for a program that has {}", given, what, entries);
+  };
+  require_one_each("segments", tables.segments.size(), costs.segments.size());
+  require_one_each("stages", tables.stages.size(), costs.stages.size());
+  require_one_each("units", tables.units.size(), costs.units.size());
+  require_one_each("transfers", tables.stages.size(), costs.transfers.size());
+  const auto require_compute = [](std::string_view what, const std::vector<ComputeCost>& entries) {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      require_times(what, i, {entries[i].forward, entries[i].backward_input, entries[i].backward_weight});
+    }
+  };
+  require_compute("segment", costs.segments);
+  require_compute("stage", costs.stages);
+  for (std::size_t i = 0; i < costs.units.size(); ++i) {
+    const UnitCost& unit = costs.units[i];
+    require_times("unit", i, {unit.gather, unit.island_gather, unit.scatter, unit.reduce});
+  }
+  for (std::size_t i = 0; i < costs.transfers.size(); ++i) require_times("transfer", i, {costs.transfers[i]});
+  require_times("update", 0, {costs.gradient_norm, costs.optimizer_step});
+}
+
+double cost_of(const ProgramTables& tables, const ProgramCosts& costs, const Action& action) {
+  const Op op = action.op;
+  if (op == Op::gradient_norm) return costs.gradient_norm;
+  if (op == Op::optimizer_step) return costs.optimizer_step;
+  if (is_reshard(op)) return 0.0;
+  const auto stage = static_cast<std::size_t>(action.stage.value());
+  if (is_compute(op)) {
+    if (action.segment) return cost_of(costs.segments[static_cast<std::size_t>(*action.segment)], op);
+    const auto& segments = tables.stages[stage].segments;
+    if (segments.empty()) return cost_of(costs.stages[stage], op);
+    double sum = 0.0;
+    for (int segment : segments) sum += cost_of(costs.segments[static_cast<std::size_t>(segment)], op);
+    return sum;
+  }
+  if (is_send(op) || is_receive(op)) {
+    return costs.transfers[static_cast<std::size_t>(std::min(*action.stage, other_stage(op, *action.stage)))];
+  }
+  if (action.unit) {
+    const auto unit = static_cast<std::size_t>(*action.unit);
+    return cost_of(tables.units[unit], costs.units[unit], op);
+  }
+  double sum = 0.0;
+  for (std::size_t unit = 0; unit < tables.units.size(); ++unit) {
+    if (tables.units[unit].stage == *action.stage) sum += cost_of(tables.units[unit], costs.units[unit], op);
+  }
+  return sum;
+}
+
+}  // namespace weft

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <deque>
+
+#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/simulation/simulate.h"
+
+namespace weft {
+namespace {
+
+// The walk of transient_peak.cpp over one rank's list, but each thing comes and goes at a time. What happens at one
+// time happens in the order of the list.
+class TimedWalk {
+ public:
+  TimedWalk(const Program& program, const std::vector<SimulatedAction>& simulated)
+      : program_(program),
+        simulated_(simulated),
+        pieces_(program),
+        gathered_(program.units.size(), false),
+        in_island_(program.units.size(), false),
+        accumulating_(program.units.size(), false) {}
+
+  void run(const Action& action, std::size_t index) {
+    const SimulatedAction& times = simulated_[index];
+    if (is_compute(action.op)) compute(action, times);
+    if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op, times.start); });
+    if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op, times.end); });
+    if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit, times); });
+    if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { give_up_through(unit); });
+    if (action.op == Op::gradient_norm) give_up_until(0);
+    if (lane_of(program_, action) == Lane::compute) computed_ = times.end;
+  }
+
+  std::vector<MemorySample> samples() && {
+    std::stable_sort(changes_.begin(), changes_.end(),
+                     [](const MemorySample& one, const MemorySample& other) { return one.time < other.time; });
+    MemorySample now;
+    std::vector<MemorySample> samples = {now};
+    for (const MemorySample& change : changes_) {
+      now.time = change.time;
+      now.unsharded_parameters += change.unsharded_parameters;
+      now.unsharded_gradients += change.unsharded_gradients;
+      now.communication += change.communication;
+      now.activations += change.activations;
+      samples.push_back(now);
+    }
+    return samples;
+  }
+
+ private:
+  const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+
+  void change(double time, std::int64_t MemorySample::*bucket, std::int64_t bytes) {
+    if (bytes == 0) return;
+    changes_.push_back({.time = time});
+    changes_.back().*bucket = bytes;
+  }
+
+  void compute(const Action& action, const SimulatedAction& times) {
+    const auto [begin, end] = pieces_.of(action);
+    std::int64_t activations = 0;
+    for (std::size_t piece = begin; piece < end; ++piece) {
+      if (!pieces_[piece].segment) continue;
+      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
+      activations += segment.activation_bytes;
+      if (!makes_weight_gradient(action.op)) continue;
+      for (int index : segment.units) {
+        const auto unit = static_cast<std::size_t>(index);
+        if (accumulating_[unit]) continue;
+        accumulating_[unit] = true;
+        change(times.start, &MemorySample::unsharded_gradients, entry(unit).gradient_bytes);
+      }
+    }
+    if (action.op == Op::forward) change(times.start, &MemorySample::activations, activations);
+    // With a split backward the weight gradient is the last to read the activations.
+    if (makes_weight_gradient(action.op)) change(times.end, &MemorySample::activations, -activations);
+  }
+
+  void gather(std::size_t unit, Op op, double time) {
+    if (entry(unit).replicated || gathered_[unit]) return;
+    gathered_[unit] = true;
+    change(time, &MemorySample::unsharded_parameters, entry(unit).unsharded_bytes);
+    if (op == Op::unshard_island && in_island_[unit]) {
+      in_island_[unit] = false;
+      change(time, &MemorySample::unsharded_parameters, -entry(unit).island_bytes);
+    }
+  }
+
+  void reshard(std::size_t unit, Op op, double time) {
+    if (entry(unit).replicated || !gathered_[unit]) return;
+    gathered_[unit] = false;
+    if (op == Op::reshard_island) {
+      in_island_[unit] = true;
+      change(time, &MemorySample::unsharded_parameters, entry(unit).island_bytes);
+    }
+    change(time, &MemorySample::unsharded_parameters, -entry(unit).unsharded_bytes);
+  }
+
+  void reduce(std::size_t unit, const SimulatedAction& times) {
+    const bool copies = entry(unit).reduce_input_bytes > 0;
+    const std::int64_t accumulated = accumulating_[unit] ? entry(unit).gradient_bytes : 0;
+    accumulating_[unit] = false;
+    if (copies) {
+      give_up_until(program_.reduce_inputs - 1);
+      change(times.start, &MemorySample::communication, entry(unit).reduce_input_bytes);
+      change(times.start, &MemorySample::unsharded_gradients, -accumulated);
+    }
+    change(times.start, &MemorySample::communication, entry(unit).reduce_part_bytes);
+    change(times.end, &MemorySample::communication, -entry(unit).reduce_part_bytes);
+    if (copies) {
+      in_flight_.push_back({unit, times.end, &MemorySample::communication, entry(unit).reduce_input_bytes});
+    } else if (entry(unit).replicated) {
+      change(times.end, &MemorySample::unsharded_gradients, -accumulated);
+    } else if (accumulated > 0) {
+      in_flight_.push_back({unit, times.end, &MemorySample::unsharded_gradients, accumulated});
+    }
+    give_up_until(program_.reduce_inputs);
+  }
+
+  // What the pool gives up serves others once its reduction has ended and compute has come to this place of the list.
+  void give_up_until(int inputs) {
+    while (static_cast<int>(in_flight_.size()) > inputs) {
+      const Input& oldest = in_flight_.front();
+      change(std::max(oldest.reduced, computed_), oldest.bucket, -oldest.bytes);
+      in_flight_.pop_front();
+    }
+  }
+
+  // Reductions end in their order.
+  void give_up_through(std::size_t unit) {
+    for (std::size_t left = in_flight_.size(); left > 0; --left) {
+      if (in_flight_[left - 1].unit == unit) return give_up_until(static_cast<int>(in_flight_.size() - left));
+    }
+  }
+
+  template <typename Function>
+  void for_units_of(const Action& action, Function function) const {
+    if (action.unit) return function(static_cast<std::size_t>(*action.unit));
+    for (std::size_t unit = 0; unit < program_.units.size(); ++unit) {
+      if (entry(unit).stage == *action.stage) function(unit);
+    }
+  }
+
+  struct Input {
+    std::size_t unit = 0;
+    double reduced = 0.0;
+    std::int64_t MemorySample::*bucket = nullptr;
+    std::int64_t bytes = 0;
+  };
+
+  const Program& program_;
+  const std::vector<SimulatedAction>& simulated_;
+  PieceTable pieces_;
+  std::vector<MemorySample> changes_;                      // each a difference, in the order of the list
+  std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
+  std::deque<Input> in_flight_;                            // oldest first
+  double computed_ = 0.0;                                  // when the compute lane had done what stands before
+};
+
+}  // namespace
+
+std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank) {
+  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+  TimedWalk walk(program, simulation.ranks.at(static_cast<std::size_t>(rank)));
+  for (std::size_t i = 0; i < actions.size(); ++i) walk.run(actions[i], i);
+  return std::move(walk).samples();
+}
+
+}  // namespace weft

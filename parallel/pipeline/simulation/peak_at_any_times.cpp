@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <vector>
+
+#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/simulation/simulate.h"
+
+namespace weft {
+namespace {
+
+// At any instant, let `i` be the last action of the list, of those that take memory, that has begun. What is held then
+// was taken by it or in front of it, and is not known to have been given back when it began. What is known follows from
+// its waits (simulate.h):
+//
+//   of a compute action or a reduction   the compute before it has ended, so its RESHARDs have happened
+//   of a gather                          the compute before the last RESHARD has ended; in a solved step, all before it
+//   of a reduction                       those before it have ended
+//   of compute that waited for the pool  what that had given up has ended; compute behind it knows that too, and a
+//                                        gather what the compute before the last RESHARD knew
+class BoundWalk {
+ public:
+  explicit BoundWalk(const Program& program)
+      : program_(program),
+        pieces_(program),
+        gathered_(program.units.size(), false),
+        in_island_(program.units.size(), false),
+        accumulating_(program.units.size(), false) {}
+
+  void run(const Action& action) {
+    if (is_compute(action.op)) compute(action);
+    if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit); });
+    if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
+    if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
+    if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { know_ended_through(unit); });
+    if (action.op == Op::gradient_norm) know_ended(reductions_.size());
+  }
+
+  std::int64_t peak() const { return peak_; }
+
+ private:
+  struct Reduction {
+    std::size_t unit = 0;
+    std::int64_t accumulator = 0, copy = 0;
+    bool pooled = false;
+  };
+
+  const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+
+  void look(std::int64_t more) { peak_ = std::max(peak_, parameters_ + activations_ + accumulators_ + more); }
+
+  // Reductions that compute does not know to have ended: one of them may be at work.
+  std::int64_t reductions_from(std::int64_t sum, std::size_t first) const {
+    return first < reductions_.size() ? sum + largest_part_ : sum;
+  }
+
+  void compute(const Action& action) {
+    const auto [begin, end] = pieces_.of(action);
+    std::int64_t activations = 0;
+    for (std::size_t piece = begin; piece < end; ++piece) {
+      if (!pieces_[piece].segment) continue;
+      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
+      activations += segment.activation_bytes;
+      const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
+      for (int unit : segment.units) {
+        if (reads) leave_island(static_cast<std::size_t>(unit));
+      }
+      if (!makes_weight_gradient(action.op)) continue;
+      for (int index : segment.units) {
+        const auto unit = static_cast<std::size_t>(index);
+        if (accumulating_[unit]) continue;
+        accumulating_[unit] = true;
+        accumulators_ += entry(unit).gradient_bytes;
+        if (!entry(unit).replicated && !entry(unit).frozen && entry(unit).gradient_bytes > 0) know_ended(given_up_);
+      }
+    }
+    if (action.op == Op::forward) activations_ += activations;
+    look(reductions_from(in_flight_, ended_));
+    if (!makes_weight_gradient(action.op)) return;
+    activations_ -= activations;
+    freed_since_reshard_ += activations;
+  }
+
+  void gather(std::size_t unit) {
+    if (entry(unit).replicated || gathered_[unit]) return;
+    gathered_[unit] = true;
+    parameters_ += entry(unit).unsharded_bytes;
+    if (entry(unit).policy.residency == Residency::solved) {
+      look(reductions_from(in_flight_, ended_));
+    } else {
+      look(freed_since_reshard_ + reductions_from(in_flight_ + ended_since_reshard_, ended_at_reshard_));
+    }
+  }
+
+  // A gather over the island holds both for an instant, which compute knows to be over once it has waited for it.
+  void leave_island(std::size_t unit) {
+    if (!gathered_[unit] || !in_island_[unit]) return;
+    in_island_[unit] = false;
+    parameters_ -= entry(unit).island_bytes;
+  }
+
+  void reshard(std::size_t unit, Op op) {
+    if (entry(unit).replicated || !gathered_[unit]) return;
+    leave_island(unit);
+    gathered_[unit] = false;
+    if (op == Op::reshard_island) {
+      in_island_[unit] = true;
+      parameters_ += entry(unit).island_bytes;
+      look(freed_since_reshard_ + reductions_from(in_flight_, ended_));
+    }
+    parameters_ -= entry(unit).unsharded_bytes;
+    if (entry(unit).unsharded_bytes == 0) return;
+    freed_since_reshard_ = ended_since_reshard_ = 0;
+    ended_at_reshard_ = ended_;
+  }
+
+  void reduce(std::size_t unit) {
+    const std::int64_t accumulator = accumulating_[unit] ? entry(unit).gradient_bytes : 0;
+    accumulating_[unit] = false;
+    accumulators_ -= accumulator;
+    const bool pooled = entry(unit).reduce_input_bytes > 0 || (!entry(unit).replicated && accumulator > 0);
+    reductions_.push_back({unit, accumulator, entry(unit).reduce_input_bytes, pooled});
+    in_flight_ += accumulator + entry(unit).reduce_input_bytes;
+    largest_part_ = std::max(largest_part_, entry(unit).reduce_part_bytes);
+    look(reductions_from(in_flight_, ended_));
+    if (pooled) ++pooled_;
+    while (pooled_ > program_.reduce_inputs) {
+      if (reductions_[given_up_++].pooled) --pooled_;
+    }
+  }
+
+  void know_ended(std::size_t reductions) {
+    for (; ended_ < reductions; ++ended_) {
+      const std::int64_t inputs = reductions_[ended_].accumulator + reductions_[ended_].copy;
+      in_flight_ -= inputs;
+      ended_since_reshard_ += inputs;
+    }
+  }
+
+  void know_ended_through(std::size_t unit) {
+    for (std::size_t i = reductions_.size(); i > ended_; --i) {
+      if (reductions_[i - 1].unit == unit) return know_ended(i);
+    }
+  }
+
+  template <typename Function>
+  void for_units_of(const Action& action, Function function) const {
+    if (action.unit) return function(static_cast<std::size_t>(*action.unit));
+    for (std::size_t unit = 0; unit < program_.units.size(); ++unit) {
+      if (entry(unit).stage == *action.stage) function(unit);
+    }
+  }
+
+  const Program& program_;
+  PieceTable pieces_;
+  std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
+  std::vector<Reduction> reductions_;                      // in the order of the list
+  std::size_t ended_ = 0;                                  // of them, so many compute knows to have ended
+  std::size_t ended_at_reshard_ = 0;                       // the same at the last RESHARD
+  std::size_t given_up_ = 0;                               // so many the pool has given up
+  int pooled_ = 0;                                         // of the others, those in the pool
+  std::int64_t parameters_ = 0, activations_ = 0, accumulators_ = 0;
+  std::int64_t in_flight_ = 0;            // inputs of reductions not known to have ended
+  std::int64_t freed_since_reshard_ = 0;  // activations
+  std::int64_t ended_since_reshard_ = 0;  // inputs of reductions that compute knows to have ended since
+  std::int64_t largest_part_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+}  // namespace
+
+std::int64_t peak_at_any_times(const Program& program, int rank) {
+  BoundWalk walk(program);
+  for (const Action& action : program.ranks.at(static_cast<std::size_t>(rank))) walk.run(action);
+  return walk.peak();
+}
+
+}  // namespace weft

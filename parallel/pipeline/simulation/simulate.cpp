@@ -1,0 +1,391 @@
+#include "parallel/pipeline/simulation/simulate.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/text.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// When something has happened, and the action whose end that was.
+struct Instant {
+  double time = 0.0;
+  std::optional<ActionAt> end_of = {};
+};
+
+// The latest of what an action waits for; of equal ones the first that was named.
+struct Start {
+  Instant at;
+  Wait wait = Wait::nothing;
+
+  void after(const Instant& instant, Wait reason) {
+    if (instant.time <= at.time) return;
+    at = instant;
+    wait = reason;
+  }
+};
+
+// Messages from one rank to another on one lane. At most one is under way, and they arrive in order.
+struct Connection {
+  int from = 0, to = 0;
+  Lane lane = Lane::activations_up;
+  std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
+  Instant sent = {};                                  // when its send began
+  Instant taken = {};                                 // when the last one had been received
+};
+
+struct RankState {
+  std::size_t next = 0;                                     // in its list
+  std::array<Instant, all_lanes.size()> channel_free = {};  // by channel
+  Instant compute = {};                                     // the end of the last action of the compute lane
+  Instant room = {};                                        // the last RESHARD that gave some back
+  Instant reduced = {};                                     // the last reduction
+  std::deque<Instant> in_flight = {};                       // reductions whose inputs the pool holds, oldest first
+  Instant given_up = {};                                    // the last one whose input the pool has given up
+  std::vector<std::size_t> connections = {};                // into Walk::connections_
+  std::optional<Start> norm = {};                           // while it waits for others at GRAD_NORM
+  bool queued = false;
+};
+
+// Walks all lists, each as far as others let it. Every time is the largest of a few earlier ones plus a cost, so it is
+// the same in whichever order the ranks are visited. A visit ends at a wait whose end queues the rank again.
+class Walk {
+ public:
+  Walk(const Program& program, const ProgramCosts& costs, const LaneChannels& channels)
+      : program_(program),
+        costs_(costs),
+        channels_(channels),
+        pieces_(program),
+        ranks_(program.ranks.size()),
+        gathered_(program.units.size() + program.stages.size()),
+        accumulating_(program.units.size(), false),
+        reduced_(program.units.size()),
+        units_of_stage_(program.stages.size()),
+        activations_(program.stages.size() * static_cast<std::size_t>(program.microbatches)),
+        gradients_(activations_.size()),
+        received_activations_(activations_.size()),
+        received_gradients_(activations_.size()) {
+    for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
+      units_of_stage_.at(static_cast<std::size_t>(program.units[unit].stage)).push_back(unit);
+    }
+    result_.ranks.resize(ranks_.size());
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      result_.ranks[rank].resize(program.ranks[rank].size());
+      bool norm = false;
+      for (const Action& action : program.ranks[rank]) {
+        require_legible(rank, action);
+        exchanged_ = exchanged_ || is_send(action.op) || is_receive(action.op);
+        norm = norm || action.op == Op::gradient_norm;
+      }
+      if (norm) ++ranks_with_norm_;
+    }
+  }
+
+  Simulation run() {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) queue(rank);
+    while (!queue_.empty()) {
+      const std::size_t rank = queue_.back();
+      queue_.pop_back();
+      ranks_[rank].queued = false;
+      while (ranks_[rank].next < program_.ranks[rank].size() && step(rank)) ++ranks_[rank].next;
+    }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const std::size_t next = ranks_[rank].next;
+      if (next == program_.ranks[rank].size()) continue;
+      fail("rank {} waits for ever at {}, action {} of its list", rank,
+           format_action(program_, program_.ranks[rank][next]), next);
+    }
+    for (const auto& actions : result_.ranks) {
+      for (const SimulatedAction& action : actions) result_.seconds = std::max(result_.seconds, action.end);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void require_legible(std::size_t rank, const Action& action) const {
+    auto reason = malformed(program_, pieces_, action);
+    if (!reason && (is_send(action.op) || is_receive(action.op))) {
+      const int other = other_stage(action.op, *action.stage);
+      const int ranks = static_cast<int>(ranks_.size());
+      if (other < 0 || other >= static_cast<int>(program_.stages.size())) reason = "there is no stage at its other end";
+      if (!action.peer || *action.peer < 0 || *action.peer >= ranks) reason = "it names no rank at its other end";
+    }
+    if (reason) fail("rank {} cannot run its {}: {}", rank, name_of(action.op), *reason);
+  }
+
+  void queue(std::size_t rank) {
+    if (!std::exchange(ranks_[rank].queued, true)) queue_.push_back(rank);
+  }
+
+  // Runs the next action of the rank; false where another rank has to go on first.
+  bool step(std::size_t rank) {
+    const Action& action = program_.ranks[rank][ranks_[rank].next];
+    if (is_compute(action.op)) return compute(rank, action);
+    if (is_send(action.op)) return send(rank, action);
+    if (is_receive(action.op)) return receive(rank, action);
+    if (action.op == Op::gradient_norm) return norm(rank);
+    if (is_gather(action.op)) gather(rank, action);
+    if (is_reshard(action.op)) reshard(rank, action);
+    if (is_reduction(action.op)) reduce(rank, action);
+    if (action.op == Op::wait_reduction) wait_reduction(rank, action);
+    if (action.op == Op::optimizer_step) ranks_[rank].compute = settle(rank, Lane::compute, begin(rank, Lane::compute));
+    return true;
+  }
+
+  std::size_t channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
+  bool beside_compute(Lane lane) const { return channel_of(lane) != channel_of(Lane::compute); }
+  Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channel_of(lane)]; }
+  Start begin(std::size_t rank, Lane lane) { return {channel_free(rank, lane)}; }
+
+  // Notes when the rank's next action runs, and its end.
+  Instant note(std::size_t rank, Lane lane, const Start& start, double seconds) {
+    const std::size_t index = ranks_[rank].next;
+    SimulatedAction& action = result_.ranks[rank][index];
+    action.start = start.at.time;
+    action.end = start.at.time + seconds;
+    action.waited = std::max(start.at.time - channel_free(rank, lane).time, 0.0);
+    action.wait = start.wait;
+    action.after = start.at.end_of;
+    return {action.end, ActionAt{static_cast<int>(rank), index}};
+  }
+
+  // The same, and the channel is taken until then.
+  Instant settle(std::size_t rank, Lane lane, const Start& start) {
+    const double seconds = cost_of(program_, costs_, program_.ranks[rank][ranks_[rank].next]);
+    return channel_free(rank, lane) = note(rank, lane, start, seconds);
+  }
+
+  bool compute(std::size_t rank, const Action& action) {
+    const auto [first, end] = pieces_.of(action);
+    const auto stage = static_cast<std::size_t>(*action.stage);
+    const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
+    const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
+    Start start = begin(rank, Lane::compute);
+    if (enters || returns) {
+      const std::optional<Instant>* data = data_of(action, stage);
+      if (data != nullptr && !*data) return false;
+      if (data != nullptr) start.after(**data, Wait::message);
+    }
+    const double with_data = start.at.time;
+    for (std::size_t piece = first; piece < end; ++piece) wait_for_units(rank, action, pieces_[piece], start);
+    ranks_[rank].compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - with_data;
+    if (action.op == Op::forward && end == pieces_.end(*action.stage)) make(rank, action, activations_, 1);
+    if (makes_input_gradient(action.op) && first == pieces_.begin(*action.stage)) make(rank, action, gradients_, -1);
+    return true;
+  }
+
+  std::size_t token(std::size_t stage, const Action& action) const {
+    return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(*action.microbatch);
+  }
+
+  // When what a stage reads of a microbatch was there; null for the first stage, which reads none.
+  const std::optional<Instant>* data_of(const Action& action, std::size_t stage) const {
+    const bool forward = action.op == Op::forward;
+    if (forward && stage == 0) return nullptr;
+    // The last stage turns round.
+    if (!forward && stage + 1 == program_.stages.size()) return &activations_[token(stage, action)];
+    const std::size_t from = forward ? stage - 1 : stage + 1;
+    if (exchanged_ && program_.stages[from].rank != program_.stages[stage].rank) {
+      return &(forward ? received_activations_ : received_gradients_)[token(stage, action)];
+    }
+    return &(forward ? activations_ : gradients_)[token(from, action)];
+  }
+
+  // What a stage hands on, to the stage `towards` from it.
+  void make(std::size_t rank, const Action& action, std::vector<std::optional<Instant>>& made, int towards) {
+    made[token(static_cast<std::size_t>(*action.stage), action)] = ranks_[rank].compute;
+    const int next = *action.stage + towards;
+    if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
+    queue(static_cast<std::size_t>(program_.stages[static_cast<std::size_t>(next)].rank));
+  }
+
+  void wait_for_units(std::size_t rank, const Action& action, const Piece& piece, Start& start) {
+    if (!piece.segment) {
+      if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
+      return;
+    }
+    const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*piece.segment)];
+    const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
+    for (int index : segment.units) {
+      const auto unit = static_cast<std::size_t>(index);
+      if (reads) start.after(gathered_[unit], Wait::gather);
+      if (!makes_weight_gradient(action.op) || accumulating_[unit]) continue;
+      accumulating_[unit] = true;
+      if (pools_accumulator(unit)) start.after(ranks_[rank].given_up, Wait::reduction);
+    }
+  }
+
+  bool pools_accumulator(std::size_t unit) const {
+    const ProgramUnit& entry = program_.units[unit];
+    return !entry.replicated && !entry.frozen && entry.gradient_bytes > 0;
+  }
+  bool takes_room(std::size_t unit) const {
+    return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
+  }
+  // In a solved step a gather takes what anything before it in the list has given back.
+  bool takes_all_room(const Action& action) const {
+    return action.unit && program_.units[static_cast<std::size_t>(*action.unit)].policy.residency == Residency::solved;
+  }
+  std::size_t slot_of_stage(int stage) const { return program_.units.size() + static_cast<std::size_t>(stage); }
+
+  // Without a unit the action speaks of all units of its stage.
+  template <typename Function>
+  void for_units_of(const Action& action, Function function) const {
+    if (action.unit) return function(static_cast<std::size_t>(*action.unit));
+    for (std::size_t unit : units_of_stage_[static_cast<std::size_t>(*action.stage)]) function(unit);
+  }
+
+  void gather(std::size_t rank, const Action& action) {
+    Start start = begin(rank, Lane::gather);
+    start.after(takes_all_room(action) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
+    const Instant end = settle(rank, Lane::gather, start);
+    if (!action.unit) gathered_[slot_of_stage(*action.stage)] = end;
+    for_units_of(action, [&](std::size_t unit) {
+      if (takes_room(unit)) gathered_[unit] = end;
+    });
+  }
+
+  void reshard(std::size_t rank, const Action& action) {
+    const bool apart = beside_compute(Lane::gather);
+    const Start start = apart ? Start{ranks_[rank].compute, Wait::compute} : begin(rank, Lane::gather);
+    const Instant end = note(rank, Lane::gather, start, 0.0);
+    bool gives_room = !action.unit;
+    for_units_of(action, [&](std::size_t unit) { gives_room = gives_room || takes_room(unit); });
+    if (gives_room) ranks_[rank].room = end;
+  }
+
+  void reduce(std::size_t rank, const Action& action) {
+    RankState& state = ranks_[rank];
+    Start start = begin(rank, Lane::reduce);
+    start.after(state.compute, Wait::compute);
+    state.reduced = settle(rank, Lane::reduce, start);
+    for_units_of(action, [&](std::size_t unit) {
+      const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
+      accumulating_[unit] = false;
+      reduced_[unit] = state.reduced;
+      if (accumulated || program_.units[unit].reduce_input_bytes > 0) state.in_flight.push_back(state.reduced);
+    });
+    while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
+      state.given_up = state.in_flight.front();
+      state.in_flight.pop_front();
+    }
+  }
+
+  void wait_reduction(std::size_t rank, const Action& action) {
+    Start start = begin(rank, Lane::compute);
+    const double before = start.at.time;
+    for_units_of(action, [&](std::size_t unit) { start.after(reduced_[unit], Wait::reduction); });
+    ranks_[rank].compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
+  }
+
+  Connection& connection(int from, int to, Lane lane) {
+    auto& known = ranks_[static_cast<std::size_t>(from)].connections;
+    for (std::size_t i : known) {
+      if (connections_[i].to == to && connections_[i].lane == lane) return connections_[i];
+    }
+    known.push_back(connections_.size());
+    return connections_.emplace_back(Connection{.from = from, .to = to, .lane = lane});
+  }
+
+  bool send(std::size_t rank, const Action& action) {
+    const Lane lane = lane_of(program_, action);
+    Connection& to_peer = connection(static_cast<int>(rank), *action.peer, lane);
+    if (to_peer.under_way) return false;
+    Start start = begin(rank, lane);
+    start.after(ranks_[rank].compute, Wait::compute);
+    start.after(to_peer.taken, Wait::message);
+    if (beside_compute(lane)) {
+      settle(rank, lane, start);
+    } else {
+      channel_free(rank, lane) = note(rank, lane, start, 0.0);
+    }
+    to_peer.under_way = {*action.stage, *action.microbatch};
+    to_peer.sent = start.at;
+    queue(static_cast<std::size_t>(*action.peer));
+    return true;
+  }
+
+  bool receive(std::size_t rank, const Action& action) {
+    const Lane lane = lane_of(program_, action);
+    Connection& from_peer = connection(*action.peer, static_cast<int>(rank), lane);
+    if (from_peer.under_way != std::pair(other_stage(action.op, *action.stage), *action.microbatch)) return false;
+    Start start = begin(rank, lane);
+    start.after(from_peer.sent, Wait::message);
+    from_peer.taken = settle(rank, lane, start);
+    from_peer.under_way.reset();
+    auto& received = action.op == Op::receive_forward ? received_activations_ : received_gradients_;
+    received[token(static_cast<std::size_t>(*action.stage), action)] = from_peer.taken;
+    queue(static_cast<std::size_t>(*action.peer));
+    return true;
+  }
+
+  // The last rank that comes lets all of them go on.
+  bool norm(std::size_t rank) {
+    RankState& state = ranks_[rank];
+    if (state.norm) return false;
+    Start start = begin(rank, Lane::compute);
+    start.after(state.reduced, Wait::reduction);
+    state.norm = start;
+    if (++ranks_at_norm_ < ranks_with_norm_) return false;
+    ranks_at_norm_ = 0;
+    Instant last;
+    for (const RankState& other : ranks_) {
+      if (other.norm && other.norm->at.time > last.time) last = other.norm->at;
+    }
+    for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      if (ranks_[other].norm) run_norm(other, last);
+      if (other != rank && std::exchange(ranks_[other].norm, std::nullopt)) {
+        ++ranks_[other].next;
+        queue(other);
+      }
+    }
+    state.norm.reset();
+    return true;
+  }
+
+  void run_norm(std::size_t rank, const Instant& last) {
+    RankState& state = ranks_[rank];
+    Start start = *state.norm;
+    const double for_reductions = start.at.time - channel_free(rank, Lane::compute).time;
+    start.after(last, Wait::peers);
+    state.compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][state.next].for_collectives = for_reductions;
+  }
+
+  const Program& program_;
+  const ProgramCosts& costs_;
+  const LaneChannels& channels_;
+  PieceTable pieces_;
+  std::vector<RankState> ranks_;
+  std::deque<Connection> connections_;
+  std::vector<std::size_t> queue_;  // ranks that may go on
+  int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
+  bool exchanged_ = false;  // the program has messages; otherwise data is there when it is made
+
+  std::vector<Instant> gathered_;   // by unit, then by stage for gathers that name no unit
+  std::vector<bool> accumulating_;  // by unit
+  std::vector<Instant> reduced_;    // by unit: its last reduction
+  std::vector<std::vector<std::size_t>> units_of_stage_;
+  // By stage, then microbatch: what it has made, and what has come for it.
+  std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const Program& program, const ProgramCosts& costs, const LaneChannels& channels) {
+  require_costs(program, costs);
+  for (std::uint8_t channel : channels.channel) {
+    if (channel >= all_lanes.size()) fail("a lane is on channel {}; there are {}", channel, all_lanes.size());
+  }
+  return Walk(program, costs, channels).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "parallel/pipeline/simulation/simulate.h"
+
+namespace weft {
+
+LaneChannels LaneChannels::own() {
+  LaneChannels lanes;
+  for (std::size_t lane = 0; lane < all_lanes.size(); ++lane) lanes.channel[lane] = static_cast<std::uint8_t>(lane);
+  return lanes;
+}
+
+LaneChannels LaneChannels::shared_collectives() {
+  LaneChannels lanes = own();
+  lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.channel[static_cast<std::size_t>(Lane::gather)];
+  return lanes;
+}
+
+LaneChannels LaneChannels::serial() {
+  return {};
+}
+
+std::string_view name_of(Wait wait) {
+  switch (wait) {
+    case Wait::nothing:
+      return "nothing";
+    case Wait::message:
+      return "message";
+    case Wait::gather:
+      return "gather";
+    case Wait::compute:
+      return "compute";
+    case Wait::reduction:
+      return "reduction";
+    case Wait::room:
+      return "room";
+    case Wait::peers:
+      return "peers";
+  }
+  return "?";
+}
+
+RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {
+  const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
+  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+  const auto& simulated = simulation.ranks.at(static_cast<std::size_t>(rank));
+  RankTimes times;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Op op = actions[i].op;
+    if (is_reshard(op) || channel_of(lane_of(program, actions[i])) != channel_of(Lane::compute)) continue;
+    const double seconds = simulated[i].end - simulated[i].start;
+    if (is_compute(op)) times.compute += seconds;
+    if (is_gather(op)) times.gathers += seconds;
+    if (is_reduction(op)) times.reductions += seconds;
+    if (op == Op::gradient_norm || op == Op::optimizer_step) times.update += seconds;
+    // A norm that waits for others has waited for its own reductions before.
+    const bool for_gathers = simulated[i].wait == Wait::gather;
+    (for_gathers ? times.gathers : times.reductions) += simulated[i].for_collectives;
+  }
+  times.bubble = std::max(simulation.seconds - times.compute - times.gathers - times.reductions - times.update, 0.0);
+  return times;
+}
+
+std::vector<ActionAt> critical_path(const Simulation& simulation) {
+  std::optional<ActionAt> at;
+  double end = -1.0;
+  for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+    const auto& actions = simulation.ranks[rank];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      // Of those that end together the last in its list: what takes no time closes the path too.
+      if (actions[i].end < end || (actions[i].end == end && static_cast<int>(rank) != at->rank)) continue;
+      end = actions[i].end;
+      at = ActionAt{static_cast<int>(rank), i};
+    }
+  }
+  std::vector<ActionAt> path;
+  for (; at; at = simulation.ranks[static_cast<std::size_t>(at->rank)][at->index].after) path.push_back(*at);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace weft

@@ -1,0 +1,51 @@
+// The clock of reshard timing: when every op ends under a plan. Each rank has a compute lane and one channel, both in
+// order. Linear in ops and collectives; the search runs it thousands of times, so that all of it is flat.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "parallel/pipeline/timing/plan.h"
+#include "parallel/pipeline/timing/problem.h"
+
+namespace weft {
+
+// One rank's plan as the clock reads it.
+struct TimingChannel {
+  std::vector<int> after;       // by place
+  std::vector<double> seconds;  // by place
+  std::vector<int> op_waits;    // by op: the last place of the channel that it waits for; -1: none
+};
+TimingChannel timing_channel(const TimingRank& rank, const TimingRankPlan& plan);
+
+class TimingClock {
+ public:
+  // Throws Error (failure) where ops wait for each other in a circle.
+  explicit TimingClock(const TimingProblem& problem);
+
+  // A rank's run of ops whose producers are all before it, in an order that any plan may run in.
+  struct Stretch {
+    int rank = 0, first = 0, end = 0;
+  };
+  std::span<const Stretch> stretches() const { return stretches_; }
+  int first_op(int rank) const { return first_op_[static_cast<std::size_t>(rank)]; }
+  int ops() const { return static_cast<int>(producer_.size()); }
+  std::span<const double> seconds() const { return seconds_; }
+  // When its producer's data is there; 0 without one. `ends` by op over all ranks.
+  double ready(int op, std::span<const double> ends) const {
+    const int producer = producer_[static_cast<std::size_t>(op)];
+    return producer < 0 ? 0 : ends[static_cast<std::size_t>(producer)] + transfer_[static_cast<std::size_t>(op)];
+  }
+
+  // Fills `ends` (of all ops) and `rank_ends` (compute and channel) and returns the makespan. Without channels: of the
+  // schedule alone.
+  double run(std::span<const TimingChannel> channels, std::span<double> ends, std::span<double> rank_ends) const;
+
+ private:
+  std::vector<Stretch> stretches_;
+  std::vector<int> first_op_;  // by rank
+  std::vector<int> producer_;  // by op over all ranks; -1: none
+  std::vector<double> transfer_, seconds_;
+};
+
+}  // namespace weft

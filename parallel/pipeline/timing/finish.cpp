@@ -1,0 +1,123 @@
+// What a decoded rank does with room that is left, and the plan it comes to.
+#include <algorithm>
+
+#include "parallel/pipeline/timing/decode.h"
+#include "parallel/pipeline/timing/index.h"
+
+namespace weft {
+
+// A collective less never makes another one later.
+void TimingDecoder::merge_late() {
+  struct Candidate {
+    double worth = 0;
+    bool reduction = false;
+    int index = 0, first = 0, last = 0;
+  };
+  std::vector<Candidate> candidates;
+  const auto consider = [&](double seconds, std::int64_t bytes, Candidate candidate) {
+    if (find_full(candidate.first, candidate.last, bytes) >= 0) return;
+    candidate.worth = seconds / (static_cast<double>(bytes) * std::max(1, candidate.last - candidate.first + 1));
+    candidates.push_back(candidate);
+  };
+  for (int i = 0; i < static_cast<int>(intervals_.size()); ++i) {
+    const Interval& interval = at(intervals_, i);
+    if (interval.previous < 0 || interval.state == State::merged) continue;
+    consider(interval.seconds, parameter_bytes(i),
+             {0, false, i, at(intervals_, interval.previous).until + 1, interval.after});
+  }
+  for (int i = 0; i < static_cast<int>(gradients_.size()); ++i) {
+    const Gradient& gradient = at(gradients_, i);
+    if (gradient.next < 0) continue;
+    consider(at(rank_.units, gradient.unit).reduce_seconds, gradient_bytes(i),
+             {0, true, i, gradient.wait, at(gradients_, gradient.next).first - 1});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& one, const Candidate& other) { return one.worth > other.worth; });
+  for (const Candidate& candidate : candidates) {
+    const int i = candidate.index;
+    const std::int64_t bytes = candidate.reduction ? gradient_bytes(i) : parameter_bytes(i);
+    if (find_full(candidate.first, candidate.last, bytes) >= 0) continue;
+    reserve(candidate.first, candidate.last, bytes);
+    if (candidate.reduction) {
+      reserve(candidate.last + 1, candidate.first - 1, -bytes);  // the next one was begun before this one was gone
+      at(gradients_, i).merged = true;
+    } else {
+      release_island(at(intervals_, i));
+      at(intervals_, i).state = State::merged;
+    }
+  }
+  // Roots anew, along the rank: what was merged late may stand between others.
+  for (int i = 0; i < static_cast<int>(intervals_.size()); ++i) {
+    Interval& interval = at(intervals_, i);
+    interval.root = i;
+    if (interval.state == State::merged) merge(i);
+  }
+  for (Gradient& gradient : gradients_) {
+    if (gradient.merged) at(gradients_, gradient.next).first = gradient.first;
+  }
+  std::erase_if(channel_, [this](const TimedCollective& entry) {
+    return entry.reduction ? at(gradients_, entry.index).merged : at(intervals_, entry.index).state == State::merged;
+  });
+}
+
+// Against times that are not as expected: compute waits later for a reduction, gathers are triggered earlier. A gather
+// gains nothing by a trigger before that of its predecessor in the channel.
+void TimingDecoder::extend() {
+  const int ops = static_cast<int>(rank_.ops.size());
+  for (const TimedCollective& entry : channel_) {
+    if (!entry.reduction) continue;
+    Gradient& gradient = at(gradients_, entry.index);
+    for (int steps = 0; steps < options_.extend && gradient.wait < ops; ++steps) {
+      if (at(load_, gradient.wait) + gradient_bytes(entry.index) > rank_.budget) break;
+      at(load_, gradient.wait++) += gradient_bytes(entry.index);
+    }
+  }
+  int predecessor = -1;
+  for (const TimedCollective& entry : channel_) {
+    if (!entry.reduction) {
+      Interval& interval = at(intervals_, entry.index);
+      const int gone = interval.previous < 0 ? -1 : at(intervals_, at(intervals_, interval.previous).root).until;
+      const int earliest = std::max({predecessor, gone, interval.after - options_.extend});
+      while (interval.after > earliest && at(load_, interval.after) + parameter_bytes(entry.index) <= rank_.budget) {
+        at(load_, interval.after--) += parameter_bytes(entry.index);
+      }
+    }
+    predecessor =
+        std::max(predecessor, entry.reduction ? at(gradients_, entry.index).last : at(intervals_, entry.index).after);
+  }
+}
+
+TimingRankPlan TimingDecoder::finish() {
+  const int ops = static_cast<int>(rank_.ops.size());
+  for (Held& held : held_) {
+    if (!held.issued) issue_reduction(held, ops);
+    at(gradients_, held.gradient).wait = ops;
+    reserve(held.reserved_to + 1, ops - 1, gradient_bytes(held.gradient));
+  }
+  merge_late();
+  extend();
+
+  TimingRankPlan plan;
+  std::vector<int> index_of_interval(intervals_.size()), index_of_gradient(gradients_.size());
+  for (std::size_t i = 0; i < intervals_.size(); ++i) {
+    const Interval& interval = intervals_[i];
+    if (interval.state == State::merged) continue;
+    index_of_interval[i] = static_cast<int>(plan.gathers.size());
+    plan.gathers.push_back({interval.unit, interval.from_island, interval.after, interval.need, interval.until});
+  }
+  std::vector<char> reduced(rank_.units.size());
+  for (const int i : gradients_by_last_) {
+    const Gradient& gradient = at(gradients_, i);
+    if (gradient.merged) continue;
+    at(index_of_gradient, i) = static_cast<int>(plan.reductions.size());
+    char& before = at(reduced, gradient.unit);
+    plan.reductions.push_back({gradient.unit, gradient.first, gradient.last, gradient.wait, before != 0});
+    before = 1;
+  }
+  for (const auto& [reduction, index] : channel_) {
+    plan.channel.push_back({reduction, at(reduction ? index_of_gradient : index_of_interval, index)});
+  }
+  return plan;
+}
+
+}  // namespace weft

@@ -1,0 +1,69 @@
+// When each rank gathers and reduces its units: the answer to a TimingProblem, all of it by op position. Positions, not
+// times, decide what is where: bytes that a plan reserves are an upper bound for any durations.
+//
+// - A gather starts when op `after` has ended, the collectives before it in the channel have, and so have all
+// reductions
+//   that the compute lane waits for at or before op `after` + 1: it may take their room. It is there from op `after` +
+//   1 to the end of op `until`.
+// - What an island keeps of a unit is there from the end of one interval until the next begins to be read.
+// - A gradient is there from op `first` until the compute lane has waited for its reduction, before op `wait`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/timing/problem.h"
+
+namespace weft {
+
+struct TimedGather {
+  int unit = 0;
+  bool from_island = false;  // then the interval before it, which a forward ended, left the island its parts
+  int after = -1;            // the op whose end triggers it; -1: the start of the step
+  int need = 0;              // the first op that reads it
+  int until = 0;  // the last one; then it is dropped, or left to the island where the next gather is from there
+
+  bool operator==(const TimedGather&) const = default;
+};
+
+struct TimedReduction {
+  int unit = 0;
+  int first = 0;            // the first op that adds to this gradient
+  int after = 0;            // the last one, whose end triggers it
+  int wait = 0;             // the op before which compute waits for it; the number of ops: the end of the step
+  bool accumulate = false;  // adds to what an earlier reduction of the step left in the shard
+
+  bool operator==(const TimedReduction&) const = default;
+};
+
+// One place of a rank's channel. Gathers and reductions share it, in an order that is the same on all replicas.
+struct TimedCollective {
+  bool reduction = false;
+  int index = 0;  // into gathers or reductions
+
+  bool operator==(const TimedCollective&) const = default;
+};
+
+struct TimingRankPlan {
+  std::vector<TimedGather> gathers;        // by need
+  std::vector<TimedReduction> reductions;  // by after
+  std::vector<TimedCollective> channel;
+
+  bool operator==(const TimingRankPlan&) const = default;
+};
+
+struct TimingPlan {
+  std::vector<TimingRankPlan> ranks;
+
+  bool operator==(const TimingPlan&) const = default;
+};
+
+// Bytes reserved at each op of a rank, activations included.
+std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRankPlan& plan);
+
+// What is wrong with a plan, in words; empty: it can run, in any time, within every rank's budget. Shares nothing with
+// the solver.
+std::vector<std::string> find_plan_faults(const TimingProblem& problem, const TimingPlan& plan, bool pin_reductions);
+
+}  // namespace weft

@@ -1,0 +1,170 @@
+#include "parallel/pipeline/timing/select.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "parallel/pipeline/timing/index.h"
+
+namespace weft {
+namespace {
+
+// A gap that may be bridged, over the ops first .. last.
+struct Gap {
+  int first = 0, last = 0;
+  std::int64_t bytes = 0, island_bytes = 0;
+  double saves = 0, island_saves = 0;  // seconds of the channel, weighed; of the island alone
+  Stay* stay = nullptr;
+
+  std::int64_t bytes_now() const { return *stay == Stay::kept ? bytes : *stay == Stay::island ? island_bytes : 0; }
+  // What is lost, and freed, by the next step down.
+  double loss() const { return *stay == Stay::kept ? saves - (island_bytes > 0 ? island_saves : 0) : island_saves; }
+  std::int64_t freed() const { return *stay == Stay::kept ? bytes - island_bytes : island_bytes; }
+  void step_down() { *stay = *stay == Stay::kept && island_bytes > 0 ? Stay::island : Stay::dropped; }
+};
+
+// Steps gaps down until what is left fits `capacity` everywhere.
+void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
+  std::vector<int> begins(capacity.size() + 1);  // gaps by their first op
+  for (const Gap& gap : gaps) ++at(begins, gap.first + 1);
+  for (std::size_t q = 1; q < begins.size(); ++q) begins[q] += begins[q - 1];
+  std::vector<int> order(gaps.size()), place(begins.begin(), begins.end());
+  for (std::size_t i = 0; i < gaps.size(); ++i)
+    order[static_cast<std::size_t>(at(place, gaps[i].first)++)] = static_cast<int>(i);
+
+  std::vector<std::int64_t> expiring(capacity.size());
+  std::vector<int> active;
+  std::int64_t load = 0;
+  for (int q = 0; q < static_cast<int>(capacity.size()); ++q) {
+    if (q > 0) load -= at(expiring, q - 1);
+    for (int i = at(begins, q); i < at(begins, q + 1); ++i) {
+      const Gap& gap = at(gaps, at(order, i));
+      active.push_back(at(order, i));
+      load += gap.bytes_now();
+      at(expiring, gap.last) += gap.bytes_now();
+    }
+    while (load > std::max<std::int64_t>(0, at(capacity, q))) {
+      std::size_t least = 0, kept = 0;
+      double least_worth = 0;
+      for (const int index : active) {
+        const Gap& gap = at(gaps, index);
+        if (gap.last < q || gap.bytes_now() == 0) continue;
+        const double worth = gap.loss() / (static_cast<double>(gap.freed()) * (gap.last - q + 1));
+        if (kept == 0 || worth < least_worth) least = kept, least_worth = worth;
+        active[kept++] = index;
+      }
+      active.resize(kept);
+      if (kept == 0) break;
+      Gap& gap = at(gaps, active[least]);
+      load -= gap.freed();
+      at(expiring, gap.last) -= gap.freed();
+      gap.step_down();
+    }
+  }
+}
+
+double weight_of(std::span<const float> weights, std::size_t i) {
+  return weights.empty() ? 1 : static_cast<double>(weights[i]);
+}
+
+class Selection {
+ public:
+  Selection(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
+            const SelectOptions& options)
+      : rank_(rank), table_(table), ends_(ends), options_(options), capacity_(rank.ops.size()) {
+    choice_.reads.assign(table.reads.size(), Stay::kept);
+    choice_.adds.assign(table.adds.size(), Stay::kept);
+    for (std::size_t q = 0; q < rank.ops.size(); ++q) capacity_[q] = rank.budget - table.core[q];
+  }
+
+  TimingChoice run() {
+    const std::vector<std::int64_t> whole = capacity_;
+    for (std::int64_t& bytes : capacity_) bytes -= options_.headroom;
+    read_gaps();
+    if (!options_.pin_reductions) add_gaps();
+    sweep(gaps_, capacity_);
+    // Windows were charged to every gap; where they do not fit, neither may what stays.
+    std::erase_if(full_, [](const Gap& gap) { return *gap.stay < Stay::island; });
+    sweep(full_, whole);
+    return std::move(choice_);
+  }
+
+ private:
+  double begin_of(int op) const { return at(ends_, op) - at(rank_.ops, op).seconds; }
+  void charge(int first, int last, std::int64_t bytes) {
+    for (int q = first; q <= last; ++q) at(capacity_, q) -= bytes;
+  }
+
+  void read_gaps() {
+    for (std::size_t i = 0; i < table_.reads.size(); ++i) {
+      const TimingUse& use = table_.reads[i];
+      const TimingUnit& unit = at(rank_.units, use.unit);
+      const int previous = use.previous < 0 ? -1 : at(table_.reads, use.previous).op;
+      int window = use.op;  // the gather is there from this op on
+      while (window > previous + 1 && at(ends_, window - 1) > begin_of(use.op) - options_.lead * unit.gather_seconds) {
+        --window;
+      }
+      charge(window, use.op - 1, unit.parameter_bytes);
+      if (use.previous < 0 || previous + 1 == use.op) continue;
+      const bool island = unit.island_bytes > 0 && at(rank_.ops, previous).forward;
+      const double weight = weight_of(options_.read_weights, static_cast<std::size_t>(use.previous));
+      Gap gap{previous + 1,
+              use.op - 1,
+              unit.parameter_bytes,
+              island ? unit.island_bytes : 0,
+              weight * unit.gather_seconds,
+              weight * (unit.gather_seconds - unit.island_gather_seconds),
+              &at(choice_.reads, use.previous)};
+      if (weight == 0) {
+        *gap.stay = Stay::apart;
+        continue;
+      }
+      full_.push_back(gap);
+      gap.last = window - 1;
+      if (gap.first <= gap.last) gaps_.push_back(gap);
+    }
+  }
+
+  void add_gaps() {
+    const int ops = static_cast<int>(rank_.ops.size());
+    for (std::size_t i = 0; i < table_.adds.size(); ++i) {
+      const TimingUse& use = table_.adds[i];
+      const TimingUnit& unit = at(rank_.units, use.unit);
+      const int next = use.next < 0 ? ops : at(table_.adds, use.next).op;
+      int window = use.op + 1;  // the reduction has ended before this op
+      while (window < next && begin_of(window) < at(ends_, use.op) + options_.lead * unit.reduce_seconds) ++window;
+      charge(use.op + 1, window - 1, unit.gradient_bytes);
+      if (use.next < 0 || use.op + 1 == next) continue;
+      Gap gap{use.op + 1,
+              next - 1,
+              unit.gradient_bytes,
+              0,
+              options_.reduction_weight * weight_of(options_.add_weights, i) * unit.reduce_seconds,
+              0,
+              &choice_.adds[i]};
+      if (weight_of(options_.add_weights, i) == 0) {
+        *gap.stay = Stay::apart;
+        continue;
+      }
+      full_.push_back(gap);
+      gap.first = window;
+      if (gap.first <= gap.last) gaps_.push_back(gap);
+    }
+  }
+
+  const TimingRank& rank_;
+  const TimingTable& table_;
+  std::span<const double> ends_;
+  const SelectOptions& options_;
+  TimingChoice choice_;
+  std::vector<std::int64_t> capacity_;
+  std::vector<Gap> gaps_, full_;  // beside windows, and over their whole length
+};
+
+}  // namespace
+
+TimingChoice select_stays(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
+                          const SelectOptions& options) {
+  return Selection(rank, table, ends, options).run();
+}
+
+}  // namespace weft
