@@ -25,17 +25,25 @@ Program lower_to_segments(Program program);
 // RESHARD behind the sends of the last use: neither another rank nor this one waits for it longer than for the data.
 Program add_residency(Program program);
 
-// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit after the weight gradients that
+// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit but those of a solved step
+// (timed_step.h), after the weight gradients that
 // its policy names, replicated units included, frozen ones not.
 Program add_reduction(Program program);
 
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
-// All of them in order. Throws Error (request) when the schedule refuses the numbers.
-Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
+// The first two passes on a schedule's order: who computes what when, and nothing of units yet. Throws Error (request)
+// when the schedule refuses the numbers.
+Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same of a user's own order, which has its counts itself (require_same_counts compares them with others). Throws
 // Error (request) when the tables have other stages or put them on other ranks.
+Program place_order(const ProgramTables& tables, const UserOrder& order);
+// The other passes. Throws Error (request) naming a unit whose policy makes no sense by itself.
+Program complete(Program placed);
+
+// All of them in order.
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 Program compile(const ProgramTables& tables, const UserOrder& order);
 
 }  // namespace weft

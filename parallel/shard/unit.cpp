@@ -140,12 +140,14 @@ void ShardUnit::reduce_gradient() {
 }
 
 void ShardUnit::wait_reduction() {
-  reduce_inputs_.wait_for(this);
+  require(waits_ < reductions_, "compute waits for a reduction under way");
+  reduce_inputs_.wait_for(this, ++waits_);
 }
 
 void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
+  ++reductions_;
   reduce_lane_.wait_for(compute_);
   for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
     count_nonfinite(reduce_lane_, gradient.rows_from(layout.offsets[i], layout.parameters[i].size()),
@@ -158,7 +160,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   }
   if (setup_.precision.reduction == DType::float32) {
     add_sum(gradient, replicas);
-    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this);
+    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this, reductions_);
     return;
   }
   reduce_inputs_.make_room_for_copy();
@@ -168,7 +170,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
   add_sum(narrow, replicas);
-  reduce_inputs_.put(std::move(narrow), this);
+  reduce_inputs_.put(std::move(narrow), this, reductions_);
 }
 
 // Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
@@ -212,6 +214,7 @@ std::optional<std::string> ShardUnit::nonfinite_parameter() {
 }
 
 void ShardUnit::begin_step() {
+  reductions_ = waits_ = 0;
   fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
   // A shard that one sum overwrites need not be cleared.

@@ -114,7 +114,7 @@ class ShardUnit {
   // nobody knows whence.
   void scatter_gradient();
   void reduce_gradient();
-  // Compute goes on once the last reduction has ended.
+  // Compute goes on once the step's oldest reduction that it has not waited for has ended.
   void wait_reduction();
   bool gradient_pending() const { return gradient_pending_; }
 
@@ -149,6 +149,7 @@ class ShardUnit {
   Tensor shard_gradient_;  // float32, live for the whole run; none when frozen
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
+  int reductions_ = 0, waits_ = 0;  // of the step
   bool gradient_pending_ = false, sum_pending_ = false;
 };
 

@@ -23,7 +23,8 @@ class BoundWalk {
         pieces_(program),
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
-        accumulating_(program.units.size(), false) {}
+        accumulating_(program.units.size(), false),
+        waits_(program.units.size(), 0) {}
 
   void run(const Action& action) {
     if (is_compute(action.op)) compute(action);
@@ -135,10 +136,11 @@ class BoundWalk {
     }
   }
 
+  // The unit's oldest that nobody has waited for.
   void know_ended_through(std::size_t unit) {
-    for (std::size_t i = reductions_.size(); i > ended_; --i) {
-      if (reductions_[i - 1].unit == unit) return know_ended(i);
-    }
+    std::size_t& waited = waits_[unit];
+    while (waited < reductions_.size() && reductions_[waited].unit != unit) ++waited;
+    if (waited < reductions_.size()) know_ended(++waited);
   }
 
   template <typename Function>
@@ -153,6 +155,7 @@ class BoundWalk {
   PieceTable pieces_;
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
   std::vector<Reduction> reductions_;                      // in the order of the list
+  std::vector<std::size_t> waits_;                         // by unit: reductions up to the last that was waited for
   std::size_t ended_ = 0;                                  // of them, so many compute knows to have ended
   std::size_t ended_at_reshard_ = 0;                       // the same at the last RESHARD
   std::size_t given_up_ = 0;                               // so many the pool has given up

@@ -268,7 +268,7 @@ class Walk {
     for_units_of(action, [&](std::size_t unit) {
       const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
       accumulating_[unit] = false;
-      reduced_[unit] = state.reduced;
+      reduced_[unit].push_back(state.reduced);
       if (accumulated || program_.units[unit].reduce_input_bytes > 0) state.in_flight.push_back(state.reduced);
     });
     while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
@@ -280,7 +280,11 @@ class Walk {
   void wait_reduction(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::compute);
     const double before = start.at.time;
-    for_units_of(action, [&](std::size_t unit) { start.after(reduced_[unit], Wait::reduction); });
+    for_units_of(action, [&](std::size_t unit) {
+      if (reduced_[unit].empty()) return;
+      start.after(reduced_[unit].front(), Wait::reduction);
+      reduced_[unit].pop_front();
+    });
     ranks_[rank].compute = settle(rank, Lane::compute, start);
     result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
   }
@@ -369,9 +373,9 @@ class Walk {
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
   bool exchanged_ = false;  // the program has messages; otherwise data is there when it is made
 
-  std::vector<Instant> gathered_;   // by unit, then by stage for gathers that name no unit
-  std::vector<bool> accumulating_;  // by unit
-  std::vector<Instant> reduced_;    // by unit: its last reduction
+  std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
+  std::vector<bool> accumulating_;            // by unit
+  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions that nobody has waited for, oldest first
   std::vector<std::vector<std::size_t>> units_of_stage_;
   // By stage, then microbatch: what it has made, and what has come for it.
   std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
