@@ -19,8 +19,9 @@ void ReduceInputs::wait_for(const void* owner) {
   for (std::size_t left = inputs_.size(); left > 0; --left) {
     if (inputs_[left - 1].owner != owner) continue;
     retire_until(static_cast<int>(inputs_.size() - left));
-    return compute_.wait(retired_);
+    break;
   }
+  compute_.wait(retired_);
 }
 
 void ReduceInputs::finish() {

@@ -25,7 +25,7 @@ class ReduceInputs {
   // than `limit`.
   void put(Tensor input, const void* owner);
   // Compute goes on once the reduction of the last input that `owner` put has ended, which with those before it is
-  // given back.
+  // given back, if the pool has not given it up already.
   void wait_for(const void* owner);
   // All are given back. The caller has made its own stream wait for the reduce lane.
   void finish();

@@ -130,6 +130,7 @@ void ShardUnit::scatter_gradient() {
   gradient_pending_ = false;
   sum_pending_ = true;
   reduce_pending(false);
+  reduced_ = reduce_lane_.record();
 }
 
 void ShardUnit::reduce_gradient() {
@@ -137,10 +138,13 @@ void ShardUnit::reduce_gradient() {
   if (std::exchange(gradient_pending_, false)) reduce_pending(!setup_.accumulate_sharded);
   if (setup_.accumulate_sharded) sum_replicas();
   sum_pending_ = false;
+  reduced_ = reduce_lane_.record();
 }
 
+// The sum over replicas may come after the last input that was put.
 void ShardUnit::wait_reduction() {
   reduce_inputs_.wait_for(this);
+  compute_.wait(reduced_);
 }
 
 void ShardUnit::reduce_pending(bool replicas) {

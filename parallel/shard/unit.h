@@ -150,6 +150,7 @@ class ShardUnit {
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
   bool gradient_pending_ = false, sum_pending_ = false;
+  Fence reduced_;  // when the last reduction has ended
 };
 
 }  // namespace weft
