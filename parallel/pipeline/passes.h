@@ -25,8 +25,8 @@ Program lower_to_segments(Program program);
 // RESHARD behind the sends of the last use: neither another rank nor this one waits for it longer than for the data.
 Program add_residency(Program program);
 
-// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit but those of a solved step
-// (timed_step.h), after the weight gradients that
+// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit but those that a solved step
+// (timed_step.h) has reduced, after the weight gradients that
 // its policy names, replicated units included, frozen ones not.
 Program add_reduction(Program program);
 

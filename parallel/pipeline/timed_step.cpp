@@ -97,9 +97,7 @@ class ProblemRank {
                       .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
                       .reduce_seconds = cost.reduce};
     // A reduction takes its copy and its part while the accumulator is there.
-    if (!entry.frozen) {
-      timed.gradient_bytes = entry.gradient_bytes + entry.reduce_input_bytes + entry.reduce_part_bytes;
-    }
+    timed.gradient_bytes = timed_gradient_bytes(entry);
     return timed;
   }
 

@@ -130,6 +130,7 @@ void ShardUnit::scatter_gradient() {
   gradient_pending_ = false;
   sum_pending_ = true;
   reduce_pending(false);
+  reduced_.push_back(reduce_lane_.record());
 }
 
 void ShardUnit::reduce_gradient() {
@@ -137,17 +138,19 @@ void ShardUnit::reduce_gradient() {
   if (std::exchange(gradient_pending_, false)) reduce_pending(!setup_.accumulate_sharded);
   if (setup_.accumulate_sharded) sum_replicas();
   sum_pending_ = false;
+  reduced_.push_back(reduce_lane_.record());
 }
 
+// The sum over replicas may come after the last input that was put.
 void ShardUnit::wait_reduction() {
-  require(waits_ < reductions_, "compute waits for a reduction under way");
+  require(waits_ < reduced_.size(), "compute waits for a reduction under way");
+  compute_.wait(reduced_[waits_]);
   reduce_inputs_.wait_for(this, ++waits_);
 }
 
 void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  ++reductions_;
   reduce_lane_.wait_for(compute_);
   for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
     count_nonfinite(reduce_lane_, gradient.rows_from(layout.offsets[i], layout.parameters[i].size()),
@@ -160,7 +163,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   }
   if (setup_.precision.reduction == DType::float32) {
     add_sum(gradient, replicas);
-    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this, reductions_);
+    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this, reduced_.size() + 1);
     return;
   }
   reduce_inputs_.make_room_for_copy();
@@ -170,7 +173,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
   add_sum(narrow, replicas);
-  reduce_inputs_.put(std::move(narrow), this, reductions_);
+  reduce_inputs_.put(std::move(narrow), this, reduced_.size() + 1);
 }
 
 // Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
@@ -214,7 +217,8 @@ std::optional<std::string> ShardUnit::nonfinite_parameter() {
 }
 
 void ShardUnit::begin_step() {
-  reductions_ = waits_ = 0;
+  reduced_.clear();
+  waits_ = 0;
   fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
   // A shard that one sum overwrites need not be cleared.

@@ -149,8 +149,9 @@ class ShardUnit {
   Tensor shard_gradient_;  // float32, live for the whole run; none when frozen
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
-  int reductions_ = 0, waits_ = 0;  // of the step
   bool gradient_pending_ = false, sum_pending_ = false;
+  std::vector<Fence> reduced_;  // of the step's reductions
+  std::size_t waits_ = 0;       // of them, so many were waited for
 };
 
 }  // namespace weft

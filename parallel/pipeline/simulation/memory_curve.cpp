@@ -50,6 +50,10 @@ class TimedWalk {
 
  private:
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+  // Of a piece that is one.
+  const ProgramSegment& segment_of(std::size_t piece) const {
+    return program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
+  }
 
   void change(double time, std::int64_t MemorySample::*bucket, std::int64_t bytes) {
     if (bytes == 0) return;
@@ -59,11 +63,10 @@ class TimedWalk {
 
   void compute(const Action& action, const SimulatedAction& times) {
     const auto [begin, end] = pieces_.of(action);
-    std::int64_t activations = 0;
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (!pieces_[piece].segment) continue;
-      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
-      activations += segment.activation_bytes;
+      const ProgramSegment& segment = segment_of(piece);
+      if (action.op == Op::forward) change(times.start, &MemorySample::activations, segment.activation_bytes);
       if (!makes_weight_gradient(action.op)) continue;
       for (int index : segment.units) {
         const auto unit = static_cast<std::size_t>(index);
@@ -72,9 +75,14 @@ class TimedWalk {
         change(times.start, &MemorySample::unsharded_gradients, entry(unit).gradient_bytes);
       }
     }
-    if (action.op == Op::forward) change(times.start, &MemorySample::activations, activations);
-    // With a split backward the weight gradient is the last to read the activations.
-    if (makes_weight_gradient(action.op)) change(times.end, &MemorySample::activations, -activations);
+    // An input gradient leaves what the weight gradient will read in the place of activations, the last piece first.
+    for (std::size_t piece = end; piece-- > begin;) {
+      if (!pieces_[piece].segment) continue;
+      const ProgramSegment& segment = segment_of(piece);
+      const std::int64_t grows = segment.pending_bytes - segment.activation_bytes;
+      if (makes_input_gradient(action.op)) change(times.end, &MemorySample::activations, grows);
+      if (makes_weight_gradient(action.op)) change(times.end, &MemorySample::activations, -segment.pending_bytes);
+    }
   }
 
   void gather(std::size_t unit, Op op, double time) {
