@@ -257,6 +257,7 @@ class Machine {
       unit.scattered = 0;
       return;
     }
+    if (op == Op::wait_reduction) return;  // a matter of time, which is none here
     demand(!entry.replicated, "{} is replicated", entry.name);
     demand(unit.gathered == is_reshard(op), "{} is {}gathered", entry.name, unit.gathered ? "" : "not ");
     if (is_gather(op)) demand(unit.in_island == (op == Op::unshard_island), "{} and its island", entry.name);
