@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/insertion.h"
+#include "parallel/pipeline/lane_delivery.h"
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/passes.h"
 
@@ -126,7 +127,10 @@ class Delivery {
 
 Program add_exchange(Program program) {
   for (auto& actions : program.ranks) actions = with_exchange(program, actions);
-  Delivery(program.ranks).run();
+  // A receive moved for one of the two may stand in the way of the other. Receives only ever move to the front.
+  do {
+    Delivery(program.ranks).run();
+  } while (take_messages_earlier_on_lanes(program) > 0);
   return program;
 }
 
