@@ -44,7 +44,7 @@ TEST(CheckLanes, Explore) {
 TEST(CheckLanes, Explore2) {
   int crossed = 0, still = 0, fine = 0, host = 0, other = 0;
   std::string shortest; std::string why;
-  for (unsigned seed = 0; seed < 30000; ++seed) {
+  for (unsigned seed = 0; seed < 200000; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
     const int ranks = 2 + below(5), stages = ranks + below(6), microbatches = 1 + below(5);
@@ -77,7 +77,10 @@ TEST(CheckLanes, Explore2) {
       ++still;
       const std::string text = to_csv(program, Detail::everything);
       if (shortest.empty() || text.size() < shortest.size()) { shortest = text; why = findings[0].message; }
-    } else ++host;
+    } else {
+ ++host;const std::string text = to_csv(program, Detail::everything);
+ if (shortest.empty() || text.size() < shortest.size()) { shortest = text; why = findings[0].message; }
+}
   }
   fmt::print("crossed {} still {} fine {} host {} other {}\n{}\n{}\n", crossed, still, fine, host, other, shortest, why);
 }
