@@ -31,7 +31,6 @@ struct Worker {
   std::size_t host = 0;
   std::map<int, std::deque<std::size_t>> streams = {};
   std::vector<std::size_t> host_after = {};  // tasks that the host waits for
-  std::optional<MeetingKey> host_meets = {};
 
   std::optional<std::size_t> last_compute = {}, before_reshard = {};
   std::map<int, std::size_t> gathers = {}, reductions_by_unit = {};
@@ -104,9 +103,7 @@ class Streams {
     for (std::size_t task : worker.host_after) {
       if (!tasks_[task].over) return false;
     }
-    if (worker.host_meets && hosts_at_[*worker.host_meets] < 2) return false;
     worker.host_after.clear();
-    worker.host_meets.reset();
     const Action& action = list(worker)[worker.host];
     if (is_compute(action.op)) {
       compute(worker, action);
@@ -170,13 +167,8 @@ class Streams {
     const int stream = first_message_stream + (forward ? 0 : 2) + (down ? 1 : 0);
     const std::size_t task = add(worker, stream, sends ? all_compute(worker) : std::vector<std::size_t>{});
     const MeetingKey key{10 + stream, source, target, worker.replica, 0};
-    const bool first = !worker.turns.contains(key);
     meet(worker, task, key, 2);
     if (!sends) worker.arrivals[{forward, *action.stage, *action.microbatch}] = task;
-    if (first && options_.hosts_connect) {
-      worker.host_meets = key;
-      ++hosts_at_[key];
-    }
   }
 
   // Whether the stream did something.
@@ -211,7 +203,6 @@ class Streams {
   std::vector<std::pair<std::size_t, int>> actors_;  // worker, stream
   std::deque<Task> tasks_;
   std::map<MeetingKey, Meeting> meetings_;
-  std::map<MeetingKey, int> hosts_at_;
 };
 
 }  // namespace

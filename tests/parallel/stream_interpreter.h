@@ -12,8 +12,7 @@
 namespace weft {
 
 struct StreamOptions {
-  bool hosts_wait = false;     // at every compute action until it is over
-  bool hosts_connect = false;  // at the first message between two ranks on a lane until both have come to it
+  bool hosts_wait = false;  // at every compute action until it is over
   // Activations and gradients have one lane each, as well for messages up as for those down.
   bool merged_lanes = false;
   int replicas = 1;  // of the whole pipeline, whose gathers, reductions and norm meet
