@@ -236,7 +236,11 @@ TEST(CheckLanes, SaysOfRandomProgramsWhatHappensToThem) {
 }
 
 TEST(CheckLanes, EveryOrderThatCanRunGetsItsMessagesThrough) {
-  for (int seed = 0; seed < 6'000; ++seed) {
+  std::vector<int> seeds(6'000);
+  std::iota(seeds.begin(), seeds.end(), 0);
+  // Found by search: moving receives one by one for either model gets in the way of the other.
+  seeds.insert(seeds.end(), {155'270, 199'663, 209'984, 220'493});
+  for (const int seed : seeds) {
     SCOPED_TRACE(seed);
     Dice dice(static_cast<unsigned>(seed));
     const Program program = add_exchange(random_order(dice));
