@@ -9,10 +9,11 @@
 namespace weft {
 
 // Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
-// producer. Sends do not wait for their receiver, but at most one is outstanding per direction and pair; receives wait.
-// Orders whose neighbours differ by more than one message would therefore stand still: there, and only there, a receive
-// stands earlier, and what it brings waits for its consumer. check.h proves that the result runs. An overlapped pair
-// has both receives in front of it and both sends behind it.
+// producer. Where a rank is a thread, sends do not wait for their receiver, but at most one is outstanding per
+// direction and pair; receives wait. On the lanes of a device both ends wait for each other, and hold their lanes
+// meanwhile. Orders that would stand still either way have receives earlier, there and only there, and what these bring
+// waits for its consumer: every order of the table stays as it is on lanes. check.h proves that the result runs both
+// ways. An overlapped pair has both receives in front of it and both sends behind it.
 Program add_exchange(Program program);
 
 // Replaces each stage action by one action per segment of the stage, backward ones in reverse; the segments of an

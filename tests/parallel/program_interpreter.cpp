@@ -51,7 +51,7 @@ struct Cell {
 struct Unit {
   bool gathered = false, in_island = false;
   Value added = 0, scattered = 0, reduced = 0;  // sums of weight gradients
-  bool reducing = false;                        // a reduction that nobody has waited for
+  int reducing = 0;                        // a reduction that nobody has waited for
 };
 
 class Machine {
@@ -253,7 +253,7 @@ class Machine {
   static void perform_on(Unit& unit, const ProgramUnit& entry, Op op) {
     if (is_reduction(op)) {
       demand(!entry.frozen, "{} is frozen", entry.name);
-      unit.reducing = true;
+      ++unit.reducing;
       unit.scattered += unit.added;
       unit.added = 0;
       if (op == Op::scatter_gradient) return;
@@ -262,7 +262,7 @@ class Machine {
       return;
     }
     if (op == Op::wait_reduction) {
-      demand(std::exchange(unit.reducing, false), "nothing of {} is being reduced", entry.name);
+      demand(unit.reducing-- > 0, "nothing of {} is being reduced", entry.name);
       return;
     }
     demand(!entry.replicated, "{} is replicated", entry.name);
