@@ -19,7 +19,12 @@ constexpr const char* name = "weft layout simulate";
 struct SimulateRequest {
   std::string file, format = "text", output, costs, hardware;
   std::vector<std::string> layouts, variants;
-  bool json = false, stages_only = false;
+  bool json = false, stages_only = false, compute_only = false;
+
+  // Of pictures.
+  Detail detail() const {
+    return compute_only ? Detail::compute_only : stages_only ? Detail::stages_only : Detail::everything;
+  }
 };
 
 // What was given, then one with each layout, then the variants. Each is words beside those that all have.
@@ -49,7 +54,7 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
     all.insert(all.end(), words.begin(), words.end());
     PictureOptions options{.title = request.file + (all.empty() ? "" : " " + shell_text(all)),
                            .unit_time = costs.unit_time,
-                           .detail = request.stages_only || !draws ? Detail::stages_only : Detail::everything};
+                           .detail = draws ? request.detail() : Detail::stages_only};
     if (draws) {
       pictures.push_back(picture_of(program, step, options));
       continue;
@@ -90,6 +95,7 @@ void add_layout_simulate_command(CLI::App& layout) {
   command->add_option("--format", request->format, "text, json, svg, html or trace")->capture_default_str();
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_flag("--stages-only", request->stages_only, "in pictures, merge segments and units per stage");
+  command->add_flag("--compute-only", request->compute_only, "in pictures, F, B, I and W of stages and memory alone");
   command->add_option("--output", request->output, "write to this file instead of standard output");
   command->callback([command, request] { simulate_layouts(*command, *request); });
 }

@@ -131,23 +131,15 @@ Overrides words_of(const SweepChoice& choice, const Config& base) {
   return words;
 }
 
-// The sentences of a refusal, without where they were found: with those, no two combinations would be refused alike.
+// The first sentence of a refusal, without where it was found and what would do: with those, no two combinations would
+// be refused alike.
 std::string reason_of(const Error& error) {
-  std::vector<std::string> sentences;
-  std::string_view text = error.what();
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    constexpr std::string_view mark = ": error: ";
-    if (const std::size_t at = line.find(mark); at != std::string_view::npos) {
-      sentences.emplace_back(line.substr(at + mark.size()));
-    } else if (sentences.empty() && text.empty()) {
-      sentences.emplace_back(line);
-    }
-  }
-  if (sentences.empty()) sentences.emplace_back(error.what());
-  return fmt::format("{}", fmt::join(sentences, "; "));
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  constexpr std::string_view mark = ": error: ";
+  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
+  for (const std::string_view advice : {"; ", ": write "}) line = line.substr(0, line.find(advice));
+  return std::string(line);
 }
 
 StepForecast simulated(const Config& config, const CostSource& costs) {

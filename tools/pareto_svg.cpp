@@ -37,14 +37,17 @@ struct Axis {
 
 // Around the origin.
 std::string_view shape_path(std::size_t style) {
-  constexpr std::array<std::string_view, 8> shapes = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
-                                                      "M-4.5 -4.5h9v9h-9Z",
-                                                      "M0 -5.5L5.5 4.5H-5.5Z",
-                                                      "M0 -6L6 0L0 6L-6 0Z",
-                                                      "M0 5.5L5.5 -4.5H-5.5Z",
-                                                      "M-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
-                                                      "M-6 -2.5h12v5h-12Z",
-                                                      "M-2.5 -6h5v12h-5Z"};
+  constexpr std::array<std::string_view, 11> shapes = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
+                                                       "M-4.5 -4.5h9v9h-9Z",
+                                                       "M0 -5.5L5.5 4.5H-5.5Z",
+                                                       "M0 -6L6 0L0 6L-6 0Z",
+                                                       "M0 5.5L5.5 -4.5H-5.5Z",
+                                                       "M-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
+                                                       "M-6 -2.5h12v5h-12Z",
+                                                       "M-2.5 -6h5v12h-5Z",
+                                                       "M-5 -5.5H5L-5 5.5H5Z",
+                                                       "M-5.5 -5V5L5.5 -5V5Z",
+                                                       "M0 -6L6 -1.5L3.5 5.5H-3.5L-6 -1.5Z"};
   return shapes[style % shapes.size()];
 }
 
@@ -69,8 +72,9 @@ class ParetoPainter {
                "{1:.0f}\" font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"11\" role=\"img\">\n"
                "<title>{2}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
                "<text x=\"{3}\" y=\"22\" font-size=\"15\" font-weight=\"bold\">{2}</text>\n"
-               "<text x=\"{3}\" y=\"40\" fill=\"#444\">{4} combinations; nothing beats those on the line in both time "
-               "and memory</text>\n",
+               "<text x=\"{3}\" y=\"40\" fill=\"#444\">{4} marks, a different result each; nothing beats those on the "
+               "line in both time and "
+               "memory</text>\n",
                width, height, escaped_markup(picture_.title), left, picture_.marks.size()) +
            text_ + "</svg>\n";
   }

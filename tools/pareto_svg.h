@@ -1,4 +1,4 @@
-// Time against memory as one SVG document: a mark a combination, the front of those that nothing beats as a line.
+// Time against memory as one SVG document: a mark a result, the front of those that nothing beats as a line.
 // Series differ in colour and in shape. Needs nothing from elsewhere.
 #pragma once
 

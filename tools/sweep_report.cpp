@@ -36,12 +36,42 @@ std::size_t style_of_schedule(const std::string& name) {
       known.begin());
 }
 
-std::vector<const SweepPoint*> ranked(const Sweep& sweep) {
+// Points that differ in their residencies alone and come to the same: one line for the eye.
+struct Tie {
+  const SweepPoint* point = nullptr;  // the first of them
+  std::vector<std::string> residencies;
+
+  bool takes(const SweepPoint& other) const {
+    return point->schedule == other.schedule && point->chunks == other.chunks &&
+           point->microbatches == other.microbatches && point->forecast.layout == other.forecast.layout &&
+           point->forecast.seconds == other.forecast.seconds &&
+           point->forecast.peak.total() == other.forecast.peak.total();
+  }
+  std::string residency() const { return fmt::format("{}", fmt::join(residencies, " = ")); }
+};
+
+std::vector<Tie> ranked(const Sweep& sweep) {
   std::vector<const SweepPoint*> points;
   for (const SweepPoint& point : sweep.points) points.push_back(&point);
   std::sort(points.begin(), points.end(),
             [](const SweepPoint* one, const SweepPoint* other) { return one->rank < other->rank; });
-  return points;
+  std::vector<Tie> ties;
+  for (const SweepPoint* point : points) {
+    // Those that take as long stand at the end.
+    auto found = ties.rbegin();
+    while (found != ties.rend() && found->point->forecast.seconds == point->forecast.seconds && !found->takes(*point)) {
+      ++found;
+    }
+    if (found == ties.rend() || !found->takes(*point)) {
+      ties.push_back({point, {}});
+      found = ties.rbegin();
+    }
+    // Layouts written differently can be the same one.
+    const std::string residency = residency_text(*point);
+    auto& known = found->residencies;
+    if (std::find(known.begin(), known.end(), residency) == known.end()) known.push_back(residency);
+  }
+  return ties;
 }
 
 }  // namespace
@@ -72,10 +102,12 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time) {
   BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
                     "MiB fullest", "gathers", "front"},
                    {}};
-  for (const SweepPoint* point : ranked(sweep)) {
+  const std::vector<Tie> ties = ranked(sweep);
+  for (const Tie& tie : ties) {
     if (table.rows.size() == top) break;
+    const SweepPoint* point = tie.point;
     const StepForecast& forecast = point->forecast;
-    table.rows.push_back({std::to_string(point->rank), chunks_text(*point), forecast.layout, residency_text(*point),
+    table.rows.push_back({std::to_string(point->rank), chunks_text(*point), forecast.layout, tie.residency(),
                           std::to_string(point->microbatches), format_time(forecast.seconds, unit_time),
                           fmt::format("{:.1f}", 100.0 * forecast.bubble),
                           format_time(forecast.exposed_gathers, unit_time),
@@ -83,8 +115,8 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time) {
                           std::to_string(forecast.gathers), point->front ? "*" : ""});
   }
   std::string text = sweep.points.empty() ? "" : aligned_text(table);
-  const std::size_t left = sweep.points.size() - table.rows.size();
-  if (left > 0) text += fmt::format("and {} slower\n", left);
+  const std::size_t left = ties.size() - table.rows.size();
+  if (left > 0) text += fmt::format("and {} more that are slower\n", left);
   if (!sweep.points.empty()) text += "*: no other is as fast with less memory, or faster with as much\n";
   if (sweep.refused.empty()) return text;
   text += fmt::format("{}{} of {} combinations cannot be run:\n", text.empty() ? "" : "\n",
@@ -95,14 +127,15 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time) {
 
 std::string sweep_svg(const Sweep& sweep, const std::string& title, bool unit_time) {
   ParetoPicture picture{.title = title, .unit_time = unit_time};
-  for (const SweepPoint* point : ranked(sweep)) {
+  for (const Tie& tie : ranked(sweep)) {
+    const SweepPoint* point = tie.point;
     const StepForecast& forecast = point->forecast;
     ParetoMark mark{.series = point->schedule,
                     .style = style_of_schedule(point->schedule),
                     .seconds = forecast.seconds,
                     .bytes = forecast.peak.total(),
                     .front = point->front};
-    mark.label = fmt::format("{}. {}, {}", point->rank, chunks_text(*point), residency_text(*point));
+    mark.label = fmt::format("{}. {}, {}", point->rank, chunks_text(*point), tie.residency());
     mark.tooltip = fmt::format("{}\n{}, {} microbatches\nstep {}, bubble {:.1f} %, {}\n{}", mark.label, forecast.layout,
                                point->microbatches, format_time(forecast.seconds, unit_time), 100.0 * forecast.bubble,
                                format_bytes(forecast.peak.total()), shell_text(point->words));

@@ -46,6 +46,13 @@ std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& st
   return sorted;
 }
 
+// The rank that is to blame for a wait: of a message the one that sends it.
+int ended_by(const Program& program, const Action& waiting, const ActionAt& after) {
+  const Action& ended = program.ranks[static_cast<std::size_t>(after.rank)][after.index];
+  if (is_receive(waiting.op)) return *waiting.peer;
+  return is_receive(ended.op) ? *ended.peer : after.rank;
+}
+
 std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& step) {
   // What shares a channel with compute holds it up.
   const auto channel_of = [&](Lane lane) { return step.channels.channel[static_cast<std::size_t>(lane)]; };
@@ -56,7 +63,8 @@ std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& st
       const Action& action = program.ranks[rank][i];
       if (is_reshard(action.op) || !time.after) continue;
       if (channel_of(lane_of(program, action)) != channel_of(Lane::compute)) continue;
-      if (time.waited > 0.0) waits[{static_cast<int>(rank), time.wait, time.after->rank}] += time.waited;
+      if (time.waited > 0.0)
+        waits[{static_cast<int>(rank), time.wait, ended_by(program, action, *time.after)}] += time.waited;
     }
   }
   std::vector<StandStill> sorted;

@@ -2,8 +2,7 @@
 // costs are even, and its pictures and refusals.
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "tests/tools/program.h"
 #include "trainer/config_reader.h"
 #include "trainer/cost_table.h"
@@ -52,10 +51,7 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
     const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
     const BucketBytes bytes =
         predict_memory(plan_stages(config, mesh, at), program, rank, update_bytes(config, mesh, at)).bytes;
-    if (bytes.total() > fullest) {
-      fullest = bytes.total();
-      EXPECT_EQ(bytes.total() > found["peak_bytes"].get<std::int64_t>(), false);
-    }
+    fullest = std::max(fullest, bytes.total());
     if (rank == found["fullest_rank"].get<int>()) {
       for (std::size_t b = 0; b < bucket_count; ++b) {
         EXPECT_EQ(found["peak"][std::string(name_of(static_cast<Bucket>(b)))], bytes.bytes[b]);
@@ -121,7 +117,9 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
 TEST_F(LayoutSimulate, EvenCostsGiveTheBubbleOf1f1b) {
   for (const int microbatches : {2, 4, 8}) {
     const Json found = variants("--costs forward=1 --training.global_batch_size=" + std::to_string(2 * microbatches));
-    EXPECT_DOUBLE_EQ(found[0]["seconds"].get<double>(), 3.0 * (microbatches + 1));
+    // Stages share their time among a few segments, and fewer than 200 of these are added up.
+    EXPECT_NEAR(found[0]["seconds"].get<double>(), 3.0 * (microbatches + 1), 200 * 27 * 1.2e-16);
+    EXPECT_EQ(found[0]["waits"][0]["what"], "rank 0 for messages from rank 1");
     EXPECT_NEAR(found[0]["bubble"].get<double>(), 1.0 / (microbatches + 1), 1e-12);
     EXPECT_EQ(found[0]["unit_time"], true);
     EXPECT_EQ(found[0]["microbatches"], microbatches);
@@ -153,7 +151,7 @@ TEST_F(LayoutSimulate, PrintsAGridAndATable) {
       weft("layout simulate run.toml --costs forward=1 --layout 'Ed|e*3L' --training.global_batch_size=4");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   // (2 + 1) x 3 units on 120 columns: a forward takes 13 or 14 of them, a backward twice that.
-  EXPECT_NE(result.output.find("rank 0  |(    0    )(     1     )"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("rank 0  |(     0     )(     1      ) "), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("\nvariant "), std::string::npos);
   EXPECT_NE(result.output.find("  critical    compute of stage "), std::string::npos);
   EXPECT_EQ(result.messages, "");
@@ -164,7 +162,7 @@ TEST_F(LayoutSimulate, DrawsVariantsOnOnePage) {
   ASSERT_EQ(page.exit_code, 0) << page.messages;
   EXPECT_EQ(page.output, "");
   const auto read = run("cat page.html");
-  EXPECT_NE(read.output.find("run.toml --pipeline.layout"), std::string::npos);
+  EXPECT_NE(read.output.find("--pipeline.layout=Ed|e*3L"), std::string::npos);
   EXPECT_NE(read.output.find("\"unit_time\":false"), std::string::npos);
   const auto svg = weft("layout simulate run.toml --format svg");
   EXPECT_TRUE(svg.output.starts_with("<svg ")) << svg.messages;
