@@ -119,6 +119,7 @@ TEST_F(LayoutSimulate, EvenCostsGiveTheBubbleOf1f1b) {
     const Json found = variants("--costs forward=1 --training.global_batch_size=" + std::to_string(2 * microbatches));
     // Stages share their time among a few segments, and fewer than 200 of these are added up.
     EXPECT_NEAR(found[0]["seconds"].get<double>(), 3.0 * (microbatches + 1), 200 * 27 * 1.2e-16);
+    ASSERT_FALSE(found[0]["waits"].empty());
     EXPECT_EQ(found[0]["waits"][0]["what"], "rank 0 for messages from rank 1");
     EXPECT_NEAR(found[0]["bubble"].get<double>(), 1.0 / (microbatches + 1), 1e-12);
     EXPECT_EQ(found[0]["unit_time"], true);
@@ -137,10 +138,12 @@ TEST_F(LayoutSimulate, NamesWhatTheStepGoesThrough) {
   const Json found = variants("--costs costs.toml --pipeline.layout='Ed|e*3L' --training.global_batch_size=16");
   // Two segments a block, eight microbatches: 6 (1 + 2) 8 behind one forward of 2 and before one backward of 4.
   EXPECT_DOUBLE_EQ(found[0]["seconds"].get<double>(), 2.0 + 18.0 * 8 + 4.0);
+  ASSERT_EQ(found[0]["critical_path"].size(), 2u);
   EXPECT_EQ(found[0]["critical_path"][0]["what"], "compute of stage 1 on rank 1");
   EXPECT_DOUBLE_EQ(found[0]["critical_path"][0]["seconds"].get<double>(), 144.0);
   EXPECT_EQ(found[0]["critical_path"][1]["what"], "compute of stage 0 on rank 0");
   EXPECT_DOUBLE_EQ(found[0]["critical_path"][1]["seconds"].get<double>(), 6.0);
+  ASSERT_FALSE(found[0]["waits"].empty());
   EXPECT_EQ(found[0]["waits"][0]["what"], "rank 0 for messages from rank 1");
   // All of the step but its own eight microbatches of 6, and what stands before the first and behind the last.
   EXPECT_DOUBLE_EQ(found[0]["waits"][0]["seconds"].get<double>(), 150.0 - 8 * 6);
