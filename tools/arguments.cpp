@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <fstream>
+
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
@@ -17,6 +19,38 @@ std::string full_name(const CLI::App& command) {
 }
 
 }  // namespace
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  bool open = false;  // a word has begun
+  char quote = 0;
+  for (const char c : text) {
+    if (quote == 0 && (c == ' ' || c == '\n' || c == '\t')) {
+      open = false;
+      continue;
+    }
+    if (!open) words.emplace_back();
+    open = true;
+    if (quote != 0 && c == quote) {
+      quote = 0;
+    } else if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else {
+      words.back() += c;
+    }
+  }
+  if (quote != 0) fail_request("weft: error: in {} a {} is not closed", text, quote);
+  return words;
+}
+
+void write_result(const std::string& command, const std::string& text, const std::string& output) {
+  if (output.empty()) {
+    fmt::print("{}", text);
+    return;
+  }
+  std::ofstream file(output);
+  if (!(file << text) || !file.flush()) fail_request("{}: error: {} cannot be written", command, output);
+}
 
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
   command.allow_extras();

@@ -1,18 +1,16 @@
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "parallel/pipeline/text.h"
 #include "parallel/pipeline/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tools/bare_program.h"
 #include "tools/commands.h"
+#include "tools/given_costs.h"
 #include "tools/program_pictures.h"
 #include "trainer/step_plan.h"
 
@@ -21,8 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* name = "weft program";
+
 struct ProgramRequest {
-  std::string file, format = "text", output, costs;
+  std::string file, format = "text", output, costs, hardware;
   std::vector<std::string> variants;
   std::optional<int> rank;
   bool json = false, stages_only = false, compute_only = false, world_only = false;
@@ -101,11 +101,6 @@ std::string text(const std::vector<RankList>& lists, const Program& program, con
   return draws ? picture(program) : render(lists, format);
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
 // What was given besides options describes the bare schedule; `more` is said after it.
 BareProgram bare_program_given_to(const CLI::App& command, const ProgramRequest& request,
                                   const std::string& more = "") {
@@ -120,9 +115,14 @@ void require_rank(int rank, int ranks) {
   fail_request("weft program: error: rank {} is not one of the {} ranks", rank, ranks);
 }
 
-// The program of a rank of a run, or of the first, and how it is drawn.
-std::pair<Program, PictureOptions> configured_program(const CLI::App& command, const ProgramRequest& request,
-                                                      const std::string& more) {
+// The program of a rank of a run, or of the first, with how it is drawn and what it costs.
+struct ConfiguredPicture {
+  Program program;
+  PictureOptions options;
+  StepCosts costs;
+};
+ConfiguredPicture configured_picture(const CLI::App& command, const ProgramRequest& request, const CostSource& costs,
+                                     const std::string& more) {
   Overrides overrides = overrides_given_to(command);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
   // What to know of the configuration is said once.
@@ -134,40 +134,38 @@ std::pair<Program, PictureOptions> configured_program(const CLI::App& command, c
   PictureOptions options{.title = request.file};
   for (const std::string& word : overrides) options.title += " " + word;
   if (request.rank) options.rank = at.pp;
-  return {step_program(config, mesh, at), options};
+  Program program = step_program(config, mesh, at);
+  StepCosts step_costs = costs.costs_of(config, mesh, program);
+  return {std::move(program), options, std::move(step_costs)};
+}
+
+// A bare schedule has no sizes to model costs from.
+ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& request, const std::string& more) {
+  BareProgram bare = bare_program_given_to(command, request, more);
+  PictureOptions options{.title = bare.title, .rank = request.rank};
+  if (request.rank) require_rank(*request.rank, static_cast<int>(bare.program.ranks.size()));
+  StepCosts costs{costs_from_words(name, bare.program, request.costs), LaneChannels::own(), true};
+  return {std::move(bare.program), options, std::move(costs)};
 }
 
 // A picture for what was given and one for each variant of it.
 std::string pictures(const CLI::App& command, const ProgramRequest& request, const std::string& format) {
   std::vector<std::string> variants = {""};
   variants.insert(variants.end(), request.variants.begin(), request.variants.end());
+  // Without either a picture is of unit times.
+  const bool unit_times = request.costs.empty() && request.hardware.empty();
+  std::optional<CostSource> source;
+  if (!request.world_only) source.emplace(name, unit_times ? "forward=1" : request.costs, request.hardware);
   std::vector<Picture> pictures;
   for (const std::string& variant : variants) {
-    Program program;
-    PictureOptions options;
-    if (request.world_only) {
-      BareProgram bare = bare_program_given_to(command, request, variant);
-      program = std::move(bare.program);
-      options.title = bare.title;
-      options.rank = request.rank;
-      if (request.rank) require_rank(*request.rank, static_cast<int>(program.ranks.size()));
-    } else {
-      std::tie(program, options) = configured_program(command, request, variant);
-    }
-    options.detail = request.detail();
-    options.unit_time = true;
-    pictures.push_back(picture_of(program, simulate_step(program, costs_from_words(program, request.costs)), options));
+    ConfiguredPicture next = request.world_only ? bare_picture(command, request, variant)
+                                                : configured_picture(command, request, *source, variant);
+    next.options.detail = request.detail();
+    next.options.unit_time = next.costs.unit_time;
+    pictures.push_back(
+        picture_of(next.program, simulate_step(next.program, next.costs.costs, next.costs.channels), next.options));
   }
-  return render_pictures(pictures, format);
-}
-
-void write(const std::string& text, const std::string& output) {
-  if (output.empty()) {
-    fmt::print("{}", text);
-    return;
-  }
-  std::ofstream file(output);
-  if (!(file << text) || !file.flush()) fail_request("weft program: error: {} cannot be written", output);
+  return render_pictures(name, pictures, format);
 }
 
 void run_program(const CLI::App& command, const ProgramRequest& request) {
@@ -176,13 +174,17 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   if (!draws && format != "text" && format != "csv" && format != "json") {
     fail_request("weft program: error: --format takes text, csv, json, svg, html and trace, not {}", format);
   }
-  if (!draws && (!request.variants.empty() || !request.costs.empty())) {
-    fail_request("weft program: error: --variant and --costs go with --format svg, html and trace, not {}", format);
+  if (!draws && (!request.variants.empty() || !request.costs.empty() || !request.hardware.empty())) {
+    fail_request("weft program: error: --variant, --costs and --hardware go with --format svg, html and trace, not {}",
+                 format);
+  }
+  if (request.world_only && !request.hardware.empty()) {
+    fail_request("weft program: error: --hardware is for CONFIG: a bare schedule has no sizes; give --costs in words");
   }
   if (!request.world_only && request.file.empty()) {
     fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
   }
-  if (draws) return write(pictures(command, request, format), request.output);
+  if (draws) return write_result(name, pictures(command, request, format), request.output);
   std::vector<RankList> lists;
   if (request.world_only) {
     const Program program = bare_program_given_to(command, request).program;
@@ -193,7 +195,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       lists.push_back(
           {rank, rank, &program, at_detail(program.ranks[static_cast<std::size_t>(rank)], request.detail()), ranks});
     }
-    return write(text(lists, program, request, format), request.output);
+    return write_result(name, text(lists, program, request, format), request.output);
   }
 
   const Config config = read_config_given_to(command, request.file).config;
@@ -212,7 +214,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     lists.push_back({rank, at.pp, &program, at_detail(program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),
                      mesh.group_of(Group::pp, rank)});
   }
-  write(text(lists, programs.begin()->second, request, format), request.output);
+  write_result(name, text(lists, programs.begin()->second, request, format), request.output);
 }
 
 }  // namespace
@@ -233,7 +235,9 @@ void add_program_command(CLI::App& program) {
   command->add_option(
       "--costs", request->costs,
       "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
-      "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted");
+      "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted; of CONFIG also a table "
+      "FILE.toml, or the directory of a run with traces, in seconds");
+  command->add_option("--hardware", request->hardware, "of a picture of CONFIG, costs modelled for h100, h200 or cpu");
   command
       ->add_option("--variant", request->variants,
                    "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "trainer/config_reader.h"
 
@@ -21,6 +22,8 @@ void add_program_command(CLI::App& program);
 // With the commands below it.
 void add_layout_command(CLI::App& program);
 void add_layout_show_command(CLI::App& layout);
+void add_layout_simulate_command(CLI::App& layout);
+void add_layout_sweep_command(CLI::App& layout);
 // With the benches below, each a command of its own.
 void add_bench_command(CLI::App& program);
 void add_bench_step_command(CLI::App& bench);
@@ -31,6 +34,10 @@ void add_bench_simulated_command(CLI::App& bench);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
+// Separated by blanks, but for those between quotes, which are dropped: "--shard.residency='window 2'" is one word.
+std::vector<std::string> words_of(const std::string& text);
+// To `output`, or to standard output where that is empty. Throws Error (request) where it cannot be written.
+void write_result(const std::string& command, const std::string& text, const std::string& output);
 // What was given besides options of the command. Throws Error (request) for options that nobody knows.
 Overrides overrides_given_to(const CLI::App& command);
 // CONFIG with what was given besides, and with `more`. Its warnings are said on standard error; of processes that share

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-std::map<std::string, double> numbers_of(const std::string& words) {
+std::map<std::string, double> numbers_of(const std::string& command, const std::string& words) {
   std::map<std::string, double> numbers = {{"forward", 1.0},
                                            {"backward_input", 1.0},
                                            {"backward_weight", 1.0},
@@ -28,16 +28,15 @@ std::map<std::string, double> numbers_of(const std::string& words) {
     const auto found = numbers.find(word.substr(0, equals));
     if (found == numbers.end()) {
       fail_request(
-          "weft program: error: --costs takes forward=X backward_input=X backward_weight=X gather=X reduce=X "
-          "transfer=X "
-          "norm=X step=X, not {}",
-          word);
+          "{}: error: --costs takes forward=X backward_input=X backward_weight=X gather=X reduce=X transfer=X norm=X "
+          "step=X, not {}",
+          command, word);
     }
     const std::string_view text = std::string_view(word).substr(std::min(equals + 1, word.size()));
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), found->second);
     if (error != std::errc() || stop != text.data() + text.size() || !std::isfinite(found->second) ||
         found->second < 0.0) {
-      fail_request("weft program: error: --costs {} is not a number of at least 0", word);
+      fail_request("{}: error: --costs {} is not a number of at least 0", command, word);
     }
   }
   return numbers;
@@ -49,8 +48,8 @@ bool is_picture_format(std::string_view format) {
   return format == "svg" || format == "html" || format == "trace";
 }
 
-ProgramCosts costs_from_words(const Program& program, const std::string& words) {
-  const auto numbers = numbers_of(words);
+ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words) {
+  const auto numbers = numbers_of(command, words);
   const double share = static_cast<double>(program.ranks.size()) / static_cast<double>(program.stages.size());
   ProgramCosts costs = even_costs(program, {numbers.at("forward") * share, numbers.at("backward_input") * share,
                                             numbers.at("backward_weight") * share});
@@ -77,10 +76,10 @@ ProgramCosts costs_from_words(const Program& program, const std::string& words) 
   return costs;
 }
 
-std::string render_pictures(std::span<const Picture> pictures, std::string_view format) {
+std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format) {
   if (format == "html") return to_html(pictures, pictures.size() == 1 ? pictures.front().title : "Variants of a step");
   if (pictures.size() != 1) {
-    fail_request("weft program: error: --format {} holds one picture; --variant goes with --format html", format);
+    fail_request("{}: error: --format {} holds one picture; several variants go with --format html", command, format);
   }
   return format == "svg" ? to_svg(pictures.front()) : to_json(chrome_trace_of(pictures.front()));
 }

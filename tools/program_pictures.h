@@ -1,4 +1,5 @@
-// What `weft program --format svg|html|trace` writes: pictures of programs, simulated with costs that a few words give.
+// What --format svg|html|trace writes: pictures of programs, and costs that a few words give. `command` begins the
+// messages of errors.
 #pragma once
 
 #include <span>
@@ -14,9 +15,9 @@ bool is_picture_format(std::string_view format);
 // The same for every rank: what all its stages take together, shared evenly among them and their segments, or by bytes
 // among its units. `words` are forward= backward_input= backward_weight= (each 1 by default), gather= and reduce= (of
 // all units once), transfer= (of a message), norm= and step= (each 0), separated by blanks. Throws Error (request).
-ProgramCosts costs_from_words(const Program& program, const std::string& words);
+ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words);
 
 // Only a page holds more than one picture. Throws Error (request) for pictures that are too large.
-std::string render_pictures(std::span<const Picture> pictures, std::string_view format);
+std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format);
 
 }  // namespace weft

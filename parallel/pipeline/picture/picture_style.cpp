@@ -136,6 +136,12 @@ BucketStyle bucket_style(int bucket) {
   return styles.at(static_cast<std::size_t>(bucket));
 }
 
+Colour series_colour(std::size_t series) {
+  // Without yellow, which is hard to see on white.
+  constexpr std::array colours = {blue, vermillion, bluish_green, reddish_purple, orange, sky_blue, black};
+  return colours[series % colours.size()];
+}
+
 std::string_view lane_label(Lane lane) {
   switch (lane) {
     case Lane::compute:

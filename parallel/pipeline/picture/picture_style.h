@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -57,6 +58,9 @@ struct BucketStyle {
 };
 inline constexpr int curve_bucket_count = 4;
 BucketStyle bucket_style(int bucket);
+
+// Of things that are compared in one diagram; they repeat after seven, so that a shape has to tell them apart as well.
+Colour series_colour(std::size_t series);
 
 std::string_view lane_label(Lane lane);
 

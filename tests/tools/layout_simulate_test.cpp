@@ -1,0 +1,200 @@
+// `weft layout simulate`: its figures against those of the library for the same configuration, against formulas where
+// costs are even, and its pictures and refusals.
+#include <nlohmann/json.hpp>
+
+#include "parallel/pipeline/simulation/simulate.h"
+#include "tests/tools/program.h"
+#include "trainer/config_reader.h"
+#include "trainer/cost_table.h"
+#include "trainer/hardware.h"
+#include "trainer/stage_layout.h"
+#include "trainer/step_costs.h"
+#include "trainer/step_plan.h"
+#include "trainer/update_plan.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class LayoutSimulate : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    put("run.toml", small_run);
+  }
+
+  Config config(const Overrides& words = {}) const { return read_config_text(small_run, "run.toml", words).config; }
+
+  Json variants(const std::string& arguments) const {
+    const auto result = weft("layout simulate run.toml --json " + arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.exit_code == 0 ? Json::parse(result.output)["variants"] : Json();
+  }
+};
+
+// Everything again, each figure from where the library keeps it.
+void expect_figures(const Json& found, const Config& config, const ProgramCosts& costs, const LaneChannels& channels) {
+  const Mesh mesh(config.parallelism);
+  const Program program = step_program(config, mesh, mesh.coordinates(0));
+  const Simulation simulation = simulate(program, costs, channels);
+  EXPECT_EQ(found["layout"], to_string(stage_layout(config), config.model));
+  EXPECT_DOUBLE_EQ(found["seconds"].get<double>(), simulation.seconds);
+  double idle = 0.0, gathers_wait = 0.0, reductions_wait = 0.0;
+  std::int64_t fullest = 0;
+  int gathers = 0, reductions = 0;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const RankTimes times = rank_times(program, simulation, rank, channels);
+    idle += times.bubble;
+    gathers_wait = std::max(gathers_wait, times.gathers);
+    reductions_wait = std::max(reductions_wait, times.reductions);
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    const BucketBytes bytes =
+        predict_memory(plan_stages(config, mesh, at), program, rank, update_bytes(config, mesh, at)).bytes;
+    fullest = std::max(fullest, bytes.total());
+    if (rank == found["fullest_rank"].get<int>()) {
+      for (std::size_t b = 0; b < bucket_count; ++b) {
+        EXPECT_EQ(found["peak"][std::string(name_of(static_cast<Bucket>(b)))], bytes.bytes[b]);
+      }
+    }
+    for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
+      gathers += is_gather(action.op);
+      reductions += is_reduction(action.op);
+    }
+  }
+  EXPECT_EQ(found["peak_bytes"], fullest);
+  EXPECT_EQ(found["gathers"], gathers);
+  EXPECT_EQ(found["reductions"], reductions);
+  EXPECT_DOUBLE_EQ(found["bubble"].get<double>(), idle / (config.parallelism.pipeline * simulation.seconds));
+  EXPECT_DOUBLE_EQ(found["exposed_gathers"].get<double>(), gathers_wait);
+  EXPECT_DOUBLE_EQ(found["exposed_reductions"].get<double>(), reductions_wait);
+  double path = 0.0;
+  for (const Json& share : found["critical_path"]) path += share["seconds"].get<double>();
+  EXPECT_NEAR(path, simulation.seconds, 1e-9 * simulation.seconds);
+}
+
+ProgramCosts modelled(const Config& config, const char* hardware) {
+  const Mesh mesh(config.parallelism);
+  return modelled_costs(config, mesh, mesh.coordinates(0), hardware_costs(find_hardware(hardware), config, mesh));
+}
+
+TEST_F(LayoutSimulate, SaysWhatTheLibraryComputes) {
+  const Json found =
+      variants("--layout 'Ed|e*3L' --variant '--pipeline.schedule=gpipe --shard.residency=\"window 1\"'");
+  ASSERT_EQ(found.size(), 3u);
+  const std::vector<Overrides> words = {
+      {}, {"--pipeline.layout=Ed|e*3L"}, {"--pipeline.schedule=gpipe", "--shard.residency=window 1"}};
+  for (std::size_t v = 0; v < words.size(); ++v) {
+    const Config variant = config(words[v]);
+    expect_figures(found[v], variant, modelled(variant, "cpu"), LaneChannels::serial());
+    EXPECT_EQ(found[v]["costs"], "modelled for cpu");
+    EXPECT_EQ(found[v]["unit_time"], false);
+  }
+  const Config whole = config();
+  expect_figures(variants("--hardware h200")[0], whole, modelled(whole, "h200"), LaneChannels::own());
+}
+
+TEST_F(LayoutSimulate, TakesATableOfCosts) {
+  const std::string table =
+      "[segments]\nembedding = { forward = 1e-3 }\n"
+      "attention = { forward = 2e-3, backward_input = 3e-3, backward_weight = 1e-3 }\n"
+      "mlp = { forward = 4e-3, backward_input = 4e-3, backward_weight = 4e-3 }\n"
+      "experts = { forward = 5e-3, backward_input = 5e-3, backward_weight = 5e-3 }\n"
+      "head = { forward = 1e-3, backward_input = 1e-3, backward_weight = 1e-3 }\n"
+      "[units]\n\"*\" = { gather = 1e-3, reduce = 2e-3 }\n[messages]\n\"*\" = 5e-4\n"
+      "[update]\ngradient_norm = 1e-4\noptimizer_step = 1e-3\n";
+  put("costs.toml", table);
+  const Config whole = config();
+  const Mesh mesh(whole.parallelism);
+  const Program program = step_program(whole, mesh, mesh.coordinates(0));
+  const ProgramCosts costs = table_costs(parse_cost_table(table, "costs.toml"), program, group_sizes(mesh));
+  const Json found = variants("--costs costs.toml");
+  expect_figures(found[0], whole, costs, LaneChannels::serial());
+  EXPECT_EQ(found[0]["costs"], "of costs.toml");
+}
+
+// With even costs 1F1B leaves (p - 1) / (m + p - 1) of a step empty and takes (m + p - 1)(F + B).
+TEST_F(LayoutSimulate, EvenCostsGiveTheBubbleOf1f1b) {
+  for (const int microbatches : {2, 4, 8}) {
+    const Json found = variants("--costs forward=1 --training.global_batch_size=" + std::to_string(2 * microbatches));
+    // Stages share their time among a few segments, and fewer than 200 of these are added up.
+    EXPECT_NEAR(found[0]["seconds"].get<double>(), 3.0 * (microbatches + 1), 200 * 27 * 1.2e-16);
+    ASSERT_FALSE(found[0]["waits"].empty());
+    EXPECT_EQ(found[0]["waits"][0]["what"], "rank 0 for messages from rank 1");
+    EXPECT_NEAR(found[0]["bubble"].get<double>(), 1.0 / (microbatches + 1), 1e-12);
+    EXPECT_EQ(found[0]["unit_time"], true);
+    EXPECT_EQ(found[0]["microbatches"], microbatches);
+  }
+}
+
+// By hand: the second stage takes three times what the first does, so that it is what the step goes through, and the
+// first waits for it.
+TEST_F(LayoutSimulate, NamesWhatTheStepGoesThrough) {
+  put("costs.toml",
+      "[segments]\n\"*\" = { forward = 0.0 }\n\"blocks.0.*\" = { forward = 1.0, backward_input = 1.0, backward_weight "
+      "= "
+      "1.0 }\n\"blocks.3.*\" = { forward = 3.0, backward_input = 3.0, backward_weight = 3.0 }\n"
+      "[units]\n\"*\" = { gather = 0.0 }\n[messages]\n\"*\" = 0.0\n");
+  const Json found = variants("--costs costs.toml --pipeline.layout='Ed|e*3L' --training.global_batch_size=16");
+  // Two segments a block, eight microbatches: 6 (1 + 2) 8 behind one forward of 2 and before one backward of 4.
+  EXPECT_DOUBLE_EQ(found[0]["seconds"].get<double>(), 2.0 + 18.0 * 8 + 4.0);
+  ASSERT_EQ(found[0]["critical_path"].size(), 2u);
+  EXPECT_EQ(found[0]["critical_path"][0]["what"], "compute of stage 1 on rank 1");
+  EXPECT_DOUBLE_EQ(found[0]["critical_path"][0]["seconds"].get<double>(), 144.0);
+  EXPECT_EQ(found[0]["critical_path"][1]["what"], "compute of stage 0 on rank 0");
+  EXPECT_DOUBLE_EQ(found[0]["critical_path"][1]["seconds"].get<double>(), 6.0);
+  ASSERT_FALSE(found[0]["waits"].empty());
+  EXPECT_EQ(found[0]["waits"][0]["what"], "rank 0 for messages from rank 1");
+  // All of the step but its own eight microbatches of 6, and what stands before the first and behind the last.
+  EXPECT_DOUBLE_EQ(found[0]["waits"][0]["seconds"].get<double>(), 150.0 - 8 * 6);
+}
+
+TEST_F(LayoutSimulate, PrintsAGridAndATable) {
+  const auto result =
+      weft("layout simulate run.toml --costs forward=1 --layout 'Ed|e*3L' --training.global_batch_size=4");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  // (2 + 1) x 3 units on 120 columns: a forward takes 13 or 14 of them, a backward twice that.
+  EXPECT_NE(result.output.find("rank 0  |(     0     )(     1      ) "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\nvariant "), std::string::npos);
+  EXPECT_NE(result.output.find("  critical    compute of stage "), std::string::npos);
+  EXPECT_EQ(result.messages, "");
+}
+
+TEST_F(LayoutSimulate, DrawsVariantsOnOnePage) {
+  const auto page = weft("layout simulate run.toml --layout 'Ed|e*3L' --format html --output page.html");
+  ASSERT_EQ(page.exit_code, 0) << page.messages;
+  EXPECT_EQ(page.output, "");
+  const auto read = run("cat page.html");
+  EXPECT_NE(read.output.find("--pipeline.layout=Ed|e*3L"), std::string::npos);
+  EXPECT_NE(read.output.find("\"unit_time\":false"), std::string::npos);
+  const auto svg = weft("layout simulate run.toml --format svg");
+  EXPECT_TRUE(svg.output.starts_with("<svg ")) << svg.messages;
+  // An axis in seconds.
+  EXPECT_NE(svg.output.find(" us</text>"), std::string::npos);
+  const auto program = weft("program run.toml --hardware h200 --format svg");
+  EXPECT_NE(program.output.find(" us</text>"), std::string::npos) << program.messages;
+}
+
+TEST_F(LayoutSimulate, WrongRequestsEndWithTwo) {
+  const std::pair<const char*, const char*> requests[] = {
+      {"--format pdf", "--format takes text, json, svg, html and trace, not pdf"},
+      {"--hardware abacus", "hardware abacus is not known; known are h100, h200, cpu"},
+      {"--hardware cpu --costs forward=1", "--costs and --hardware both say what actions cost"},
+      {"--costs gone", "--costs gone is neither words such as forward=1"},
+      {"--costs gone.toml", "gone.toml"},
+      {"--costs gathers=1", "--costs takes forward=X"},
+      {"--layout Ed", "pipeline.layout"},
+      {"--variant \"--shard.residency='window\"", "is not closed"},
+      {"--layout 'Ed|e*3L' --format svg", "holds one picture"},
+      {"--fast", "unknown option --fast; see weft layout simulate --help"},
+  };
+  for (const auto& [arguments, message] : requests) {
+    const auto result = weft(std::string("layout simulate run.toml ") + arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    EXPECT_NE(result.messages.find(message), std::string::npos) << arguments << "\n" << result.messages;
+  }
+}
+
+}  // namespace
+}  // namespace weft

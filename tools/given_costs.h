@@ -1,0 +1,44 @@
+// What actions cost, as --costs and --hardware of a command say:
+//
+//   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
+//   --costs FILE.toml                    a table (trainer/cost_table.h), in seconds
+//   --costs RUN                          the directory of a run with traces: what its actions took
+//   --hardware NAME                      a model (trainer/hardware.h); without either that of the run's device
+//
+// A source is read once and then asked for any number of variants.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "parallel/pipeline/simulation/simulate.h"
+#include "trainer/config.h"
+#include "trainer/cost_table.h"
+
+namespace weft {
+
+// Costs of one program, and how its lanes take turns.
+struct StepCosts {
+  ProgramCosts costs;
+  LaneChannels channels = LaneChannels::own();
+  bool unit_time = false;  // seconds are units of time
+};
+
+class CostSource {
+ public:
+  // Both may be empty. Throws Error (request) for both, and for what cannot be read; `command` begins its messages.
+  CostSource(const std::string& command, const std::string& costs, const std::string& hardware);
+
+  // `program` is that of the configuration's first rank. Throws Error (request) where the source says nothing of it.
+  StepCosts costs_of(const Config& config, const Mesh& mesh, const Program& program) const;
+  // "modelled for h200", "measured in runs/x", for a heading.
+  std::string text(const Config& config) const;
+  bool unit_time() const { return !words_.empty(); }
+
+ private:
+  std::string command_, words_, file_, hardware_;
+  std::optional<CostTable> table_;
+  std::optional<Config> measured_;  // the run that the table was measured in
+};
+
+}  // namespace weft

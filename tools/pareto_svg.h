@@ -1,0 +1,30 @@
+// Time against memory as one SVG document: a mark a result, the front of those that nothing beats as a line.
+// Series differ in colour and in shape. Needs nothing from elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+struct ParetoMark {
+  std::string series;
+  std::size_t style = 0;  // of the series: one number looks alike in every picture
+  double seconds = 0.0;
+  std::int64_t bytes = 0;
+  bool front = false;
+  std::string label = {};    // beside a mark of the front, where there is room
+  std::string tooltip = {};  // lines of text
+};
+
+struct ParetoPicture {
+  std::string title;
+  bool unit_time = false;  // seconds are units of the costs
+  std::vector<ParetoMark> marks = {};
+};
+
+std::string to_svg(const ParetoPicture& picture);
+
+}  // namespace weft
