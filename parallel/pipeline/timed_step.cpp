@@ -94,8 +94,8 @@ class ProblemRank {
     }
     const UnitCost& cost = costs_.units[unit];
     TimingUnit timed{.parameter_bytes = entry.unsharded_bytes,
-                      .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
-                      .reduce_seconds = cost.reduce};
+                     .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
+                     .reduce_seconds = cost.reduce};
     // A reduction takes its copy and its part while the accumulator is there.
     timed.gradient_bytes = timed_gradient_bytes(entry);
     return timed;

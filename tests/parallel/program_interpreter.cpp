@@ -51,7 +51,7 @@ struct Cell {
 struct Unit {
   bool gathered = false, in_island = false;
   Value added = 0, scattered = 0, reduced = 0;  // sums of weight gradients
-  int reducing = 0;                        // a reduction that nobody has waited for
+  int reducing = 0;                             // reductions that nobody has waited for
 };
 
 class Machine {
