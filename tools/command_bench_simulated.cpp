@@ -59,18 +59,18 @@ struct SimulatedRow {
   double simulated = 0.0, measured = 0.0;                // seconds of the step
   double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank where they differ most
   int rank = 0;
-  SimulationError error;
+  SimulationError error = {};
 };
 
 SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,
                           int chunks) {
   Overrides overrides = {fmt::format("--model.layers=d*{}", ranks * chunks + 1),
-                         fmt::format("--parallelism.pipeline={}", ranks),
-                         fmt::format("--pipeline.schedule={}", schedule), fmt::format("--pipeline.chunks={}", chunks),
-                         fmt::format("--run.steps={}", request.steps)};
+                         fmt::format("--parallelism.pipeline={}", ranks), fmt::format("--run.steps={}", request.steps)};
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
-  const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
+  Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
+  config.pipeline.schedule = schedule;
+  config.pipeline.chunks = chunks;
   const PaddedRun run = run_padded(config, padding_of(request.scale));
   const LaneChannels threads = LaneChannels::serial();
   const Simulation simulation = simulate(run.program, run.costs, threads);
