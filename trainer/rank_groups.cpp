@@ -20,18 +20,18 @@ constexpr std::pair<Lane, Group> communicators[] = {
 
 }  // namespace
 
-std::set<Lane> transfers_of(const Program& program) {
-  std::set<Lane> lanes;
-  for (const auto& actions : program.ranks) {
-    for (const Action& action : actions) {
-      if (is_send(action.op)) lanes.insert(lane_of(program, action));
+Transfers transfers_of(const Program& program) {
+  Transfers transfers;
+  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+    for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
+      if (is_send(action.op)) transfers[lane_of(program, action)].insert({rank, *action.peer});
     }
   }
-  return lanes;
+  return transfers;
 }
 
 RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands,
-                       const std::set<Lane>& transfers, Lanes& lanes)
+                       const Transfers& transfers, Lanes& lanes)
     : transfers_(transfers) {
   require(world.size() == mesh.world(), "the world has one rank per mesh position");
   // The first member names the group; its position orders the ranks.
@@ -43,8 +43,9 @@ RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Isl
   for (const auto& [lane, group] : communicators) {
     groups_[{lane, group}] = split(group, mesh.group_of(group, world.rank()), lane);
   }
-  for (const Lane lane : transfers) {
-    groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, world.rank()), lane);
+  for (const auto& [lane, pairs] : transfers) {
+    auto& group = groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, world.rank()), lane);
+    group->connect(std::vector(pairs.begin(), pairs.end()));
   }
   for (const Island& island : islands) {
     const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;

@@ -19,25 +19,26 @@ struct Island {
   auto operator<=>(const Island&) const = default;
 };
 
-// The lanes on which any rank of a pipeline sends or receives.
-std::set<Lane> transfers_of(const Program& program);
+// Which ranks of a pipeline send to which, by lane.
+using Transfers = std::map<Lane, std::set<std::pair<int, int>>>;
+Transfers transfers_of(const Program& program);
 
 class RankGroups {
  public:
-  // Collective over the world: every rank builds its groups in the same order. `transfers`: the lanes on which the step
-  // sends messages between stages (transfers_of). `world` and `lanes` outlive the groups.
-  RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const std::set<Lane>& transfers,
+  // Collective over the world: every rank builds its groups in the same order. `transfers`: the messages of the step,
+  // the same on all ranks; who sends to whom is connected. `world` and `lanes` outlive the groups.
+  RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
              Lanes& lanes);
 
   // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
   // The lanes of Group::pp.
-  const std::set<Lane>& transfers() const { return transfers_; }
+  const Transfers& transfers() const { return transfers_; }
   // On the gather lane.
   Communicator& island(const Island& island) { return *islands_.at(island); }
 
  private:
-  std::set<Lane> transfers_;
+  Transfers transfers_;
   std::map<std::pair<Lane, Group>, std::unique_ptr<Communicator>> groups_;
   std::map<Island, std::unique_ptr<Communicator>> islands_;
 };

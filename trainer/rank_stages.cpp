@@ -104,7 +104,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
 }
 
 void RankStages::end_step() {
-  for (Lane lane : groups_.transfers()) groups_.on(lane, Group::pp).flush();
+  for (const auto& [lane, pairs] : groups_.transfers()) groups_.on(lane, Group::pp).flush();
   sent_.clear();
   require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
 }

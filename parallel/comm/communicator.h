@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/comm/counters.h"
@@ -66,6 +67,9 @@ class Communicator {
   void receive(TensorView data, int peer);
   // Waits until everything sent has been received.
   void flush();
+  // Collective over this group, with the same list on all ranks: makes what messages from the first to the second rank
+  // of each pair need, where a backend would otherwise have the hosts of both wait for each other at the first of them.
+  void connect(std::span<const std::pair<int, int>> pairs) { do_connect(pairs); }
 
   // Collective over this group: ranks with equal `color` form a new group named `name`, ordered by `key`, whose work is
   // queued on `stream`.
@@ -85,6 +89,7 @@ class Communicator {
   virtual void do_send(ConstTensorView data, int peer) = 0;
   virtual void do_receive(TensorView data, int peer) = 0;
   virtual void do_flush() = 0;
+  virtual void do_connect(std::span<const std::pair<int, int>>) {}
   virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) = 0;
 
  private:

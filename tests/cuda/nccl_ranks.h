@@ -18,13 +18,21 @@
 #include "parallel/comm/nccl/nccl_world.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
+#if __has_include("cuda_emulator/fake_nccl.h")
+#include "cuda_emulator/fake_nccl.h"
+#endif
 
 namespace weft {
 
 #if __has_include("cuda_emulator/fake_nccl.h")
 inline constexpr bool emulated = true;
+// Whether hosts wait for each other at their first message, as NCCL has them.
+inline void connect_at_first_message(bool does) {
+  cuda_emulator::FakeNccl::connect_at_first_message(does);
+}
 #else
 inline constexpr bool emulated = false;
+inline void connect_at_first_message(bool) {}  // it does
 #endif
 
 // Why this machine cannot run `world` ranks, or an empty text.

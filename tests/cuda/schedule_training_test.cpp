@@ -1,6 +1,7 @@
 // Several stages a rank on streams that run behind the host: whatever the schedule and however long parameters stay, a
 // run learns what one rank on the CPU learns. Once with ranks that are threads and hand messages over, and once over
-// NCCL, where a message holds the lanes of both its ends: there an order that stands still would end in a timeout.
+// NCCL, where a message holds the lanes of both its ends, hosts wait for counts of tokens, and the first message
+// between two ranks for both hosts: there an order that stands still ends in a timeout.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -80,7 +81,10 @@ TEST_P(CudaSchedules, LearnWhatOneRankLearns) {
 TEST_P(CudaSchedules, LearnTheSameOverNccl) {
   const Config config = on_gpu(GetParam());
   if (const auto reason = why_no_ranks(config.parallelism.world()); !reason.empty()) GTEST_SKIP() << reason;
-  expect_close(over_nccl(config), on_cpu(GetParam().layers));
+  connect_at_first_message(true);
+  const LearnedRun gpu = over_nccl(config);
+  connect_at_first_message(false);
+  expect_close(gpu, on_cpu(GetParam().layers));
 }
 
 // Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4: from 3

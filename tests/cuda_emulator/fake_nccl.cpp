@@ -106,6 +106,13 @@ ncclResult_t check(const Part& part) {
   return ncclSuccess;
 }
 
+// Whether a message need not wait for the peer's host, with the fake's lock held.
+bool is_connected(const PartPointer& part) {
+  if (!fake().connects || part->kind == Kind::collective || part->number > 0) return true;
+  const Communicator& peer = *part->communicator->group->members[static_cast<std::size_t>(part->root)];
+  return peer.messages.contains(ends_of(*part));
+}
+
 void count_gather(const Part& part) {
   const std::lock_guard lock(fake().mutex);
   const std::size_t bytes = extents_of(part).written * width(part.type);
@@ -120,6 +127,7 @@ ncclResult_t issue(const char* function, const Arguments& arguments, ncclComm_t 
   if (result == ncclSuccess) {
     Communicator& own = *part->communicator;
     if (part->function == "ncclAllGather") count_gather(*part);
+    const std::lock_guard lock(fake().mutex);
     part->number = kind == Kind::collective ? own.collectives++ : own.messages[ends_of(*part)]++;
     grouped.push_back(part);
   } else if (group_result == ncclSuccess) {
@@ -202,6 +210,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
   std::vector<PartPointer> parts, previous;
   {
     const std::lock_guard lock(fake().mutex);
+    if (!std::all_of(communicator->deferred.begin(), communicator->deferred.end(), is_connected)) {
+      *state = ncclInProgress;
+      return ncclSuccess;
+    }
     parts = std::exchange(communicator->deferred, {});
     if (parts.empty()) {
       if (communicator->polls_until_ready > 0 && --communicator->polls_until_ready == 0) {
@@ -385,6 +397,12 @@ void FakeNccl::reset() {
   fake().memory.clear();
   fake().gathers.clear();
   fake().registrations = 0;
+  fake().connects = false;
+}
+
+void FakeNccl::connect_at_first_message(bool does) {
+  const std::lock_guard lock(fake().mutex);
+  fake().connects = does;
 }
 
 void FakeNccl::kill(int world_rank) {

@@ -100,6 +100,7 @@ struct Fake {
   std::map<std::string, FakeNccl::Gathers> gathers;  // by name of communicator
   std::int64_t registrations = 0;                    // not yet taken back
   int ids = 0;
+  bool connects = false;  // hosts wait for each other at their first message
 };
 
 Fake& fake();

@@ -29,11 +29,14 @@ std::vector<std::pair<Lane, Group>> used_pairs() {
 
 const Degrees all_axes{.pipeline = 2, .data_replicate = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2};
 
+// Rank 0 of a pipeline and rank 1 send to each other.
+const Transfers both_ways = {{Lane::activations_up, {{0, 1}}}, {Lane::gradients_down, {{1, 0}}}};
+
 TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
   const Mesh mesh(all_axes);
   run_local_ranks(mesh.world(), [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, {Lane::activations_up, Lane::gradients_down}, rank.lanes);
+    RankGroups groups(world, mesh, {}, both_ways, rank.lanes);
     std::set<const Communicator*> distinct;
     for (const auto& [lane, group] : used_pairs()) {
       SCOPED_TRACE(fmt::format("{} on {}", name_of(group), name_of(lane)));
@@ -61,7 +64,7 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   const Mesh mesh(Degrees{.pipeline = 2});
   run_local_ranks(2, [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, {Lane::activations_up, Lane::gradients_down}, rank.lanes);
+    RankGroups groups(world, mesh, {}, both_ways, rank.lanes);
     Communicator &forward = groups.on(Lane::activations_up, Group::pp),
                  &backward = groups.on(Lane::gradients_down, Group::pp);
     std::int32_t one = 1, two = 2;

@@ -305,6 +305,25 @@ void NcclCommunicator::do_flush() {
   sent_.clear();
 }
 
+void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
+  const Scratch scratch(size_of(DType::int32), stream());
+  const TensorView one(scratch.data(), DType::int32, 1, 1);
+  for (const auto& [source, destination] : pairs) {
+    // All ranks take the pairs in this order, so the first that is not done has both its ranks.
+    NcclHandle& handle = carrier(source, destination);
+    if (source == rank()) {
+      queue(handle, stream(), CollectiveOp::send, one, destination, [&](ncclComm_t communicator, cudaStream_t on) {
+        return ncclSend(one.data(), 1, ncclInt32, destination, communicator, on);
+      });
+    } else if (destination == rank()) {
+      queue(handle, stream(), CollectiveOp::receive, one, source, [&](ncclComm_t communicator, cudaStream_t on) {
+        return ncclRecv(one.data(), 1, ncclInt32, source, communicator, on);
+      });
+    }
+  }
+  watch_.wait(stream().record());
+}
+
 std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<std::int32_t>& own) {
   const std::int64_t bytes = static_cast<std::int64_t>(own.size() * sizeof own[0]);
   Device& device = stream().device();

@@ -6,7 +6,8 @@
 // calls of one communicator one after another even on different streams; so groups that send both ways have two,
 // one for messages to higher ranks and one for those to lower ranks: between neighbours on a line or ring, which is
 // where pipelines send, no circle of waiting can close along either.
-// The first message between two ranks makes the host wait until both have come to it, because NCCL connects them then.
+// The first message between two ranks makes the host wait until both have come to it, because NCCL connects them then:
+// connect() sends it in an order in which nobody waits in a circle, so that those of a step need not.
 #pragma once
 
 #include <nccl.h>
@@ -74,6 +75,7 @@ class NcclCommunicator final : public Communicator {
   void do_send(ConstTensorView data, int peer) override;
   void do_receive(TensorView data, int peer) override;
   void do_flush() override;
+  void do_connect(std::span<const std::pair<int, int>> pairs) override;
   std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override;
 
  private:

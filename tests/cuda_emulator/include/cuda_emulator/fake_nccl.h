@@ -24,6 +24,9 @@ class FakeNccl {
   static void fail_next(const std::string& function, ncclResult_t error, int passing = 0);
   // The communicators of a rank report `error` from now on; of those with this name only, unless it is empty.
   static void set_asynchronous_error(int world_rank, ncclResult_t error, const std::string& name = {});
+  // Whether the first message between two ranks stays in progress until both have issued it, as NCCL's does, which
+  // connects them then. Not from the start, nor after a reset.
+  static void connect_at_first_message(bool does);
   // Calls by name of function since the reset.
   static std::map<std::string, std::int64_t> calls();
   // Calls of ncclAllGather since the reset, by name of their communicator: those that write to memory registered with
