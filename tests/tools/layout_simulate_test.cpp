@@ -4,9 +4,11 @@
 
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/tools/program.h"
+#include "tests/tools/tiny_training.h"
 #include "trainer/config_reader.h"
 #include "trainer/cost_table.h"
 #include "trainer/hardware.h"
+#include "trainer/measured_costs.h"
 #include "trainer/stage_layout.h"
 #include "trainer/step_costs.h"
 #include "trainer/step_plan.h"
@@ -111,6 +113,45 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
   const Json found = variants("--costs costs.toml");
   expect_figures(found[0], whole, costs, LaneChannels::serial());
   EXPECT_EQ(found[0]["costs"], "of costs.toml");
+}
+
+using LayoutSimulateRun = TinyTraining;
+
+TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
+  ASSERT_EQ(weft("train run.toml --pipeline.layout='Ed|eL' --profiling.first_step=2 --profiling.last_step=3").exit_code, 0);
+  const auto result = weft("layout simulate run.toml --json --costs out/tiny --pipeline.layout='Ed|eL' --layout 'E|deL'");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json found = Json::parse(result.output)["variants"];
+  const Config traced = read_config(folder_ / "out/tiny/config.toml").config;
+  const Mesh mesh(traced.parallelism);
+  CostTable table = measured_costs(traced, mesh, read_traces(folder_ / "out/tiny", mesh.world()));
+  ASSERT_TRUE(table.units.contains("stage.1.routing"));
+  for (std::size_t v = 0; v < 2; ++v) {
+    Config config = traced;
+    if (v == 1) config.pipeline.layout = "E|deL";
+    const Program program = step_program(config, mesh, mesh.coordinates(0));
+    expect_figures(found[v], config, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
+    EXPECT_EQ(found[v]["costs"], "measured in out/tiny");
+  }
+  // Longer pipelines have messages and routing helpers that no run had; theirs are like those that were.
+  const auto longer =
+      weft("layout simulate run.toml --json --costs out/tiny --parallelism.pipeline=4 --pipeline.layout='E|d|e|L'");
+  ASSERT_EQ(longer.exit_code, 0) << longer.messages;
+  table.messages["*"] = table.messages.at("0");
+  table.units["*.routing"] = table.units.at("stage.1.routing");
+  Config config = traced;
+  config.parallelism.pipeline = 4;
+  config.pipeline.layout = "E|d|e|L";
+  const Mesh long_mesh(config.parallelism);
+  const Program program = step_program(config, long_mesh, long_mesh.coordinates(0));
+  expect_figures(Json::parse(longer.output)["variants"][0], config, table_costs(table, program, group_sizes(long_mesh)),
+                 LaneChannels::serial());
+  const auto other = weft("layout simulate run.toml --costs out/tiny --training.microbatch_size=2");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.messages.find("measured in out/tiny hold for the same work only; it had another "
+                                "training.microbatch_size"),
+            std::string::npos)
+      << other.messages;
 }
 
 // With even costs 1F1B leaves (p - 1) / (m + p - 1) of a step empty and takes (m + p - 1)(F + B).
