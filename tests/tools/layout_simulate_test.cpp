@@ -115,11 +115,32 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
   EXPECT_EQ(found[0]["costs"], "of costs.toml");
 }
 
+// Nodes of eight: the eight data ranks of a stage are in one, the stages are not.
+TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
+  const Config large = config({"--parallelism.pipeline=4", "--parallelism.tensor=1", "--parallelism.data_shard=8",
+                               "--parallelism.expert=8", "--precision.compute=bfloat16"});
+  const Mesh mesh(large.parallelism);
+  const Hardware& hardware = find_hardware("h200");
+  const HardwareCosts costs = hardware_costs(hardware, large, mesh);
+  EXPECT_EQ(costs.links.at(Group::dp_shard), hardware.inside);
+  EXPECT_EQ(costs.links.at(Group::ep), hardware.inside);
+  EXPECT_EQ(costs.links.at(Group::pp), hardware.between);
+  EXPECT_EQ(costs.links.at(Group::world), hardware.between);
+  EXPECT_FALSE(hardware.inside == hardware.between);
+  EXPECT_DOUBLE_EQ(costs.seconds_per_flop_forward * hardware.flops_per_second_16bit, 1.0);
+  const HardwareCosts whole = hardware_costs(hardware, config(), Mesh(config().parallelism));
+  EXPECT_DOUBLE_EQ(whole.seconds_per_flop_forward * hardware.flops_per_second_float32, 1.0);
+  // Eight ranks in all: one node.
+  EXPECT_EQ(whole.links.at(Group::pp), hardware.inside);
+}
+
 using LayoutSimulateRun = TinyTraining;
 
 TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
-  ASSERT_EQ(weft("train run.toml --pipeline.layout='Ed|eL' --profiling.first_step=2 --profiling.last_step=3").exit_code, 0);
-  const auto result = weft("layout simulate run.toml --json --costs out/tiny --pipeline.layout='Ed|eL' --layout 'E|deL'");
+  ASSERT_EQ(weft("train run.toml --pipeline.layout='Ed|eL' --profiling.first_step=2 --profiling.last_step=3").exit_code,
+            0);
+  const auto result =
+      weft("layout simulate run.toml --json --costs out/tiny --pipeline.layout='Ed|eL' --layout 'E|deL'");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   const Json found = Json::parse(result.output)["variants"];
   const Config traced = read_config(folder_ / "out/tiny/config.toml").config;
