@@ -16,10 +16,6 @@ std::string mebibytes(std::int64_t bytes) {
   return fmt::format("{:.3f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
-std::string_view name_of(Placement placement) {
-  return placement == Placement::v ? "v" : "looped";
-}
-
 // A row a rank, a column a chunk; cells name the stage and what it holds. Where chunks turn, the next stage stands on
 // the same row.
 std::string grid(const LayoutSummary& summary) {
@@ -98,7 +94,7 @@ Json summary_json(const LayoutSummary& summary) {
   }
   return {{"layout", summary.layout},
           {"schedule", summary.schedule},
-          {"placement", name_of(summary.placement)},
+          {"placement", summary.placement},
           {"chunks", summary.chunks},
           {"stage_imbalance", summary.stage_imbalance()},
           {"rank_imbalance", summary.rank_imbalance()},
@@ -112,7 +108,7 @@ std::string layout_report(const LayoutSummary& summary) {
   std::string text = fmt::format(
       "layout \"{}\": {} stages on {} ranks, {} placement (schedule {})\n"
       "largest over mean: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
-      summary.layout, summary.stages.size(), summary.ranks.size(), name_of(summary.placement), summary.schedule,
+      summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule,
       summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
   BenchTable stages{header({"stage", "rank", "chunk", "layers"}), {}};
   for (const StageSummary& stage : summary.stages) {

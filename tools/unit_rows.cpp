@@ -37,7 +37,7 @@ std::vector<UnitRow> unit_rows(const Config& config) {
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<UnitRow> rows;
   const std::vector<int> ranks = stage_ranks(config);
-  for (int stage = 0; stage < stage_count(config); ++stage) {
+  for (int stage = 0; stage < config.stages(); ++stage) {
     const int rank = ranks[static_cast<std::size_t>(stage)];
     const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
     for (PlannedUnit& unit : plan_stage(config, mesh, at, stage).units) {

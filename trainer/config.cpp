@@ -36,14 +36,14 @@ std::string_view name_of(ShardStrategy strategy) {
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,
-                              Residency::visit, Residency::step}) {
+                              Residency::visit, Residency::step, Residency::solved}) {
     if (text == name_of(residency)) return {residency};
   }
   if (const auto stages = count_behind("window ", text)) return {Residency::window, *stages};
   if (const auto ranks = count_behind("", text)) return {Residency::island, *ranks};
   fail_request(
       "residency \"{}\" is not \"stage\", \"each_use\", \"keep_after_forward\", \"keep_after_backward\", \"visit\", "
-      "\"step\", \"window K\" (K stages, at least 1), or a number of ranks that keep parts after a forward",
+      "\"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of ranks that keep parts after a forward",
       text);
 }
 

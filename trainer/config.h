@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +14,9 @@
 
 #include "layers/model_config.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/orders/order_csv.h"
 #include "parallel/pipeline/program.h"
+#include "parallel/pipeline/timing/plan.h"
 #include "parallel/runtime/dtype.h"
 #include "trainer/optimizer/rules.h"
 
@@ -38,7 +41,9 @@ struct RunConfig {
 };
 
 struct PipelineConfig {
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b";            // a name of orders.h, or a file of its own form
+  std::optional<UserOrder> own_order = {};  // what the file says
+  std::string costs = "modelled";           // or the file of a cost table (cost_table.h)
   // What each stage holds, as written: "auto" or a layout in one text, one text a stage, or the blocks of each stage
   // (stage_layout.h).
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
@@ -171,6 +176,8 @@ struct Config {
   PipelineConfig pipeline;
   ShardPolicy shard;                                      // the default
   std::map<Family, ShardPolicy> shard_by_family;          // every family of units, resolved
+  std::optional<std::int64_t> memory_budget = {};         // of residency "auto": bytes of a rank, all in all
+  std::shared_ptr<const TimingPlan> timing = {};          // of residency "auto", once solved (solved_timing.h)
   int reduce_inputs = 1;                                  // in flight beside the accumulator that is being filled
   PrecisionConfig precision;                              // the default
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
@@ -185,7 +192,10 @@ struct Config {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());
   }
   // Of the whole pipeline.
-  int stages() const { return parallelism.pipeline * pipeline.chunks; }
+  int stages() const {
+    if (pipeline.own_order) return static_cast<int>(pipeline.own_order->stage_ranks.size());
+    return parallelism.pipeline * pipeline.chunks;
+  }
   const PrecisionConfig& precision_of(Family family) const {
     const auto own = precision_by_family.find(family);
     return own == precision_by_family.end() ? precision : own->second;

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <fstream>
+#include <sstream>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config_fields.h"
 #include "trainer/config_special_keys.h"
@@ -43,7 +46,48 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
   return faults;
 }
 
+// Throws Error (request) with what is wrong with the file.
+UserOrder read_order(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) fail_request("the schedule's file {} cannot be read, or is empty", path);
+  return order_from_csv(text.view());
+}
+
 }  // namespace
+
+ConfigKey schedule_key() {
+  ConfigKey key = make_key("pipeline.schedule", "a string",
+                           "order of forwards and backwards: a name, or a .csv file in PyTorch's compute-only form");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* word = std::get_if<std::string>(&value.data);
+    if (!word) return {wrong_type(expected, value)};
+    std::optional<UserOrder> own_order;
+    if (word->ends_with(".csv")) {
+      try {
+        own_order = read_order(*word);
+      } catch (const Error& error) {
+        return {{value.place, error.what()}};
+      }
+    } else {
+      std::vector<std::string> names;
+      for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
+      if (std::find(names.begin(), names.end(), *word) == names.end()) return {wrong_word(value, *word, names, {})};
+    }
+    config.pipeline.schedule = *word;
+    config.pipeline.own_order = std::move(own_order);
+    return {};
+  };
+  key.write = [](const Config& config) { return toml_text(config.pipeline.schedule); };
+  return key;
+}
+
+ConfigKey costs_key() {
+  return string_key(
+      "pipeline.costs", "what actions take, where timing is solved: modelled, or a file with a table of costs",
+      [](auto& c) -> auto& { return c.pipeline.costs; },
+      [](const std::string& text) { return text.empty() ? "write modelled, or the name of a file" : std::string(); });
+}
 
 ConfigKey layout_key() {
   ConfigKey key = make_key("pipeline.layout", "a string or an array",

@@ -2,9 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 
+#include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
 #include "trainer/config_rules.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/stage_layout.h"
 
 namespace weft {
@@ -33,11 +37,43 @@ Messages chunk_faults(const Config& config) {
                       chunks, chunks, fmt::join(others, ", "))};
 }
 
+std::string complaint_of(const std::function<void()>& check) {
+  try {
+    check();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// What the order itself refuses: too few microbatches, or a number that it cannot group. Of a file, that its counts are
+// not those around it; `chunks` 1 says nothing there.
+Messages order_faults(const Config& config) {
+  const std::int64_t unit = config.training.microbatch_size * config.parallelism.data();
+  if (!degree_errors(config.parallelism).empty() || config.training.global_batch_size % unit != 0) return {};
+  if (!chunk_faults(config).empty()) return {};
+  const std::string complaint = complaint_of([&] {
+    const OrderInput input = order_input(config);
+    if (!config.pipeline.own_order) {
+      find_schedule(config.pipeline.schedule).order(input);
+      return;
+    }
+    AskedCounts asked{.ranks = input.ranks, .microbatches = input.microbatches};
+    if (input.chunks > 1) asked.chunks = input.chunks;
+    require_same_counts(*config.pipeline.own_order, asked);
+    if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
+  });
+  return complaint.empty() ? Messages{} : Messages{complaint};
+}
+
 }  // namespace
 
 std::vector<ConfigRule> pipeline_rules() {
   return {
       {{"pipeline.chunks", "pipeline.schedule"}, chunk_faults},
+      {{"pipeline.schedule", "pipeline.microbatch_group", "parallelism.pipeline", "training.global_batch_size",
+        "training.microbatch_size", "parallelism.data_shard", "parallelism.data_replicate"},
+       order_faults},
       {{"pipeline.layout", "pipeline.chunks", "parallelism.pipeline", "model.layers"}, layout_faults},
       {{"pipeline.first_stage_blocks", "pipeline.last_stage_blocks", "pipeline.layout", "pipeline.chunks",
         "parallelism.pipeline", "model.layers"},

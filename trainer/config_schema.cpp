@@ -155,6 +155,12 @@ Keys pipeline_keys() {
       integer_key(
           "pipeline.chunks", "stages a rank runs, each with a part of the model", chunks_range,
           [](auto& c) -> auto& { return c.pipeline.chunks; }),
+      costs_key(),
+      integer_key(
+          "pipeline.microbatch_group",
+          "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: as many as "
+          "ranks",
+          count_range, [](auto& c) -> auto& { return c.pipeline.microbatch_group; }),
       stage_blocks_key("first"),
       stage_blocks_key("last"),
   };

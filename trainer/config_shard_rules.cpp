@@ -1,6 +1,9 @@
 // What may not be said together about how units are sharded. Each rule holds for every family on its own.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config_rules.h"
@@ -144,6 +147,55 @@ ConfigRule root_rule(Family family) {
           }};
 }
 
+// What a solved step cannot be combined with, said for each family by itself.
+Messages solved_faults(Family family, const ShardPolicy& policy) {
+  Messages messages;
+  const auto refuse = [&](const std::string& what) {
+    messages.push_back(fmt::format("{}: residency \"auto\" {}", name_of(family), what));
+  };
+  if (policy.strategy != ShardStrategy::full_shard) {
+    refuse(fmt::format("decides what strategy \"{}\" decides too: write strategy \"full_shard\"",
+                       name_of(policy.strategy)));
+  }
+  if (policy.lookahead != 1) refuse("decides when gathers begin: leave lookahead out");
+  if (policy.accumulate_sharded) refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
+  if (policy.reduction != "auto" && policy.reduction != "last_microbatch") {
+    refuse(fmt::format("reduces as often as it pays (reduction \"auto\") or once (\"last_microbatch\"), not \"{}\"",
+                       policy.reduction));
+  }
+  return messages;
+}
+
+// A plan is one for the whole step, so all families have it or none.
+Messages solved_step_faults(const Config& config) {
+  Messages messages;
+  std::vector<std::string_view> solved, others;
+  std::set<std::string> reductions;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (family == Family::experts && !has_experts(config)) continue;
+    const std::size_t stages = std::max<std::size_t>(policy.residency_by_stage.size(), 1);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      const bool is = parse_residency(policy.residency_of(static_cast<int>(stage))).residency == Residency::solved;
+      auto& list = is ? solved : others;
+      if (list.empty() || list.back() != name_of(family)) list.push_back(name_of(family));
+    }
+    if (solved.empty() || solved.back() != name_of(family)) continue;
+    reductions.insert(policy.reduction);
+    for (std::string& message : solved_faults(family, policy)) messages.push_back(std::move(message));
+  }
+  if (solved.empty()) {
+    if (!config.memory_budget) return {};
+    return {"memory_budget bounds what residency \"auto\" solves, and no family has it"};
+  }
+  if (!others.empty()) {
+    messages.push_back(fmt::format("residency \"auto\" is solved for a whole step: {} have it, {} do not",
+                                   fmt::join(solved, ", "), fmt::join(others, ", ")));
+  }
+  if (!config.memory_budget) messages.push_back("residency \"auto\" needs a memory_budget, such as \"12 GiB\"");
+  if (reductions.size() > 1) messages.push_back("residency \"auto\" has one reduction for all families");
+  return messages;
+}
+
 }  // namespace
 
 std::vector<ConfigRule> shard_rules() {
@@ -152,6 +204,9 @@ std::vector<ConfigRule> shard_rules() {
     for (ConfigRule& rule : rules_of(family)) rules.push_back(std::move(rule));
   }
   for (const Family family : {Family::dense, Family::embedding, Family::head}) rules.push_back(root_rule(family));
+  rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
+                    "shard.accumulation"},
+                   solved_step_faults});
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) -> Messages {
                      int exponent = 0;
                      if (std::frexp(config.training.initial_loss_scale, &exponent) == 0.5) return {};

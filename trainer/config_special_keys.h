@@ -11,6 +11,8 @@ namespace weft::config_fields {
 ConfigKey layers_key();      // also fills in the blocks
 ConfigKey data_shard_key();  // explains why -1 does not work
 ConfigKey schedule_key();    // knows names of files
+ConfigKey costs_key();
+ConfigKey memory_budget_key();  // "12 GiB"
 // Keys of stage layouts (config_pipeline_keys.cpp).
 ConfigKey layout_key();                                // a text, or a list with an entry a stage
 ConfigKey stage_blocks_key(const std::string& which);  // "first" or "last": a number or "auto"

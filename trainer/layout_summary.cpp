@@ -5,6 +5,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/layout_text.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/stage_layout.h"
 #include "trainer/step_plan.h"
 
@@ -58,6 +59,11 @@ double largest_load(const std::vector<Summary>& all) {
   return largest;
 }
 
+std::string placement_of(const Config& config) {
+  if (config.pipeline.own_order) return "own";
+  return find_schedule(config.pipeline.schedule).placement == Placement::v ? "v" : "looped";
+}
+
 }  // namespace
 
 double LayoutSummary::stage_imbalance() const {
@@ -75,15 +81,14 @@ LayoutSummary summarize_layout(const Config& config) {
   LayoutSummary summary;
   summary.layout = to_string(layout, config.model);
   summary.schedule = config.pipeline.schedule;
-  summary.placement = find_schedule(config.pipeline.schedule).placement;
-  summary.chunks = config.pipeline.chunks;
+  summary.placement = placement_of(config);
+  const std::vector<int> rank_of_stage = stage_ranks(config);
   summary.ranks.resize(static_cast<std::size_t>(ranks));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
     StageSummary stage;
     stage.stage = s;
-    stage.rank = rank_of(summary.placement, ranks, s);
-    stage.chunk = s / ranks;
+    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
     stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
     stage.forward_flops = stage_flops(config, blocks);
     const PlannedStage planned = plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s);
@@ -92,6 +97,7 @@ LayoutSummary summarize_layout(const Config& config) {
 
     RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
     rank.rank = stage.rank;
+    stage.chunk = static_cast<int>(rank.stages.size());
     rank.stages.push_back(s);
     rank.parameters += stage.parameters;
     rank.active_parameters += stage.active_parameters;
@@ -100,6 +106,9 @@ LayoutSummary summarize_layout(const Config& config) {
     rank.optimizer_bytes += stage.optimizer_bytes;
     rank.activation_bytes += stage.activation_bytes;
     summary.stages.push_back(std::move(stage));
+  }
+  for (const RankSummary& rank : summary.ranks) {
+    summary.chunks = std::max(summary.chunks, static_cast<int>(rank.stages.size()));
   }
   compare_loads(summary.stages);
   compare_loads(summary.ranks);

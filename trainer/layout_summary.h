@@ -36,7 +36,7 @@ struct RankSummary {
 struct LayoutSummary {
   std::string layout;  // as text that pipeline.layout takes
   std::string schedule;
-  Placement placement = Placement::looped;
+  std::string placement;  // "looped", "v", or "own"
   int chunks = 1;
   std::vector<StageSummary> stages;
   std::vector<RankSummary> ranks;

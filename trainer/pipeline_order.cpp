@@ -4,14 +4,11 @@
 
 namespace weft {
 
-int stage_count(const Config& config) {
-  return config.parallelism.pipeline * config.pipeline.chunks;
-}
-
 std::vector<int> stage_ranks(const Config& config) {
+  if (config.pipeline.own_order) return config.pipeline.own_order->stage_ranks;
   const Placement placement = find_schedule(config.pipeline.schedule).placement;
   std::vector<int> ranks;
-  for (int stage = 0; stage < stage_count(config); ++stage) {
+  for (int stage = 0; stage < config.stages(); ++stage) {
     ranks.push_back(rank_of(placement, config.parallelism.pipeline, stage));
   }
   return ranks;
@@ -20,7 +17,7 @@ std::vector<int> stage_ranks(const Config& config) {
 std::vector<int> stages_of_rank(const Config& config, int pipeline_rank) {
   const std::vector<int> ranks = stage_ranks(config);
   std::vector<int> stages;
-  for (int stage = 0; stage < stage_count(config); ++stage) {
+  for (int stage = 0; stage < config.stages(); ++stage) {
     if (ranks[static_cast<std::size_t>(stage)] == pipeline_rank) stages.push_back(stage);
   }
   return stages;
@@ -33,8 +30,9 @@ OrderInput order_input(const Config& config) {
           .microbatch_group = config.pipeline.microbatch_group};
 }
 
-Program compile_step(const Config& config, const ProgramTables& tables) {
-  return compile(tables, find_schedule(config.pipeline.schedule), order_input(config));
+Program place_step(const Config& config, const ProgramTables& tables) {
+  if (config.pipeline.own_order) return place_order(tables, *config.pipeline.own_order);
+  return place_order(tables, find_schedule(config.pipeline.schedule), order_input(config));
 }
 
 }  // namespace weft

@@ -1,5 +1,4 @@
-// The configured schedule with its numbers: how many stages there are, which pipeline rank runs which, and the step
-// compiled in its order.
+// The configured schedule with its numbers: which pipeline rank runs which stage, and the step compiled in its order.
 #pragma once
 
 #include <vector>
@@ -10,14 +9,13 @@
 
 namespace weft {
 
-int stage_count(const Config& config);
 // Pipeline rank by stage.
 std::vector<int> stage_ranks(const Config& config);
 // Ascending.
 std::vector<int> stages_of_rank(const Config& config, int pipeline_rank);
 OrderInput order_input(const Config& config);
 
-// Throws Error (request) when the schedule refuses the numbers.
-Program compile_step(const Config& config, const ProgramTables& tables);
+// Who computes what when; nothing of units yet. Throws Error (request) when the schedule refuses the numbers.
+Program place_step(const Config& config, const ProgramTables& tables);
 
 }  // namespace weft

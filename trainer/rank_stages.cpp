@@ -176,7 +176,8 @@ void RankStages::reduce_gradient(int unit) {
 }
 
 void RankStages::wait_reduction(int unit) {
-  units_[local_unit(unit)]->wait_reduction();
+  const std::size_t local = local_unit(unit);
+  units_[local] ? units_[local]->wait_reduction() : replicated_[local]->wait_reduction();
 }
 
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {

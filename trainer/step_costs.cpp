@@ -1,8 +1,12 @@
 #include "trainer/step_costs.h"
 
 #include <charconv>
+#include <fstream>
+#include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "trainer/cost_table.h"
+#include "trainer/hardware.h"
 #include "trainer/stage_layout.h"
 #include "trainer/step_plan.h"
 
@@ -55,6 +59,19 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordi
                             const HardwareCosts& hardware) {
   const ProgramTables tables = program_tables(config, mesh, at);
   return modelled_costs(tables, segment_flops(config, tables), hardware, group_sizes(mesh));
+}
+
+ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  if (config.pipeline.costs == "modelled") {
+    return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config.run.device), config, mesh));
+  }
+  std::ifstream file(config.pipeline.costs, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    fail_request("pipeline.costs: {} cannot be read, or is empty", config.pipeline.costs);
+  }
+  return table_costs(parse_cost_table(text.str(), config.pipeline.costs), program_tables(config, mesh, at),
+                     group_sizes(mesh));
 }
 
 }  // namespace weft

@@ -13,9 +13,11 @@
 #include "layers/moe.h"
 #include "layers/passage.h"
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/optimizer/state_layout.h"
 #include "trainer/pipeline_order.h"
+#include "trainer/solved_timing.h"
 #include "trainer/stage_layout.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
@@ -201,7 +203,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
   tables.update = update_collectives(config, mesh, at);
   const std::vector<int> ranks = stage_ranks(config);
   const std::int64_t boundary_bytes = plan_inputs(config, at).boundary.bytes();
-  for (int s = 0; s < stage_count(config); ++s) {
+  for (int s = 0; s < config.stages(); ++s) {
     const PlannedStage planned = plan_stage(config, mesh, at, s);
     ProgramStage stage;
     stage.rank = ranks[static_cast<std::size_t>(s)];
@@ -233,7 +235,10 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 }
 
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  Program program = compile_step(config, program_tables(config, mesh, at));
+  Program placed = place_step(config, program_tables(config, mesh, at));
+  Program program = is_solved(config) ? complete_solved(std::move(placed),
+                                                        config.timing ? *config.timing : solve_timing(config, mesh))
+                                      : complete(std::move(placed));
   check(program);
   return program;
 }
@@ -252,13 +257,18 @@ std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const
   return differing;
 }
 
-PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
-                               const BucketBytes& update) {
-  PredictedMemory predicted;
-  BucketBytes& bytes = predicted.bytes;
+BucketBytes static_bytes(std::span<const PlannedStage> stages) {
+  BucketBytes bytes;
   for (const PlannedStage& stage : stages) {
     for (const PlannedUnit& unit : stage.units) add_static_bytes(unit, bytes);
   }
+  return bytes;
+}
+
+PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
+                               const BucketBytes& update) {
+  PredictedMemory predicted{static_bytes(stages)};
+  BucketBytes& bytes = predicted.bytes;
   const TransientPeak peak = transient_peak(program, pipeline_rank);
   if (update.total() > peak.bytes) {
     for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] += update.bytes[b];

@@ -71,6 +71,8 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 // The compiled step, checked. Throws Error when the configuration cannot be compiled.
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
 
+// What stages hold all run: parameters, their reduced gradients, optimizer state.
+BucketBytes static_bytes(std::span<const PlannedStage> stages);
 // Static buckets (parameters, gradients that live all run, optimizer state) and what the transient ones hold when their
 // sum is largest, for the stages of a rank. Static ones are exact to the byte.
 struct PredictedMemory {

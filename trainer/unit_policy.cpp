@@ -14,9 +14,10 @@ namespace {
 // alternates between two of them, save that breadth first it stays on each for all microbatches; without a pipeline
 // nothing is used between the forward and the backward of a microbatch but the rest of the model.
 void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
-  const int stages = stage_count(config);
+  const int stages = config.stages();
   const std::int64_t microbatches = config.microbatches();
-  if (config.pipeline.chunks > 1 && config.pipeline.schedule != "looped_bfs") {
+  const bool several = stages > config.parallelism.pipeline;
+  if (several && config.pipeline.schedule != "looped_bfs") {
     policy.residency = Residency::window;
     policy.window_stages = 2;
     policy.reason = fmt::format(
@@ -35,7 +36,7 @@ void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
       "kept while the rank stays on stage {} of {}: under {} it {}, and dropping the unit after each use would gather "
       "it 2 x {} times a step",
       stage, stages, config.pipeline.schedule,
-      config.pipeline.chunks == 1 ? "runs no other stage" : "runs all microbatches before another one", microbatches);
+      several ? "runs all microbatches before another one" : "runs no other stage", microbatches);
 }
 
 void apply_residency(const ResidencyChoice& choice, UnitPolicy& policy) {
@@ -44,6 +45,9 @@ void apply_residency(const ResidencyChoice& choice, UnitPolicy& policy) {
     case Residency::window:
       policy.window_stages = choice.amount;
       policy.reason = fmt::format("kept while its stage is one of the rank's next {}, as configured", choice.amount);
+      return;
+    case Residency::solved:
+      policy.reason = "when it is gathered, dropped and reduced is solved for the whole step under shard.memory_budget";
       return;
     case Residency::island:
       policy.island_ranks = choice.amount;
@@ -82,6 +86,8 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   policy.reduce_every = shard.reduce_every();
   policy.accumulate_sharded = shard.accumulate_sharded && !whole;
   const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
+  // The plan reduces as often as it pays, unless it is told to do so once.
+  if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
   if (choice.residency) {
     apply_residency(choice, policy);
   } else if (shard.strategy == ShardStrategy::shard_grad_op || shard.strategy == ShardStrategy::optimizer) {
@@ -131,7 +137,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
-    for (int stage = 0; stage < stage_count(config); ++stage) {
+    for (int stage = 0; stage < config.stages(); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;
       islands.insert({shard_group(config.parallelism, family), choice.amount});

@@ -219,7 +219,7 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (const PlannedUnit& unit : planned.units) {
     description.units.push_back(describe_unit(unit, config, rank, groups));
   }
-  for (int stage = 0; stage < stage_count(config); ++stage) {
+  for (int stage = 0; stage < config.stages(); ++stage) {
     for (const auto& segment : plan_stage(config, mesh, at, stage).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
         description.stage_of_parameter[parameter.name] = stage;

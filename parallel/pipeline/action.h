@@ -19,8 +19,8 @@ enum class Op : std::uint8_t {
   reshard_island,    // RESHARD_ISLAND: back to one part of the full parameters for each rank of the island
   scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
   reduce_gradient,   // REDUCE_GRAD: summed over all that hold the unit
-  wait_reduction,    // WAIT_REDUCE: compute goes on once the unit's last reduction has ended; its input is given back
-  send_forward,      // SEND_F: activations to the next stage
+  wait_reduction,  // WAIT_REDUCE: compute goes on once the unit's oldest reduction that nobody has waited for has ended
+  send_forward,    // SEND_F: activations to the next stage
   receive_forward,   // RECV_F
   send_backward,     // SEND_B: gradients to the previous stage
   receive_backward,  // RECV_B

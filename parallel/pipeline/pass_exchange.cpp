@@ -1,11 +1,15 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <ranges>
+#include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/insertion.h"
+#include "parallel/pipeline/lane_delivery.h"
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/passes.h"
 
@@ -49,11 +53,14 @@ class Delivery {
  public:
   explicit Delivery(std::vector<std::vector<Action>>& ranks) : ranks_(ranks), at_(ranks.size(), 0) {}
 
-  void run() {
+  // Whether all ranks came to their end.
+  bool run() {
     do {
       while (advance()) {
       }
     } while (take_earlier());
+    return std::ranges::all_of(std::views::iota(0, static_cast<int>(ranks_.size())),
+                               [this](int rank) { return next(rank) == nullptr; });
   }
 
  private:
@@ -122,11 +129,66 @@ class Delivery {
   std::map<Channel, std::optional<Message>> under_way_;
 };
 
+// Every message is received as soon as it is made: all lists then follow one order of all ranks, and whatever waits for
+// whom, the first in that order need not. Nothing when the order itself cannot run. Ranks take turns, so that none gets
+// far ahead and the others receive long before they need it.
+std::optional<std::vector<std::vector<Action>>> received_when_made(const Program& order) {
+  std::vector<std::vector<Action>> lists(order.ranks.size());
+  std::vector<std::size_t> at(order.ranks.size(), 0);
+  std::set<std::tuple<bool, int, int>> made;  // activation or gradient, by stage, microbatch
+  const auto ready = [&](const Action& action) {
+    const bool forward = action.op == Op::forward;
+    if (!forward && !makes_input_gradient(action.op)) return true;
+    const int other = other_stage(forward ? Op::receive_forward : Op::receive_backward, *action.stage);
+    return other < 0 || other >= static_cast<int>(order.stages.size()) ||
+           made.contains({forward, other, *action.microbatch});
+  };
+  const auto run_next = [&](std::size_t rank) {
+    const auto& actions = order.ranks[rank];
+    const std::size_t begin = at[rank];
+    if (begin == actions.size()) return false;
+    const std::span next(actions.data() + begin, pair_begins_at(actions, begin) ? 2 : 1);
+    if (!std::ranges::all_of(next, ready)) return false;
+    lists[rank].insert(lists[rank].end(), next.begin(), next.end());
+    for (const Action& action : next) {
+      const bool forward = action.op == Op::forward;
+      if (!forward && !makes_input_gradient(action.op)) continue;
+      made.insert({forward, *action.stage, *action.microbatch});
+      const Op send = forward ? Op::send_forward : Op::send_backward;
+      if (!crosses_ranks(order, send, *action.stage)) continue;
+      const Action sent = exchange_action(order, send, *action.stage, *action.microbatch);
+      lists[rank].push_back(sent);
+      lists[static_cast<std::size_t>(*sent.peer)].push_back(
+          exchange_action(order, forward ? Op::receive_forward : Op::receive_backward, other_stage(send, *action.stage),
+                          *action.microbatch));
+    }
+    at[rank] += next.size();
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) moved = run_next(rank) || moved;
+  }
+  for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+    if (at[rank] < order.ranks[rank].size()) return std::nullopt;
+  }
+  return lists;
+}
+
 }  // namespace
 
 Program add_exchange(Program program) {
+  const Program order = program;
   for (auto& actions : program.ranks) actions = with_exchange(program, actions);
-  Delivery(program.ranks).run();
+  // A receive moved for one of the two may stand in the way of the other. Receives only ever move to the front, so this
+  // ends; where both cannot be had in small steps, which takes an order that leaps about, they are had at once.
+  bool runs = false;
+  do {
+    runs = Delivery(program.ranks).run();
+  } while (runs && take_messages_earlier_on_lanes(program) > 0);
+  if (!runs) {
+    if (auto lists = received_when_made(order)) program.ranks = std::move(*lists);
+  }
   return program;
 }
 

@@ -20,6 +20,10 @@ void require_policies(const ProgramTables& tables) {
     if (policy.residency == Residency::island && policy.island_ranks < 2) {
       fail_request("unit {}: an island of {} ranks has nobody to gather from", unit.name, policy.island_ranks);
     }
+    if (policy.residency == Residency::solved) {
+      fail_request("unit {}: residency \"{}\" needs a plan of the step, which this order has none of", unit.name,
+                   name_of(policy.residency));
+    }
     if (unit.policy.lookahead < 0 || unit.policy.reduce_every < 0) {
       fail_request("unit {}: lookahead {} and reduce_every {} must not be negative", unit.name, unit.policy.lookahead,
                    unit.policy.reduce_every);
@@ -39,14 +43,6 @@ void require_placement(const Program& program, const std::string& whose) {
   }
 }
 
-Program completed(Program program) {
-  program = add_exchange(std::move(program));
-  program = lower_to_segments(std::move(program));
-  program = add_residency(std::move(program));
-  program = add_reduction(std::move(program));
-  return add_update(std::move(program));
-}
-
 }  // namespace
 
 Program add_update(Program program) {
@@ -57,23 +53,34 @@ Program add_update(Program program) {
   return program;
 }
 
-Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
   auto order = schedule.order(input);
   require_stage_count(tables, static_cast<std::int64_t>(input.ranks) * input.chunks,
                       fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
-  require_policies(tables);
   Program program{tables, input.microbatches, std::move(order)};
   require_placement(program, fmt::format("schedule {}", schedule.name));
-  return completed(std::move(program));
+  return lower_to_segments(add_exchange(std::move(program)));
+}
+
+Program place_order(const ProgramTables& tables, const UserOrder& order) {
+  require_stage_count(tables, static_cast<std::int64_t>(order.stage_ranks.size()),
+                      fmt::format("the schedule's file of {} ranks", order.ranks.size()));
+  Program program{tables, order.microbatches, order.ranks};
+  require_placement(program, "the schedule's file");
+  return lower_to_segments(add_exchange(std::move(program)));
+}
+
+Program complete(Program placed) {
+  require_policies(placed);
+  return add_update(add_reduction(add_residency(std::move(placed))));
+}
+
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+  return complete(place_order(tables, schedule, input));
 }
 
 Program compile(const ProgramTables& tables, const UserOrder& order) {
-  require_stage_count(tables, static_cast<std::int64_t>(order.stage_ranks.size()),
-                      fmt::format("the schedule's file of {} ranks", order.ranks.size()));
-  require_policies(tables);
-  Program program{tables, order.microbatches, order.ranks};
-  require_placement(program, "the schedule's file");
-  return completed(std::move(program));
+  return complete(place_order(tables, order));
 }
 
 }  // namespace weft

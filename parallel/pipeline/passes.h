@@ -9,10 +9,11 @@
 namespace weft {
 
 // Adds SEND/RECV between stages on different ranks: a receive just before its consumer, a send right after its
-// producer. Sends do not wait for their receiver, but at most one is outstanding per direction and pair; receives wait.
-// Orders whose neighbours differ by more than one message would therefore stand still: there, and only there, a receive
-// stands earlier, and what it brings waits for its consumer. check.h proves that the result runs. An overlapped pair
-// has both receives in front of it and both sends behind it.
+// producer. Where a rank is a thread, sends do not wait for their receiver, but at most one is outstanding per
+// direction and pair; receives wait. On the lanes of a device both ends wait for each other, and hold their lanes
+// meanwhile. Orders that would stand still either way have receives earlier, there and only there, and what these bring
+// waits for its consumer: every order of the table stays as it is on lanes. check.h proves that the result runs both
+// ways. An overlapped pair has both receives in front of it and both sends behind it.
 Program add_exchange(Program program);
 
 // Replaces each stage action by one action per segment of the stage, backward ones in reverse; the segments of an
@@ -25,17 +26,25 @@ Program lower_to_segments(Program program);
 // RESHARD behind the sends of the last use: neither another rank nor this one waits for it longer than for the data.
 Program add_residency(Program program);
 
-// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit after the weight gradients that
+// Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit but those that a solved step
+// (timed_step.h) has reduced, after the weight gradients that
 // its policy names, replicated units included, frozen ones not.
 Program add_reduction(Program program);
 
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
-// All of them in order. Throws Error (request) when the schedule refuses the numbers.
-Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
+// The first two passes on a schedule's order: who computes what when, and nothing of units yet. Throws Error (request)
+// when the schedule refuses the numbers.
+Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same of a user's own order, which has its counts itself (require_same_counts compares them with others). Throws
 // Error (request) when the tables have other stages or put them on other ranks.
+Program place_order(const ProgramTables& tables, const UserOrder& order);
+// The other passes. Throws Error (request) naming a unit whose policy makes no sense by itself.
+Program complete(Program placed);
+
+// All of them in order.
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 Program compile(const ProgramTables& tables, const UserOrder& order);
 
 }  // namespace weft

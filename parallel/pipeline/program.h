@@ -77,6 +77,12 @@ struct ProgramUnit {
   bool operator==(const ProgramUnit&) const = default;
 };
 
+// Bytes that a gradient of the unit takes from its first addition to the end of its reduction; none where it adds up in
+// the shard itself, and then there is nothing to time.
+inline std::int64_t timed_gradient_bytes(const ProgramUnit& unit) {
+  return unit.frozen ? 0 : unit.gradient_bytes + unit.reduce_input_bytes + unit.reduce_part_bytes;
+}
+
 // A collective performed inside a segment, per microbatch. `bytes` is its payload, or a bound on it where tokens
 // decide.
 struct SegmentCollective {

@@ -17,6 +17,8 @@ class Alive {
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
         gradients_(program.units.size(), false),
+        reductions_(program.units.size(), 0),
+        waits_(program.units.size(), 0),
         kept_(pieces.size() * static_cast<std::size_t>(program.microbatches), Kept::nothing),
         kept_pieces_(static_cast<std::size_t>(program.microbatches), 0) {}
 
@@ -83,6 +85,7 @@ class Alive {
   // The input stays until so many later reductions have begun that the pool is full, or until the norm has waited for
   // all: the accumulator itself, or its copy in the dtype of the reduction.
   void reduce(std::size_t unit) {
+    ++reductions_[unit];
     const bool copies = entry(unit).reduce_input_bytes > 0;
     if (copies) finish_until(program_.reduce_inputs - 1);
     now_.communication += entry(unit).reduce_input_bytes;
@@ -96,7 +99,7 @@ class Alive {
     look();
     now_.communication -= entry(unit).reduce_part_bytes;
     if (input == 0 && !copies) return;
-    in_flight_.push_back({unit, input, entry(unit).reduce_input_bytes});
+    in_flight_.push_back({unit, reductions_[unit], input, entry(unit).reduce_input_bytes});
     finish_until(program_.reduce_inputs);
   }
 
@@ -108,10 +111,13 @@ class Alive {
     }
   }
 
-  // Reductions end in their order, so those before the unit's last one are over too.
+  // Reductions end in their order, so those before the one that is waited for are over too.
   void finish_through(std::size_t unit) {
+    const int waited_for = ++waits_[unit];
     for (std::size_t left = in_flight_.size(); left > 0; --left) {
-      if (in_flight_[left - 1].unit == unit) return finish_until(static_cast<int>(in_flight_.size() - left));
+      const InFlight& reduction = in_flight_[left - 1];
+      if (reduction.unit != unit || reduction.number != waited_for) continue;
+      return finish_until(static_cast<int>(in_flight_.size() - left));
     }
   }
 
@@ -163,6 +169,7 @@ class Alive {
 
   struct InFlight {
     std::size_t unit = 0;
+    int number = 0;  // of the unit's reductions, from 1
     std::int64_t gradients = 0, communication = 0;
   };
 
@@ -171,6 +178,7 @@ class Alive {
   TransientPeak now_;
   std::size_t index_ = 0;
   std::vector<bool> gathered_, in_island_, gradients_;  // by unit
+  std::vector<int> reductions_, waits_;                 // so far, by unit
   std::deque<InFlight> in_flight_;                      // oldest first
   std::vector<Kept> kept_;                              // by piece, then microbatch
   std::vector<int> kept_pieces_;                        // by microbatch

@@ -2,9 +2,9 @@
 
 namespace weft {
 
-void ReduceInputs::put(Tensor input, const void* owner) {
+void ReduceInputs::put(Tensor input, const void* owner, std::size_t number) {
   input.release_on(reduce_);
-  inputs_.push_back({std::move(input), reduce_.record(), owner});
+  inputs_.push_back({std::move(input), reduce_.record(), owner, number});
   retire_until(limit_);
 }
 
@@ -15,12 +15,13 @@ void ReduceInputs::retire_until(int inputs) {
   }
 }
 
-void ReduceInputs::wait_for(const void* owner) {
+void ReduceInputs::wait_for(const void* owner, std::size_t number) {
   for (std::size_t left = inputs_.size(); left > 0; --left) {
-    if (inputs_[left - 1].owner != owner) continue;
+    if (inputs_[left - 1].owner != owner || inputs_[left - 1].number != number) continue;
     retire_until(static_cast<int>(inputs_.size() - left));
-    return compute_.wait(retired_);
+    break;
   }
+  compute_.wait(retired_);
 }
 
 void ReduceInputs::finish() {

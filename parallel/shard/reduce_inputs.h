@@ -23,10 +23,10 @@ class ReduceInputs {
   void make_room_for_copy() { retire_until(limit_ - 1); }
   // Takes over what the work queued on the reduce lane so far reads; the oldest input is given back when there are more
   // than `limit`.
-  void put(Tensor input, const void* owner);
-  // Compute goes on once the reduction of the last input that `owner` put has ended, which with those before it is
-  // given back.
-  void wait_for(const void* owner);
+  void put(Tensor input, const void* owner, std::size_t number);
+  // Compute goes on once the reduction of the input that `owner` put as its `number`th has ended, which with those
+  // before it is given back, if the pool has not given it up already.
+  void wait_for(const void* owner, std::size_t number);
   // All are given back. The caller has made its own stream wait for the reduce lane.
   void finish();
 
@@ -35,6 +35,7 @@ class ReduceInputs {
     Tensor tensor;
     Fence reduced;
     const void* owner = nullptr;
+    std::size_t number = 0;
   };
 
   void retire_until(int inputs);

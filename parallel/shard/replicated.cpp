@@ -56,6 +56,7 @@ void ReplicatedParameters::reduce_gradient() {
   add(reduce_lane_, pending_, gradient_);
   pending_.release_on(reduce_lane_);
   pending_.reset();
+  reduced_ = reduce_lane_.record();
 }
 
 std::optional<std::string> ReplicatedParameters::nonfinite_parameter() {

@@ -24,6 +24,8 @@ class ReplicatedParameters {
   // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the
   // step.
   void reduce_gradient();
+  // As ShardUnit::wait_reduction.
+  void wait_reduction() { compute_.wait(reduced_); }
   void begin_step();
   // As ShardUnit::nonfinite_parameter.
   std::optional<std::string> nonfinite_parameter();
@@ -41,6 +43,7 @@ class ReplicatedParameters {
   Tensor values_, gradient_;  // float32, live for the whole run; no gradient when frozen
   Tensor pending_;            // float32, from the first weight gradient to the reduction
   Tensor nonfinite_;          // int32, one a parameter
+  Fence reduced_;             // of the last reduction
 };
 
 }  // namespace weft

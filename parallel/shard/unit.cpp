@@ -130,6 +130,7 @@ void ShardUnit::scatter_gradient() {
   gradient_pending_ = false;
   sum_pending_ = true;
   reduce_pending(false);
+  reduced_.push_back(reduce_lane_.record());
 }
 
 void ShardUnit::reduce_gradient() {
@@ -137,10 +138,14 @@ void ShardUnit::reduce_gradient() {
   if (std::exchange(gradient_pending_, false)) reduce_pending(!setup_.accumulate_sharded);
   if (setup_.accumulate_sharded) sum_replicas();
   sum_pending_ = false;
+  reduced_.push_back(reduce_lane_.record());
 }
 
+// The sum over replicas may come after the last input that was put.
 void ShardUnit::wait_reduction() {
-  reduce_inputs_.wait_for(this);
+  require(waits_ < reduced_.size(), "compute waits for a reduction under way");
+  compute_.wait(reduced_[waits_]);
+  reduce_inputs_.wait_for(this, ++waits_);
 }
 
 void ShardUnit::reduce_pending(bool replicas) {
@@ -158,7 +163,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   }
   if (setup_.precision.reduction == DType::float32) {
     add_sum(gradient, replicas);
-    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this);
+    if (unsharded_gradient_.allocated()) reduce_inputs_.put(std::move(unsharded_gradient_), this, reduced_.size() + 1);
     return;
   }
   reduce_inputs_.make_room_for_copy();
@@ -168,7 +173,7 @@ void ShardUnit::reduce_pending(bool replicas) {
   unsharded_gradient_.release_on(reduce_lane_);
   unsharded_gradient_.reset();
   add_sum(narrow, replicas);
-  reduce_inputs_.put(std::move(narrow), this);
+  reduce_inputs_.put(std::move(narrow), this, reduced_.size() + 1);
 }
 
 // Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
@@ -212,6 +217,8 @@ std::optional<std::string> ShardUnit::nonfinite_parameter() {
 }
 
 void ShardUnit::begin_step() {
+  reduced_.clear();
+  waits_ = 0;
   fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
   // A shard that one sum overwrites need not be cleared.

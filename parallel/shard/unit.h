@@ -114,7 +114,7 @@ class ShardUnit {
   // nobody knows whence.
   void scatter_gradient();
   void reduce_gradient();
-  // Compute goes on once the last reduction has ended.
+  // Compute goes on once the step's oldest reduction that it has not waited for has ended.
   void wait_reduction();
   bool gradient_pending() const { return gradient_pending_; }
 
@@ -150,6 +150,8 @@ class ShardUnit {
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
   bool gradient_pending_ = false, sum_pending_ = false;
+  std::vector<Fence> reduced_;  // of the step's reductions
+  std::size_t waits_ = 0;       // of them, so many were waited for
 };
 
 }  // namespace weft

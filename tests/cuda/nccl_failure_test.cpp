@@ -92,6 +92,34 @@ TEST_F(NcclFailureTest, AMessageThatNobodyReceivesIsNamed) {
   expect_says(1, {"in PP:0SEND_F", "group pp", "receive of 16 bytes bfloat16 with rank 0"});
 }
 
+// A message ends when both ends have come to it, and one communicator makes its calls one after another: two ranks that
+// each begin with a send stand still on one, and on two, one a direction, they do not. In the other order on one rank
+// the one is enough.
+TEST_F(NcclFailureTest, SendsThatFaceEachOtherOnOneCommunicatorStandStill) {
+  const auto exchange = [&](const std::string& group_name, bool both_send_first) {
+    run(2, milliseconds(500), [&](NcclRank& self) {
+      const int me = self.world.rank(), peer = 1 - me;
+      const auto group = self.world.split(0, me, group_name);
+      self.watch.set_action("PP:0SEND_F");
+      const DeviceElements sent(self.stream, DType::float32, std::vector<double>(4, 1.0 + me));
+      const DeviceElements received(self.stream, DType::float32, std::int64_t{4});
+      const auto send = [&] { group->send(sent.view(), peer); };
+      if (me == 0 || both_send_first) send();
+      group->receive(received.view(), peer);
+      if (me == 1 && !both_send_first) send();
+      group->flush();
+      self.stream.synchronize();
+      EXPECT_EQ(received.values(), std::vector<double>(4, 1.0 + peer));
+    });
+  };
+  exchange("one communicator", true);
+  for (const int rank : {0, 1}) expect_says(rank, {"in PP:0SEND_F", "group one communicator", "send of 16 bytes"});
+  exchange("one communicator", false);
+  for (const int rank : {0, 1}) EXPECT_EQ(errors_[static_cast<std::size_t>(rank)], "");
+  exchange("pp", true);
+  for (const int rank : {0, 1}) EXPECT_EQ(errors_[static_cast<std::size_t>(rank)], "");
+}
+
 TEST_F(NcclFailureTest, CallsThatDoNotFitTogetherEndAll) {
   run(2, milliseconds(20'000), [&](NcclRank& self) {
     const DeviceElements data(self.stream, DType::float32, std::vector<double>(8, 1.0));

@@ -331,6 +331,30 @@ TEST(Check, RepeatedReduction) {
   expect_first(program, Violation::repeated_reduction, 1, index + 1, "1REDUCE_GRAD(blocks.2)");
 }
 
+// Once for each reduction, and behind it.
+TEST(Check, IdleWait) {
+  const Program sound = sound_program();
+  const std::size_t reduced = place(sound, 1, "1REDUCE_GRAD(blocks.2)");
+  const Action wait{.op = Op::wait_reduction, .stage = 1, .unit = 2};
+  Program program = sound;
+  insert(program, 1, reduced + 1, wait);
+  EXPECT_TRUE(find_violations(program).empty());
+  insert(program, 1, reduced + 2, wait);
+  expect_first(program, Violation::idle_wait, 1, reduced + 2, "1WAIT_REDUCE(blocks.2)");
+  program = sound;
+  insert(program, 1, reduced, wait);
+  expect_first(program, Violation::idle_wait, 1, reduced, "1WAIT_REDUCE(blocks.2)");
+  program = sound;
+  insert(program, 1, reduced + 1, {.op = Op::wait_reduction, .stage = 1, .unit = 3});
+  const bool of_other = place(sound, 1, "1REDUCE_GRAD(blocks.3)") < reduced;
+  EXPECT_EQ(find_violations(program).empty(), of_other);  // blocks.3 is the later part of the stage
+  EXPECT_TRUE(of_other);
+  // The norm has waited for all.
+  program = sound;
+  insert(program, 1, place(program, 1, "GRAD_NORM") + 1, wait);
+  expect_first(program, Violation::step_too_early, 1, place(program, 1, "GRAD_NORM") + 1, "1WAIT_REDUCE(blocks.2)");
+}
+
 TEST(Check, StepTooEarly) {
   Program swapped = sound_program();
   swap_cells(swapped, 0, "GRAD_NORM", "STEP");

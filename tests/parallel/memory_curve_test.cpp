@@ -37,6 +37,72 @@ TEST(MemoryCurve, ThingsComeWhenWorkBeginsAndGoWhenItEnds) {
   EXPECT_EQ(memory_curve(program, simulate(program, costs), 0), expected);
 }
 
+// Three units, reduced as they come: 2, 1, 0. The gradients of the first two have 100 bytes, that of the last 150.
+Program reduced_in_turn(std::optional<int> waited_for) {
+  Program program{stage_tables(1, 3), 1, {{}}};
+  program.reduce_inputs = 8;
+  for (ProgramUnit& unit : program.units) {
+    unit.unsharded_bytes = 0;
+    unit.gradient_bytes = 100;
+  }
+  program.units[0].gradient_bytes = 150;
+  for (int unit : {2, 1, 0}) {
+    if (unit == 0 && waited_for) {
+      program.ranks[0].push_back({.op = Op::wait_reduction, .stage = 0, .unit = waited_for});
+    }
+    program.ranks[0].push_back({.op = Op::backward_weight, .stage = 0, .microbatch = 0, .segment = unit});
+    program.ranks[0].push_back({.op = Op::reduce_gradient, .stage = 0, .unit = unit});
+  }
+  return program;
+}
+
+// A weight gradient takes 4 seconds, a reduction 20: they end at 24 and 44. Compute comes to the wait at 8, and what is
+// reduced from then on is given back as it ends.
+TEST(MemoryCurve, AWaitGivesBackTheInputsUpToItsReduction) {
+  const auto curve_of = [](const Program& program) {
+    ProgramCosts costs = even_costs(program);
+    for (ComputeCost& cost : costs.segments) cost.backward_weight = 4.0;
+    for (UnitCost& cost : costs.units) cost.reduce = 20.0;
+    return memory_curve(program, simulate(program, costs), 0);
+  };
+  const auto gradients = [](const std::vector<MemorySample>& curve) {
+    std::vector<std::pair<double, std::int64_t>> samples;
+    for (const MemorySample& sample : curve) samples.emplace_back(sample.time, sample.unsharded_gradients);
+    return samples;
+  };
+  using Samples = std::vector<std::pair<double, std::int64_t>>;
+  EXPECT_EQ(gradients(curve_of(reduced_in_turn(std::nullopt))), (Samples{{0, 0}, {0, 100}, {4, 200}, {8, 350}}));
+  EXPECT_EQ(gradients(curve_of(reduced_in_turn(2))), (Samples{{0, 0}, {0, 100}, {4, 200}, {24, 100}, {24, 250}}));
+  EXPECT_EQ(gradients(curve_of(reduced_in_turn(1))),
+            (Samples{{0, 0}, {0, 100}, {4, 200}, {24, 100}, {44, 0}, {44, 150}}));
+  for (const auto waited_for : {std::optional<int>(), std::optional(2), std::optional(1)}) {
+    const Program program = reduced_in_turn(waited_for);
+    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve_of(program)).bytes());
+  }
+}
+
+// What waits for the weight gradient takes the place of activations when the input gradient ends.
+TEST(MemoryCurve, AnInputGradientLeavesWhatTheWeightGradientReads) {
+  Program program{stage_tables(1, 1), 1, {}};
+  program.units[0].unsharded_bytes = 0;
+  const auto activations = [&](std::int64_t pending, const std::vector<Op>& ops) {
+    program.segments[0].activation_bytes = 10;
+    program.segments[0].pending_bytes = pending;
+    program.ranks = {{}};
+    for (Op op : ops) program.ranks[0].push_back({.op = op, .stage = 0, .microbatch = 0, .segment = 0});
+    const auto curve = memory_curve(program, simulate(program, even_costs(program)), 0);
+    EXPECT_EQ(peak_at_any_times(program, 0), peak_of(curve).bytes());
+    std::vector<std::pair<double, std::int64_t>> samples;
+    for (const MemorySample& sample : curve) samples.emplace_back(sample.time, sample.activations);
+    return samples;
+  };
+  using Samples = std::vector<std::pair<double, std::int64_t>>;
+  constexpr Op f = Op::forward, i = Op::backward_input, w = Op::backward_weight, b = Op::backward;
+  EXPECT_EQ(activations(7, {f, i, w}), (Samples{{0, 0}, {0, 10}, {2, 7}, {3, 0}}));
+  EXPECT_EQ(activations(13, {f, i, w}), (Samples{{0, 0}, {0, 10}, {2, 13}, {3, 0}}));
+  EXPECT_EQ(activations(13, {f, b}), (Samples{{0, 0}, {0, 10}, {3, 13}, {3, 0}}));
+}
+
 // Whatever things cost, no curve goes over the bound; and the bound is not idle: random costs reach it often.
 TEST(MemoryCurve, NoTimingGoesOverTheBound) {
   int ranks = 0, reached = 0, over_the_list = 0;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -50,6 +51,7 @@ struct Cell {
 struct Unit {
   bool gathered = false, in_island = false;
   Value added = 0, scattered = 0, reduced = 0;  // sums of weight gradients
+  int reducing = 0;                        // a reduction that nobody has waited for
 };
 
 class Machine {
@@ -238,9 +240,10 @@ class Machine {
   void for_units(const Action& action) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const ProgramUnit& entry = program_.units[unit];
-      const bool meant =
-          action.unit ? *action.unit == static_cast<int>(unit)
-                      : entry.stage == *action.stage && !(is_reduction(action.op) ? entry.frozen : entry.replicated);
+      const bool meant = action.unit
+                             ? *action.unit == static_cast<int>(unit)
+                             : entry.stage == *action.stage &&
+                                   !(is_gather(action.op) || is_reshard(action.op) ? entry.replicated : entry.frozen);
       if (!meant) continue;
       demand(entry.stage == *action.stage, "a unit of another stage");
       perform_on(units_[unit], entry, action.op);
@@ -250,11 +253,16 @@ class Machine {
   static void perform_on(Unit& unit, const ProgramUnit& entry, Op op) {
     if (is_reduction(op)) {
       demand(!entry.frozen, "{} is frozen", entry.name);
+      ++unit.reducing;
       unit.scattered += unit.added;
       unit.added = 0;
       if (op == Op::scatter_gradient) return;
       unit.reduced += unit.scattered;
       unit.scattered = 0;
+      return;
+    }
+    if (op == Op::wait_reduction) {
+      demand(unit.reducing-- > 0, "nothing of {} is being reduced", entry.name);
       return;
     }
     demand(!entry.replicated, "{} is replicated", entry.name);

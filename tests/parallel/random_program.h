@@ -71,6 +71,7 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
       segment.units.push_back(last);
       segment.reads_weights_backward = !dice.one_in(5);
       segment.activation_bytes = dice.below(30);
+      segment.pending_bytes = dice.below(40);
       entry.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(segment);
     }
@@ -89,11 +90,32 @@ inline OrderInput random_input(Dice& dice, const Schedule& schedule, int ranks, 
   return input;
 }
 
+// Behind every third reduction, or a few places on, a WAIT_REDUCE: somewhere before the next one of its unit.
+inline void wait_for_some_reductions(Dice& dice, Program& program) {
+  for (auto& list : program.ranks) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!is_reduction(list[i].op) || !dice.one_in(3)) continue;
+      std::size_t at = i + 1;
+      const auto may_pass = [&](const Action& action) {
+        return action.op != Op::gradient_norm && !(is_reduction(action.op) && action.unit == list[i].unit);
+      };
+      for (int places = dice.below(6); places > 0 && may_pass(list[at]); --places) ++at;
+      const Action wait{.op = Op::wait_reduction, .stage = list[i].stage, .unit = list[i].unit};
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(at), wait);
+    }
+  }
+}
+
 inline Program random_program(Dice& dice, int ranks = 4, int microbatches = 8) {
   const auto all = schedules();
   const Schedule& schedule = all[static_cast<std::size_t>(dice.below(static_cast<int>(all.size())))];
   const OrderInput input = random_input(dice, schedule, ranks, microbatches);
-  return compile(random_tables(dice, schedule, input), schedule, input);
+  Program program = compile(random_tables(dice, schedule, input), schedule, input);
+  if (dice.one_in(3)) wait_for_some_reductions(dice, program);
+  for (ProgramUnit& unit : program.units) {
+    if (dice.one_in(8)) unit.policy.residency = Residency::solved;
+  }
+  return program;
 }
 
 // Whole seconds up to `most`, so that sums are exact whatever their order. One in five costs nothing.

@@ -55,7 +55,7 @@ class SimulationOracle {
   std::size_t compute_channel() const { return channels_.channel[static_cast<std::size_t>(Lane::compute)]; }
   const ProgramUnit& unit(const Action& a) const { return program_.units[static_cast<std::size_t>(*a.unit)]; }
   static bool on_compute(const Action& a) {
-    return is_compute(a.op) || a.op == Op::gradient_norm || a.op == Op::optimizer_step;
+    return is_compute(a.op) || a.op == Op::wait_reduction || a.op == Op::gradient_norm || a.op == Op::optimizer_step;
   }
   bool moves_parameters(const Action& a) const { return !unit(a).replicated && unit(a).unsharded_bytes > 0; }
 
@@ -136,6 +136,8 @@ class SimulationOracle {
         if (turns && (!is_reshard(a.op) || channel(a) == compute_channel())) add(here, there);
         if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op))) add(here, there);
         if (is_gather(a.op) && is_reshard(b.op) && moves_parameters(b)) add(here, there);
+        if (is_gather(a.op) && on_compute(b) && unit(a).policy.residency == Residency::solved) add(here, there);
+        if (a.op == Op::wait_reduction && is_reduction(b.op) && a.unit == b.unit) add(here, there);
         if (is_compute(a.op) && is_gather(b.op) && moves_parameters(b) && reads(a, *b.unit)) add(here, there);
         if (is_receive(b.op) && a.stage == b.stage && a.microbatch == b.microbatch && is_compute(a.op) &&
             a.op != Op::backward_weight && (a.op == Op::forward) == (b.op == Op::receive_forward)) {
@@ -186,7 +188,13 @@ class SimulationOracle {
     }
   }
 
-  // Without messages: from stage to stage, and round at the last one.
+  // A marked forward and the marked action behind it, of whole stages.
+  bool pair_begins(const std::vector<Action>& list, std::size_t i) const {
+    return i + 1 < list.size() && list[i].op == Op::forward && list[i].overlapped && list[i + 1].overlapped;
+  }
+
+  // Without messages: from stage to stage, and round at the last one. What either of a pair makes is made when its
+  // second ends, and what its second needs its first waits for too.
   void add_data() {
     std::map<std::tuple<int, int, bool>, std::size_t> made;  // stage, microbatch, forward
     for (int pass = 0; pass < 2; ++pass) {
@@ -195,8 +203,11 @@ class SimulationOracle {
           const Action& a = program_.ranks[rank][i];
           if (!is_compute(a.op) || a.op == Op::backward_weight) continue;
           const bool forward = a.op == Op::forward;
-          const std::size_t here = first_[rank] + i;
-          if (pass == 0) made[{*a.stage, *a.microbatch, forward}] = here;
+          const auto& list = program_.ranks[rank];
+          const bool second = i > 0 && pair_begins(list, i - 1);
+          const std::size_t here = first_[rank] + i - (second ? 1 : 0),
+                            last = here + (pair_begins(list, i - (second ? 1 : 0)) ? 1 : 0);
+          if (pass == 0) made[{*a.stage, *a.microbatch, forward}] = last;
           const int from = forward ? *a.stage - 1 : *a.stage + 1;
           if (pass == 0 || from < 0) continue;
           const bool turns = from == static_cast<int>(program_.stages.size());

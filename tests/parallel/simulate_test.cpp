@@ -159,6 +159,40 @@ TEST(Simulate, AnAccumulatorWaitsForTheReductionThatThePoolHasGivenUp) {
   EXPECT_EQ(rank.simulated().ranks[0][5].start, 12.0);
 }
 
+// Compute goes on when the reduction of unit 1 has ended; the one of unit 0 goes on beside it.
+TEST(Simulate, AWaitForAReductionHoldsComputeUp) {
+  OneRank rank(3);
+  rank.program.reduce_inputs = 8;
+  rank.compute(Op::backward_weight, 1).unit(Op::reduce_gradient, 1);
+  rank.compute(Op::backward_weight, 0).unit(Op::reduce_gradient, 0);
+  rank.unit(Op::wait_reduction, 1).compute(Op::backward_weight, 2);
+  expect(rank.simulated(), 0,
+         {{0, 4, 0, Wait::nothing, {}},
+          {4, 24, 4, Wait::compute, own(0)},
+          {4, 8, 0, Wait::nothing, own(0)},
+          {24, 44, 0, Wait::nothing, own(1)},
+          {24, 24, 16, Wait::reduction, own(1), 16},
+          {24, 28, 0, Wait::nothing, own(4)}});
+  EXPECT_EQ(rank_times(rank.program, rank.simulated(), 0).reductions, 16.0);
+  rank.program.ranks[0][4].unit = 0;
+  EXPECT_EQ(rank.simulated().ranks[0][5].start, 44.0);
+}
+
+// In a solved step a gather takes what any compute before it has given back, not only what the last RESHARD has.
+TEST(Simulate, AGatherOfASolvedStepWaitsForAllComputeBeforeIt) {
+  OneRank rank(2);
+  rank.compute(Op::forward, 0).unit(Op::unshard, 1).compute(Op::forward, 1);
+  EXPECT_EQ(rank.simulated().ranks[0][1].start, 0.0);
+  rank.program.units[1].policy.residency = Residency::solved;
+  expect(rank.simulated(), 0,
+         {{0, 2, 0, Wait::nothing, {}}, {2, 12, 2, Wait::room, own(0)}, {12, 14, 10, Wait::gather, own(1), 10}});
+  // A wait for a reduction is compute that it waits for.
+  OneRank waits(2);
+  waits.program.units[1].policy.residency = Residency::solved;
+  waits.compute(Op::backward_weight, 0).unit(Op::reduce_gradient, 0).unit(Op::wait_reduction, 0).unit(Op::unshard, 1);
+  EXPECT_EQ(waits.simulated().ranks[0][3].start, 24.0);
+}
+
 // Copies in another dtype count in the pool like accumulators, even of gradients that add up in the shard; what is
 // replicated does not.
 TEST(Simulate, CopiesCountInThePoolAndReplicatedGradientsDoNot) {
@@ -293,6 +327,37 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
                1,
                {{{.op = Op::forward, .stage = 0, .microbatch = 0}, {.op = Op::backward, .stage = 0, .microbatch = 0}}}};
   EXPECT_EQ(simulate(bare, even_costs(bare, {2.0, 3.0, 4.0})).seconds, 9.0);
+}
+
+// In an order alone the two of a pair begin when both have their data and hand on when both are over. The backward of
+// rank 0 has its data at 6, so its forward begins then; rank 1 has that forward's output at 9, when the pair is over.
+TEST(Simulate, PairsOfAnOrderBeginAndEndTogether) {
+  Program program{bare_tables(2, 2), 2, {}};
+  program.ranks = {{{.op = Op::forward, .stage = 0, .microbatch = 0},
+                    {.op = Op::forward, .stage = 0, .microbatch = 1, .overlapped = true},
+                    {.op = Op::backward, .stage = 0, .microbatch = 0, .overlapped = true},
+                    {.op = Op::backward, .stage = 0, .microbatch = 1}},
+                   {{.op = Op::forward, .stage = 1, .microbatch = 0},
+                    {.op = Op::backward, .stage = 1, .microbatch = 0},
+                    {.op = Op::forward, .stage = 1, .microbatch = 1},
+                    {.op = Op::backward, .stage = 1, .microbatch = 1}}};
+  ProgramCosts costs = even_costs(program);
+  costs.stages[1] = {2.0, 2.0, 1.0};
+  const Simulation simulation = simulate(program, costs);
+  expect(simulation, 0,
+         {{0, 1, 0, Wait::nothing, {}},
+          {6, 7, 5, Wait::message, ActionAt{1, 1}},
+          {7, 9, 0, Wait::nothing, own(1)},
+          {14, 16, 5, Wait::message, ActionAt{1, 3}}});
+  expect(simulation, 1,
+         {{1, 3, 1, Wait::message, own(0)},
+          {3, 6, 0, Wait::nothing, ActionAt{1, 0}},
+          {9, 11, 3, Wait::message, own(2)},
+          {11, 14, 0, Wait::nothing, ActionAt{1, 2}}});
+  // The same without the marks, where the forward is early.
+  for (Action& action : program.ranks[0]) action.overlapped = false;
+  EXPECT_EQ(simulate(program, costs).ranks[0][1].start, 1.0);
+  EXPECT_EQ(simulate(program, costs).ranks[1][2].start, 6.0);
 }
 
 std::string failure_of(const Program& program, const ProgramCosts& costs) {

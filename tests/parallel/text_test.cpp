@@ -28,6 +28,7 @@ TEST(Cells, EveryKindSurvivesTheRoundTrip) {
                        "0UNSHARD",      "0UNSHARD(blocks.1)",
                        "1RESHARD",      "1RESHARD(blocks.2)",
                        "2REDUCE_GRAD",  "2REDUCE_GRAD(blocks.4)",
+                       "0WAIT_REDUCE",  "1WAIT_REDUCE(blocks.3)",
                        "0SEND_F2",      "1RECV_F2",
                        "1SEND_B2",      "0RECV_B2",
                        "GRAD_NORM",     "STEP"};
@@ -42,6 +43,8 @@ TEST(Cells, PeersAndBytesComeFromTheTables) {
   EXPECT_EQ(gather, (Action{.op = Op::unshard, .stage = 1, .unit = 3, .bytes = 13}));
   EXPECT_EQ(parse_action(tables, "1UNSHARD").bytes, 12 + 13);
   EXPECT_EQ(parse_action(tables, "1REDUCE_GRAD").bytes, 22 + 23);
+  EXPECT_EQ(parse_action(tables, "1WAIT_REDUCE(blocks.3)"),
+            (Action{.op = Op::wait_reduction, .stage = 1, .unit = 3}));  // moves nothing
 }
 
 TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
@@ -100,6 +103,19 @@ TEST(Csv, CompiledProgramsSurviveTheRoundTrip) {
       }
     }
   }
+}
+
+TEST(Csv, WaitsForReductionsSurviveTheRoundTrip) {
+  Program program = compiled(stage_tables(2, 2, {.reduce_every = 1}), "1f1b", 3);
+  for (auto& list : program.ranks) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (list[i].op != Op::reduce_gradient) continue;
+      const Action wait{.op = Op::wait_reduction, .stage = list[i].stage, .unit = list[i].unit};
+      list.insert(list.begin() + static_cast<std::ptrdiff_t>(++i), wait);
+    }
+  }
+  EXPECT_EQ(count_of(program, 0, Op::wait_reduction), 6);
+  EXPECT_EQ(from_csv(program, to_csv(program, Detail::everything)), program);
 }
 
 TEST(Csv, BareProgramsSurviveTheRoundTrip) {

@@ -41,6 +41,38 @@ TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
   }
 }
 
+// Three units, reduced as they come: 2, 1, 0. The gradients of the first two have 100 bytes, that of the last 150.
+Program reduced_in_turn(std::optional<int> waited_for) {
+  Program program{stage_tables(1, 3), 1, {{}}};
+  program.reduce_inputs = 8;
+  for (ProgramUnit& unit : program.units) {
+    unit.unsharded_bytes = 0;
+    unit.gradient_bytes = 100;
+  }
+  program.units[0].gradient_bytes = 150;
+  for (int unit : {2, 1, 0}) {
+    if (unit == 0 && waited_for) {
+      program.ranks[0].push_back({.op = Op::wait_reduction, .stage = 0, .unit = waited_for});
+    }
+    program.ranks[0].push_back({.op = Op::backward_weight, .stage = 0, .microbatch = 0, .segment = unit});
+    program.ranks[0].push_back({.op = Op::reduce_gradient, .stage = 0, .unit = unit});
+  }
+  return program;
+}
+
+// Reductions end in their order: a wait for the second gives the input of the first back as well.
+TEST(TransientPeak, AWaitGivesBackTheInputsUpToItsReduction) {
+  EXPECT_EQ(transient_peak(reduced_in_turn(std::nullopt), 0).unsharded_gradients, 350);
+  EXPECT_EQ(transient_peak(reduced_in_turn(2), 0).unsharded_gradients, 250);
+  const TransientPeak both = transient_peak(reduced_in_turn(1), 0);
+  EXPECT_EQ(both.unsharded_gradients, 200);
+  EXPECT_EQ(both.index, 2u);  // the second gradient, beside the input of the first
+  // Of copies in another dtype too.
+  Program copies = reduced_in_turn(1);
+  for (ProgramUnit& unit : copies.units) unit.reduce_input_bytes = unit.gradient_bytes / 2;
+  EXPECT_EQ(transient_peak(copies, 0).bytes, 150 + 75);  // the last gradient and its copy
+}
+
 // A forward leaves a part of each unit with the island until its backward gathers it; both exist while one becomes the
 // other.
 TEST(TransientPeak, AnIslandKeepsParts) {

@@ -84,7 +84,7 @@ TEST(LayoutSummary, PlacesStagesAsTheScheduleDoes) {
   EXPECT_EQ(looped.ranks[0].stages, (std::vector<int>{0, 2}));
   const LayoutSummary v = summarize_layout(config_with("Ed|e|ee|deL", 2, 2, "zbv"));
   EXPECT_EQ(ranks_of(v), (std::vector<int>{0, 1, 1, 0}));
-  EXPECT_EQ(v.placement, Placement::v);
+  EXPECT_EQ(v.placement, "v");
   EXPECT_EQ(v.ranks[0].stages, (std::vector<int>{0, 3}));
   EXPECT_EQ(v.stages[3].chunk, 1);
   EXPECT_EQ(v.stages[3].layers, "d e L");

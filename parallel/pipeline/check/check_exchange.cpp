@@ -2,59 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
-#include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/check/check_lanes.h"
+#include "parallel/pipeline/check/check_messages.h"
 #include "parallel/pipeline/text.h"
 
 namespace weft {
 namespace {
-
-// One end of a message, in list order of its rank.
-struct End {
-  int rank = 0;
-  std::size_t index = 0;  // in the rank's list
-  std::size_t channel = 0;
-  bool sends = false;
-  std::tuple<int, int> message;  // stage that sends, microbatch
-};
-
-// Messages from one rank to another in one direction; at most one is under way, and they arrive in order.
-struct Channel {
-  int from = 0, to = 0;
-  std::vector<End> sends, receives;
-};
-
-struct Exchange {
-  std::vector<Channel> channels;
-  std::vector<std::vector<End>> ranks;  // the ends of every rank, in list order
-};
-
-Exchange collect(const CheckContext& context) {
-  Exchange exchange;
-  exchange.ranks.resize(context.rows());
-  std::map<std::tuple<int, int, bool>, std::size_t> numbers;  // from, to, forward
-  for (int rank = 0; rank < static_cast<int>(context.rows()); ++rank) {
-    const auto& actions = context.list(rank);
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      const Action& action = actions[i];
-      const bool sends = is_send(action.op);
-      if ((!sends && !is_receive(action.op)) || !context.legible(rank, action)) continue;
-      if (!action.peer || *action.peer < 0 || *action.peer >= static_cast<int>(context.rows())) continue;
-      const int from = sends ? rank : *action.peer, to = sends ? *action.peer : rank;
-      const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
-      const auto [place, added] = numbers.try_emplace({from, to, forward}, exchange.channels.size());
-      if (added) exchange.channels.push_back({from, to, {}, {}});
-      Channel& channel = exchange.channels[place->second];
-      const int sender = sends ? *action.stage : other_stage(action.op, *action.stage);
-      const End end{rank, i, place->second, sends, {sender, *action.microbatch}};
-      (sends ? channel.sends : channel.receives).push_back(end);
-      exchange.ranks[static_cast<std::size_t>(rank)].push_back(end);
-    }
-  }
-  return exchange;
-}
 
 class Matcher {
  public:
@@ -97,8 +51,9 @@ class Matcher {
   std::vector<Finding>& findings_;
 };
 
-// Runs the exchange of all ranks as far as it goes. A send is posted without waiting for its receiver, but only when
-// the message before it has been received; a receive waits for its message. Compute never waits, so it is left out.
+// Runs the exchange of all ranks as far as it goes where a rank is a thread and does everything at once: a send is
+// posted without waiting for its receiver, but only when the message before it on its channel has been received; a
+// receive waits for its message. Compute never waits, so it is left out.
 // Each message makes at most two ranks move on: the work is linear in the number of messages.
 class Simulation {
  public:
@@ -116,7 +71,7 @@ class Simulation {
         if (waits(*end)) break;
         ++(end->sends ? sent_ : received_)[end->channel];
         ++at_[static_cast<std::size_t>(rank)];
-        ready.push_back(peer(*end));
+        ready.push_back(exchange.peer(*end));
       }
     }
   }
@@ -126,10 +81,6 @@ class Simulation {
     const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
     const std::size_t at = at_[static_cast<std::size_t>(rank)];
     return at < ends.size() ? &ends[at] : nullptr;
-  }
-  int peer(const End& end) const {
-    const Channel& channel = exchange_.channels[end.channel];
-    return end.sends ? channel.to : channel.from;
   }
 
  private:
@@ -152,17 +103,17 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
   std::vector<bool> seen(context.rows(), false);
   while (!seen[static_cast<std::size_t>(rank)]) {
     seen[static_cast<std::size_t>(rank)] = true;
-    rank = simulation.peer(*simulation.next(rank));
+    rank = exchange.peer(*simulation.next(rank));
   }
   std::string circle;
   int lowest = rank, member = rank;
   do {
     const End& end = *simulation.next(member);
     const std::string cell = format_action(context.program, context.list(member)[end.index]);
-    circle += fmt::format("{}rank {} at {} waits for rank {}", circle.empty() ? "" : ", ", member, cell,
-                          simulation.peer(end));
+    circle +=
+        fmt::format("{}rank {} at {} waits for rank {}", circle.empty() ? "" : ", ", member, cell, exchange.peer(end));
     lowest = std::min(lowest, member);
-    member = simulation.peer(end);
+    member = exchange.peer(end);
   } while (member != rank);
   findings.push_back({Violation::deadlock, lowest, simulation.next(lowest)->index, std::move(circle)});
 }
@@ -170,12 +121,14 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
 }  // namespace
 
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings) {
-  const Exchange exchange = collect(context);
+  const Exchange exchange = collect_messages(context);
   const std::size_t before = findings.size();
   Matcher matcher(context, findings);
   for (const Channel& channel : exchange.channels) matcher.match(channel);
   // A lone message stops its rank for a reason that has been named; only matched lists can say more.
-  if (findings.size() == before) find_deadlock(context, exchange, findings);
+  if (findings.size() != before) return;
+  find_deadlock(context, exchange, findings);
+  if (auto found = find_lane_deadlock(context, exchange)) findings.push_back(std::move(*found));
 }
 
 }  // namespace weft

@@ -31,7 +31,8 @@ struct CheckContext {
 void check_compute(const CheckContext& context, int row, std::vector<Finding>& findings);
 // Units of one rank: gathered where they are read, reduced once and in time, updated last.
 void check_units(const CheckContext& context, int row, std::vector<Finding>& findings);
-// All ranks: sends and receives matched and in one order, no deadlock.
+// All ranks: sends and receives matched and in one order, no deadlock, neither where ranks are threads nor on lanes
+// (check_lanes.h).
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings);
 // Rows that share collectives: one order.
 void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,

@@ -20,7 +20,7 @@ struct UnitState {
   bool in_island = false;                 // its parts lie with the ranks of an island
   bool gradient_pending = false;          // something was added since the last scatter or reduction
   bool sum_pending = false;               // something was scattered since the last reduction
-  bool reducing = false;                  // a reduction nobody has waited for
+  int reducing = 0;                       // reductions that nobody has waited for
   std::vector<int> additions = {};        // by microbatch
   int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
 };
@@ -211,12 +211,12 @@ class UnitWalk {
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
     unit.completed_then = unit.completed;
-    unit.reducing = true;
+    ++unit.reducing;
   }
 
   void wait(UnitState& unit) {
-    if (unit.reducing) {
-      unit.reducing = false;
+    if (unit.reducing > 0) {
+      --unit.reducing;
     } else {
       found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name));
     }

@@ -17,7 +17,9 @@ class TimedWalk {
         pieces_(program),
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
-        accumulating_(program.units.size(), false) {}
+        accumulating_(program.units.size(), false),
+        reductions_(program.units.size(), 0),
+        waits_(program.units.size(), 0) {}
 
   void run(const Action& action, std::size_t index) {
     const SimulatedAction& times = simulated_[index];
@@ -48,6 +50,10 @@ class TimedWalk {
 
  private:
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+  // Of a piece that is one.
+  const ProgramSegment& segment_of(std::size_t piece) const {
+    return program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
+  }
 
   void change(double time, std::int64_t MemorySample::*bucket, std::int64_t bytes) {
     if (bytes == 0) return;
@@ -57,11 +63,10 @@ class TimedWalk {
 
   void compute(const Action& action, const SimulatedAction& times) {
     const auto [begin, end] = pieces_.of(action);
-    std::int64_t activations = 0;
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (!pieces_[piece].segment) continue;
-      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
-      activations += segment.activation_bytes;
+      const ProgramSegment& segment = segment_of(piece);
+      if (action.op == Op::forward) change(times.start, &MemorySample::activations, segment.activation_bytes);
       if (!makes_weight_gradient(action.op)) continue;
       for (int index : segment.units) {
         const auto unit = static_cast<std::size_t>(index);
@@ -70,9 +75,14 @@ class TimedWalk {
         change(times.start, &MemorySample::unsharded_gradients, entry(unit).gradient_bytes);
       }
     }
-    if (action.op == Op::forward) change(times.start, &MemorySample::activations, activations);
-    // With a split backward the weight gradient is the last to read the activations.
-    if (makes_weight_gradient(action.op)) change(times.end, &MemorySample::activations, -activations);
+    // An input gradient leaves what the weight gradient will read in the place of activations, the last piece first.
+    for (std::size_t piece = end; piece-- > begin;) {
+      if (!pieces_[piece].segment) continue;
+      const ProgramSegment& segment = segment_of(piece);
+      const std::int64_t grows = segment.pending_bytes - segment.activation_bytes;
+      if (makes_input_gradient(action.op)) change(times.end, &MemorySample::activations, grows);
+      if (makes_weight_gradient(action.op)) change(times.end, &MemorySample::activations, -segment.pending_bytes);
+    }
   }
 
   void gather(std::size_t unit, Op op, double time) {
@@ -96,6 +106,7 @@ class TimedWalk {
   }
 
   void reduce(std::size_t unit, const SimulatedAction& times) {
+    ++reductions_[unit];
     const bool copies = entry(unit).reduce_input_bytes > 0;
     const std::int64_t accumulated = accumulating_[unit] ? entry(unit).gradient_bytes : 0;
     accumulating_[unit] = false;
@@ -107,11 +118,12 @@ class TimedWalk {
     change(times.start, &MemorySample::communication, entry(unit).reduce_part_bytes);
     change(times.end, &MemorySample::communication, -entry(unit).reduce_part_bytes);
     if (copies) {
-      in_flight_.push_back({unit, times.end, &MemorySample::communication, entry(unit).reduce_input_bytes});
+      in_flight_.push_back(
+          {unit, reductions_[unit], times.end, &MemorySample::communication, entry(unit).reduce_input_bytes});
     } else if (entry(unit).replicated) {
       change(times.end, &MemorySample::unsharded_gradients, -accumulated);
     } else if (accumulated > 0) {
-      in_flight_.push_back({unit, times.end, &MemorySample::unsharded_gradients, accumulated});
+      in_flight_.push_back({unit, reductions_[unit], times.end, &MemorySample::unsharded_gradients, accumulated});
     }
     give_up_until(program_.reduce_inputs);
   }
@@ -127,8 +139,11 @@ class TimedWalk {
 
   // Reductions end in their order.
   void give_up_through(std::size_t unit) {
+    const int waited_for = ++waits_[unit];
     for (std::size_t left = in_flight_.size(); left > 0; --left) {
-      if (in_flight_[left - 1].unit == unit) return give_up_until(static_cast<int>(in_flight_.size() - left));
+      const Input& input = in_flight_[left - 1];
+      if (input.unit != unit || input.number != waited_for) continue;
+      return give_up_until(static_cast<int>(in_flight_.size() - left));
     }
   }
 
@@ -142,6 +157,7 @@ class TimedWalk {
 
   struct Input {
     std::size_t unit = 0;
+    int number = 0;  // of the unit's reductions, from 1
     double reduced = 0.0;
     std::int64_t MemorySample::*bucket = nullptr;
     std::int64_t bytes = 0;
@@ -152,6 +168,7 @@ class TimedWalk {
   PieceTable pieces_;
   std::vector<MemorySample> changes_;                      // each a difference, in the order of the list
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
+  std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
   double computed_ = 0.0;                                  // when the compute lane had done what stands before
 };

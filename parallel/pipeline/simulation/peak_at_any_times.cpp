@@ -23,7 +23,8 @@ class BoundWalk {
         pieces_(program),
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
-        accumulating_(program.units.size(), false) {}
+        accumulating_(program.units.size(), false),
+        waits_(program.units.size(), 0) {}
 
   void run(const Action& action) {
     if (is_compute(action.op)) compute(action);
@@ -44,21 +45,28 @@ class BoundWalk {
   };
 
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
+  // Of a piece that is one.
+  const ProgramSegment& segment_of(std::size_t piece) const {
+    return program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
+  }
 
   void look(std::int64_t more) { peak_ = std::max(peak_, parameters_ + activations_ + accumulators_ + more); }
 
   // Reductions that compute does not know to have ended: one of them may be at work.
   std::int64_t reductions_from(std::int64_t sum, std::size_t first) const {
-    return first < reductions_.size() ? sum + largest_part_ : sum;
+    std::int64_t part = 0;
+    for (std::size_t i = first; i < reductions_.size(); ++i) {
+      part = std::max(part, entry(reductions_[i].unit).reduce_part_bytes);
+    }
+    return sum + part;
   }
 
   void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
-    std::int64_t activations = 0;
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (!pieces_[piece].segment) continue;
-      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
-      activations += segment.activation_bytes;
+      const ProgramSegment& segment = segment_of(piece);
+      if (action.op == Op::forward) change_activations(segment.activation_bytes);
       const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
       for (int unit : segment.units) {
         if (reads) leave_island(static_cast<std::size_t>(unit));
@@ -72,12 +80,23 @@ class BoundWalk {
         if (!entry(unit).replicated && !entry(unit).frozen && entry(unit).gradient_bytes > 0) know_ended(given_up_);
       }
     }
-    if (action.op == Op::forward) activations_ += activations;
     look(reductions_from(in_flight_, ended_));
-    if (!makes_weight_gradient(action.op)) return;
-    activations_ -= activations;
-    freed_since_reshard_ += activations;
+    // As it ends, piece after piece: what waits for the weight gradient may be more than the activations it replaces.
+    for (std::size_t piece = end; piece-- > begin;) {
+      if (!pieces_[piece].segment) continue;
+      const ProgramSegment& segment = segment_of(piece);
+      if (makes_input_gradient(action.op)) change_activations(segment.pending_bytes - segment.activation_bytes);
+      look(reductions_from(in_flight_, ended_));
+      if (makes_weight_gradient(action.op)) change_activations(-segment.pending_bytes);
+    }
   }
+
+  void change_activations(std::int64_t bytes) {
+    activations_ += bytes;
+    most_since_reshard_ = std::max(most_since_reshard_, activations_);
+  }
+  // What a gather that only waits for the last RESHARD may find beyond what is left of it.
+  std::int64_t freed_since_reshard() const { return most_since_reshard_ - activations_; }
 
   void gather(std::size_t unit) {
     if (entry(unit).replicated || gathered_[unit]) return;
@@ -86,7 +105,7 @@ class BoundWalk {
     if (entry(unit).policy.residency == Residency::solved) {
       look(reductions_from(in_flight_, ended_));
     } else {
-      look(freed_since_reshard_ + reductions_from(in_flight_ + ended_since_reshard_, ended_at_reshard_));
+      look(freed_since_reshard() + reductions_from(in_flight_ + ended_since_reshard_, ended_at_reshard_));
     }
   }
 
@@ -104,11 +123,12 @@ class BoundWalk {
     if (op == Op::reshard_island) {
       in_island_[unit] = true;
       parameters_ += entry(unit).island_bytes;
-      look(freed_since_reshard_ + reductions_from(in_flight_, ended_));
+      look(freed_since_reshard() + reductions_from(in_flight_, ended_));
     }
     parameters_ -= entry(unit).unsharded_bytes;
     if (entry(unit).unsharded_bytes == 0) return;
-    freed_since_reshard_ = ended_since_reshard_ = 0;
+    ended_since_reshard_ = 0;
+    most_since_reshard_ = activations_;
     ended_at_reshard_ = ended_;
   }
 
@@ -119,7 +139,6 @@ class BoundWalk {
     const bool pooled = entry(unit).reduce_input_bytes > 0 || (!entry(unit).replicated && accumulator > 0);
     reductions_.push_back({unit, accumulator, entry(unit).reduce_input_bytes, pooled});
     in_flight_ += accumulator + entry(unit).reduce_input_bytes;
-    largest_part_ = std::max(largest_part_, entry(unit).reduce_part_bytes);
     look(reductions_from(in_flight_, ended_));
     if (pooled) ++pooled_;
     while (pooled_ > program_.reduce_inputs) {
@@ -135,10 +154,11 @@ class BoundWalk {
     }
   }
 
+  // The unit's oldest that nobody has waited for.
   void know_ended_through(std::size_t unit) {
-    for (std::size_t i = reductions_.size(); i > ended_; --i) {
-      if (reductions_[i - 1].unit == unit) return know_ended(i);
-    }
+    std::size_t& waited = waits_[unit];
+    while (waited < reductions_.size() && reductions_[waited].unit != unit) ++waited;
+    if (waited < reductions_.size()) know_ended(++waited);
   }
 
   template <typename Function>
@@ -153,15 +173,15 @@ class BoundWalk {
   PieceTable pieces_;
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
   std::vector<Reduction> reductions_;                      // in the order of the list
+  std::vector<std::size_t> waits_;                         // by unit: reductions up to the last that was waited for
   std::size_t ended_ = 0;                                  // of them, so many compute knows to have ended
   std::size_t ended_at_reshard_ = 0;                       // the same at the last RESHARD
   std::size_t given_up_ = 0;                               // so many the pool has given up
   int pooled_ = 0;                                         // of the others, those in the pool
   std::int64_t parameters_ = 0, activations_ = 0, accumulators_ = 0;
   std::int64_t in_flight_ = 0;            // inputs of reductions not known to have ended
-  std::int64_t freed_since_reshard_ = 0;  // activations
+  std::int64_t most_since_reshard_ = 0;   // activations at once
   std::int64_t ended_since_reshard_ = 0;  // inputs of reductions that compute knows to have ended since
-  std::int64_t largest_part_ = 0;
   std::int64_t peak_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/pieces.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
@@ -49,6 +50,8 @@ struct RankState {
   Instant given_up = {};                                    // the last one whose input the pool has given up
   std::vector<std::size_t> connections = {};                // into Walk::connections_
   std::optional<Start> norm = {};                           // while it waits for others at GRAD_NORM
+  Overlaps overlaps = {};                                   // of an order alone: messages tell the rest
+  std::vector<Action> made = {};                            // not handed on before the pair is over
   bool queued = false;
 };
 
@@ -83,6 +86,9 @@ class Walk {
         norm = norm || action.op == Op::gradient_norm;
       }
       if (norm) ++ranks_with_norm_;
+    }
+    for (std::size_t rank = 0; !exchanged_ && rank < ranks_.size(); ++rank) {
+      ranks_[rank].overlaps = find_overlaps(program.ranks[rank]);
     }
   }
 
@@ -161,23 +167,46 @@ class Walk {
   }
 
   bool compute(std::size_t rank, const Action& action) {
-    const auto [first, end] = pieces_.of(action);
-    const auto stage = static_cast<std::size_t>(*action.stage);
-    const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
-    const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
+    RankState& state = ranks_[rank];
+    const OverlappedPair* pair = pair_at(state);
     Start start = begin(rank, Lane::compute);
-    if (enters || returns) {
-      const std::optional<Instant>* data = data_of(action, stage);
-      if (data != nullptr && !*data) return false;
-      if (data != nullptr) start.after(**data, Wait::message);
+    if (pair != nullptr && state.next == pair->first) {
+      if (!wait_for_data(pair->forward, start) || !wait_for_data(pair->backward, start)) return false;
+    } else if (!wait_for_data(action, start)) {
+      return false;
     }
     const double with_data = start.at.time;
+    const auto [first, end] = pieces_.of(action);
     for (std::size_t piece = first; piece < end; ++piece) wait_for_units(rank, action, pieces_[piece], start);
-    ranks_[rank].compute = settle(rank, Lane::compute, start);
-    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - with_data;
-    if (action.op == Op::forward && end == pieces_.end(*action.stage)) make(rank, action, activations_, 1);
-    if (makes_input_gradient(action.op) && first == pieces_.begin(*action.stage)) make(rank, action, gradients_, -1);
+    state.compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][state.next].for_collectives = start.at.time - with_data;
+    const bool leaves = action.op == Op::forward && end == pieces_.end(*action.stage);
+    if (leaves || (makes_input_gradient(action.op) && first == pieces_.begin(*action.stage))) {
+      state.made.push_back(action);
+    }
+    if (pair != nullptr && state.next < pair->last) return true;
+    for (const Action& made : state.made) hand_on(rank, made);
+    state.made.clear();
     return true;
+  }
+
+  // The two of an overlapped pair begin together and hand on together.
+  const OverlappedPair* pair_at(const RankState& state) const {
+    if (state.overlaps.pairs.empty()) return nullptr;
+    const auto pair = state.overlaps.pair_of[state.next];
+    return pair ? &state.overlaps.pairs[*pair] : nullptr;
+  }
+
+  // False while what the action reads from another stage is missing.
+  bool wait_for_data(const Action& action, Start& start) const {
+    const auto [first, end] = pieces_.of(action);
+    const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
+    const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
+    if (!enters && !returns) return true;
+    const std::optional<Instant>* data = data_of(action, static_cast<std::size_t>(*action.stage));
+    if (data == nullptr) return true;
+    if (*data) start.after(**data, Wait::message);
+    return data->has_value();
   }
 
   std::size_t token(std::size_t stage, const Action& action) const {
@@ -197,10 +226,12 @@ class Walk {
     return &(forward ? activations_ : gradients_)[token(from, action)];
   }
 
-  // What a stage hands on, to the stage `towards` from it.
-  void make(std::size_t rank, const Action& action, std::vector<std::optional<Instant>>& made, int towards) {
+  // What a stage has made, to the next stage or back.
+  void hand_on(std::size_t rank, const Action& action) {
+    const bool forward = action.op == Op::forward;
+    auto& made = forward ? activations_ : gradients_;
     made[token(static_cast<std::size_t>(*action.stage), action)] = ranks_[rank].compute;
-    const int next = *action.stage + towards;
+    const int next = *action.stage + (forward ? 1 : -1);
     if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
     queue(static_cast<std::size_t>(program_.stages[static_cast<std::size_t>(next)].rank));
   }
@@ -268,7 +299,7 @@ class Walk {
     for_units_of(action, [&](std::size_t unit) {
       const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
       accumulating_[unit] = false;
-      reduced_[unit] = state.reduced;
+      reduced_[unit].push_back(state.reduced);
       if (accumulated || program_.units[unit].reduce_input_bytes > 0) state.in_flight.push_back(state.reduced);
     });
     while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
@@ -280,7 +311,11 @@ class Walk {
   void wait_reduction(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::compute);
     const double before = start.at.time;
-    for_units_of(action, [&](std::size_t unit) { start.after(reduced_[unit], Wait::reduction); });
+    for_units_of(action, [&](std::size_t unit) {
+      if (reduced_[unit].empty()) return;
+      start.after(reduced_[unit].front(), Wait::reduction);
+      reduced_[unit].pop_front();
+    });
     ranks_[rank].compute = settle(rank, Lane::compute, start);
     result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
   }
@@ -369,9 +404,9 @@ class Walk {
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
   bool exchanged_ = false;  // the program has messages; otherwise data is there when it is made
 
-  std::vector<Instant> gathered_;   // by unit, then by stage for gathers that name no unit
-  std::vector<bool> accumulating_;  // by unit
-  std::vector<Instant> reduced_;    // by unit: its last reduction
+  std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
+  std::vector<bool> accumulating_;            // by unit
+  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions that nobody has waited for, oldest first
   std::vector<std::vector<std::size_t>> units_of_stage_;
   // By stage, then microbatch: what it has made, and what has come for it.
   std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;

@@ -5,7 +5,8 @@
 //   compute    the messages with its data; the gathers of the units it reads; and where it begins an accumulator that
 //              the pool of reductions counts (parallel/shard/reduce_inputs.h), the reductions that the pool has given
 //              up
-//   gather     the last RESHARD before it in the list
+//   WAIT_REDUCE  the unit's last reduction. It takes a turn on the compute lane, but no time
+//   gather     the last RESHARD before it in the list; in a solved step (Residency::solved) all compute before it
 //   RESHARD    the compute before it in the list. It takes no time and no turn on its channel
 //   reduction  the compute before it in the list
 //   send       the same, and that the message before it on its lane and between its ranks has been received
@@ -14,7 +15,8 @@
 //   GRAD_NORM  the reductions before it in the list, and all ranks that come to one
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
-// alone), data is there for the next stage when it is made.
+// alone), data is there for the next stage when it is made, of an overlapped pair (overlap.h) when both are over; and a
+// pair begins when both have their data. With exchange both follow from where its messages stand in the list.
 #pragma once
 
 #include <array>

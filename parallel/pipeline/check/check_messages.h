@@ -1,0 +1,37 @@
+// The messages of a program as the checker sees them: both ends of each, by rank and by channel.
+#pragma once
+
+#include <tuple>
+#include <vector>
+
+#include "parallel/pipeline/check/check_parts.h"
+
+namespace weft {
+
+// One end of a message, in list order of its rank.
+struct End {
+  int rank = 0;
+  std::size_t index = 0;  // in the rank's list
+  std::size_t channel = 0;
+  std::size_t turn = 0;  // in its channel, on this side
+  bool sends = false;
+  std::tuple<int, int> message;  // stage that sends, microbatch
+};
+
+// Messages from one rank to another in one direction of the pass. They arrive in order.
+struct Channel {
+  int from = 0, to = 0;
+  std::vector<End> sends, receives;
+};
+
+struct Exchange {
+  std::vector<Channel> channels;
+  std::vector<std::vector<End>> ranks;  // the ends of every rank, in list order
+
+  int peer(const End& end) const { return end.sends ? channels[end.channel].to : channels[end.channel].from; }
+};
+
+// All legible ends; nothing says that they match.
+Exchange collect_messages(const CheckContext& context);
+
+}  // namespace weft

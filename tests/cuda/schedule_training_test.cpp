@@ -1,0 +1,124 @@
+// Several stages a rank on streams that run behind the host: whatever the schedule and however long parameters stay, a
+// run learns what one rank on the CPU learns. Once with ranks that are threads and hand messages over, and once over
+// NCCL, where a message holds the lanes of both its ends: there an order that stands still would end in a timeout.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/cuda/nccl_ranks.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/backend.h"
+
+namespace weft {
+namespace {
+
+// As in training_test.cpp.
+constexpr double tolerance = 1e-5;
+constexpr std::int64_t steps = 2;
+
+LearnedRun on_cpu(const std::string& layers) {
+  Config config = tiny_config(layers);
+  config.run.steps = steps;
+  return learn(config);
+}
+
+Config on_gpu(const TinyLayout& layout) {
+  Config config = config_of(layout);
+  config.run.steps = steps;
+  config.run.device = DeviceKind::cuda;
+  config.run.ranks_per_device = config.parallelism.world();
+  return config;
+}
+
+// Ranks are threads, their world is NCCL's.
+LearnedRun over_nccl(const Config& config) {
+  const Mesh mesh(config.parallelism);
+  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  NvtxDomain domain;
+  std::mutex mutex;
+  WeightCollector weights;
+  LearnedRun learned;
+  const auto errors = run_nccl_ranks(mesh.world(), [&](NcclRank& self) {
+    const auto backend = make_cuda_backend(emulated ? 0 : self.world.rank());
+    RankRun run(config, mesh, data, domain,
+                {*backend, self.world, [&](std::string_view action) { self.watch.set_action(action); }});
+    for (std::int64_t step = 1; step <= config.run.steps; ++step) {
+      const StepMetrics metrics = run.step(step);
+      if (self.world.rank() > 0) continue;
+      learned.losses.push_back(metrics.loss);
+      learned.gradient_norms.push_back(metrics.gradient_norm);
+    }
+    const std::lock_guard lock(mutex);
+    weights.add(run.stream(), run.stages());
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  weights.finish(learned);
+  return learned;
+}
+
+void expect_close(const LearnedRun& gpu, const LearnedRun& cpu) {
+  ASSERT_TRUE(gpu.faults.empty()) << gpu.faults.front() << " and " << gpu.faults.size() - 1 << " more";
+  ASSERT_EQ(gpu.losses.size(), static_cast<std::size_t>(steps));
+  const RunDifference apart = difference(gpu, cpu);
+  EXPECT_LT(apart.loss, tolerance);
+  EXPECT_LT(apart.gradient_norm, tolerance);
+  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+}
+
+class CudaSchedules : public ::testing::TestWithParam<TinyLayout> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  }
+};
+
+TEST_P(CudaSchedules, LearnWhatOneRankLearns) {
+  const LearnedRun gpu = learn(on_gpu(GetParam()), {}, [](int) { return make_cuda_backend(0); });
+  expect_close(gpu, on_cpu(GetParam().layers));
+}
+
+TEST_P(CudaSchedules, LearnTheSameOverNccl) {
+  const Config config = on_gpu(GetParam());
+  if (const auto reason = why_no_ranks(config.parallelism.world()); !reason.empty()) GTEST_SKIP() << reason;
+  expect_close(over_nccl(config), on_cpu(GetParam().layers));
+}
+
+// Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4: from 3
+// ranks on a rank receives and sends on one lane.
+std::vector<TinyLayout> layouts() {
+  const std::vector<std::pair<std::string, int>> schedules = {
+      {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
+  const std::vector<std::tuple<std::string, std::string, std::string>> variants = {
+      {"each_use", "each_use", "d*8"}, {"window", "window 1", "d e d e d e d e"}, {"step", "step", "d d e e"}};
+  std::vector<TinyLayout> all;
+  for (const auto& [schedule, chunks] : schedules) {
+    for (const auto& [name, residency, layers] : variants) {
+      all.push_back({.name = schedule + "_" + name,
+                     .layers = layers,
+                     .degrees = {.pipeline = 2},
+                     .schedule = schedule,
+                     .residency = residency,
+                     .chunks = chunks});
+    }
+    all.push_back({.name = schedule + "_pp4",
+                   .layers = "d e d e d e d e",
+                   .degrees = {.pipeline = 4},
+                   .schedule = schedule,
+                   .chunks = chunks});
+  }
+  // Gathers and reductions that meet another rank's.
+  all.push_back({.name = "interleaved_shard2",
+                 .layers = "d e d e",
+                 .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+                 .schedule = "interleaved",
+                 .residency = "each_use",
+                 .lookahead = 2,
+                 .chunks = 2});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, CudaSchedules, ::testing::ValuesIn(layouts()),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,24 @@
+// Runs the waiting of a program the way devices with streams do, by its own rules and with nothing of the checker:
+// hosts queue what their lists say, streams work it off, and who goes next is drawn at random. Messages, gathers,
+// reductions and the norm are meetings: they end when all that take part have come to them at the heads of their
+// streams. Nothing is computed; what matters is whether all come to their end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel/pipeline/program.h"
+
+namespace weft {
+
+struct StreamOptions {
+  bool hosts_wait = false;  // at every compute action until it is over
+  // Activations and gradients have one lane each, as well for messages up as for those down.
+  bool merged_lanes = false;
+  int replicas = 1;  // of the whole pipeline, whose gathers, reductions and norm meet
+};
+
+// Nothing when all come to their end; otherwise who stands still where.
+std::string standstill_on_streams(const Program& program, std::uint32_t seed, const StreamOptions& options = {});
+
+}  // namespace weft

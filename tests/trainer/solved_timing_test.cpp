@@ -1,0 +1,116 @@
+// Residency "auto" as it is run: under every order and budget a run learns what any other residency learns, and holds
+// no more than its budget.
+#include "trainer/solved_timing.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/timing/problem.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/pipeline_order.h"
+#include "trainer/step_costs.h"
+
+namespace weft {
+namespace {
+
+struct Order {
+  std::string schedule;
+  int pipeline = 2, chunks = 1;
+
+  std::string name() const { return fmt::format("{}_pp{}_v{}", schedule, pipeline, chunks); }
+};
+const std::vector<Order> orders = {{"1f1b", 1},           {"1f1b", 2},           {"1f1b", 4},          {"gpipe", 2},
+                                   {"interleaved", 2, 2}, {"interleaved", 2, 4}, {"looped_bfs", 2, 2}, {"zb_h1", 2},
+                                   {"zb1p", 2, 2},        {"zbv", 2, 2},         {"v_half", 2, 2},     {"v_min", 2, 2},
+                                   {"dualpipev", 2, 2}};
+
+TinyLayout layout_of(const Order& order, const std::string& layers, const std::string& residency) {
+  return {.layers = layers,
+          .degrees = {.pipeline = order.pipeline, .data_shard = 2, .expert = layers == "d*8" ? 1 : 2},
+          .schedule = order.schedule,
+          .residency = residency,
+          .reduction = "auto",
+          .chunks = order.chunks};
+}
+
+Config configured(const Order& order, const std::string& layers, const std::string& residency) {
+  Config config = config_of(layout_of(order, layers, residency));
+  config.run.steps = 3;
+  return config;
+}
+
+// The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
+std::int64_t smallest_budget(Config config) {
+  config.memory_budget = 1;
+  try {
+    solve_timing(config, Mesh(config.parallelism));
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    const std::string before = "that does is ";
+    return std::stoll(text.substr(text.find(before) + before.size()));
+  }
+  ADD_FAILURE() << "one byte was enough";
+  return 0;
+}
+
+// A budget between the smallest and one under which everything stays.
+void set_budget(Config& config, std::int64_t smallest, double share) {
+  const Mesh mesh(config.parallelism);
+  std::int64_t all = 0;
+  for (const ProgramUnit& unit : program_tables(config, mesh, {}).units)
+    all += unit.unsharded_bytes + unit.gradient_bytes;
+  config.memory_budget = smallest + static_cast<std::int64_t>(share * static_cast<double>(all));
+  config.timing = std::make_shared<const TimingPlan>(solve_timing(config, mesh));
+}
+
+class SolvedTiming : public ::testing::TestWithParam<Order> {};
+
+// Gradients are reduced in other intervals, so sums of eight microbatches round otherwise (schedule_parity_test.cpp);
+// reduced once, the bits are those of any other residency.
+TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
+  for (const std::string layers : {"d*8", "d d e d e e d e"}) {
+    const LearnedRun plain = learn(configured(GetParam(), layers, "stage"));
+    const std::int64_t smallest = smallest_budget(configured(GetParam(), layers, "auto"));
+    for (const bool once : {true, false}) {
+      for (const double share : {0.0, 0.2, 1.0}) {
+        Config config = configured(GetParam(), layers, "auto");
+        if (once) {
+          for (auto& [family, policy] : config.shard_by_family) policy.reduction = "last_microbatch";
+        }
+        SCOPED_TRACE(fmt::format("{}, {}, share {}", layers, once ? "once" : "auto", share));
+        set_budget(config, once ? smallest_budget(config) : smallest, share);
+        const Mesh mesh(config.parallelism);
+        std::mutex mutex;
+        RunObserver observer;
+        observer.after_step = [&](RankRun& run, const StepMetrics&) {
+          const std::lock_guard lock(mutex);
+          const int rank = mesh.coordinates(run.rank()).pp;
+          const std::int64_t always = *config.memory_budget - static_bytes(run.stages().planned()).total();
+          EXPECT_LE(transient_peak(run.program(), rank).bytes, always);
+          EXPECT_LE(peak_at_any_times(run.program(), rank), always);
+          const BucketBytes& measured = run.ledger().peak_by_bucket();
+          EXPECT_LE(measured[Bucket::unsharded_parameters], always);
+          EXPECT_LE(measured[Bucket::unsharded_gradients], always);
+        };
+        const LearnedRun run = learn(config, observer);
+        EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+        const RunDifference apart = difference(run, plain);
+        if (once && GetParam().schedule != "looped_bfs") {
+          EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+        } else {
+          EXPECT_LT(apart.loss, 1e-6);
+          EXPECT_LT(apart.weights, 1e-6) << apart.worst_parameter;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, SolvedTiming, ::testing::ValuesIn(orders),
+                         [](const auto& instance) { return instance.param.name(); });
+
+}  // namespace
+}  // namespace weft
