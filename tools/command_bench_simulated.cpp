@@ -59,7 +59,7 @@ struct SimulatedRow {
   double simulated = 0.0, measured = 0.0;                // seconds of the step
   double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank where they differ most
   int rank = 0;
-  SimulationError error;
+  SimulationError error = {};
 };
 
 SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,

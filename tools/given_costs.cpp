@@ -17,6 +17,11 @@
 namespace weft {
 namespace {
 
+// pipeline.costs as a file.
+bool is_table(const std::string& costs) {
+  return costs != "modelled";
+}
+
 LaneChannels channels_of(DeviceKind device) {
   return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
@@ -125,6 +130,9 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
     }
   }
   if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
+  if (hardware_.empty() && is_table(config.pipeline.costs)) {
+    return {step_costs(config, mesh, mesh.coordinates(0)), channels};
+  }
   const Hardware& hardware = hardware_.empty() ? hardware_of(config.run.device) : find_hardware(hardware_);
   return {modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
                          group_sizes(mesh)),
@@ -135,6 +143,7 @@ std::string CostSource::text(const Config& config) const {
   if (!words_.empty()) return fmt::format("given as {}, in units of time", words_);
   if (measured_) return fmt::format("measured in {}", file_);
   if (table_) return fmt::format("of {}", file_);
+  if (hardware_.empty() && is_table(config.pipeline.costs)) return fmt::format("of {}", config.pipeline.costs);
   return fmt::format("modelled for {}", hardware_.empty() ? hardware_of(config.run.device).name : hardware_);
 }
 
