@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Writes the tables of docs/ anew: between a marker that names a command and the next end marker stands what it prints.
+# A marker with a $ names a line for the shell, which is shown with what it prints as text. With arguments, only these
+# documents.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 fresh=$(mktemp)
 trap 'rm -f "$fresh"' EXIT
-for document in docs/*.md; do
+[ $# -gt 0 ] || set -- docs/*.md
+for document; do
   inside=
   while IFS= read -r line; do
     case $line in
@@ -15,6 +18,14 @@ for document in docs/*.md; do
         read -ra words <<<"${words% -->}"
         printf '%s\n\n' "$line"
         "${words[@]}" </dev/null
+        inside=yes
+        ;;
+      '<!-- $ '*' -->')
+        command=${line#<!-- $ }
+        command=${command% -->}
+        printf '%s\n\n```text\n$ %s\n' "$line" "$command"
+        bash -c "$command" </dev/null
+        printf '```\n'
         inside=yes
         ;;
       '<!-- end -->')

@@ -22,10 +22,6 @@ std::string percent(double part, double whole) {
   return fmt::format("{:.1f} %", whole > 0.0 ? 100.0 * part / whole : 0.0);
 }
 
-std::string mebibytes(std::int64_t bytes) {
-  return fmt::format("{:.3f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
-}
-
 template <typename Entry>
 std::string longest(const std::vector<Entry>& entries, double whole, std::size_t most) {
   std::vector<std::string> parts;
@@ -40,7 +36,7 @@ std::string buckets(const BucketBytes& bytes) {
   std::vector<std::string> parts;
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
-    if (bytes[bucket] > 0) parts.push_back(fmt::format("{} {}", name_of(bucket), mebibytes(bytes[bucket])));
+    if (bytes[bucket] > 0) parts.push_back(fmt::format("{} {}", name_of(bucket), format_bytes(bytes[bucket])));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -57,10 +53,10 @@ std::string report(const SimulatedVariant& variant) {
                       percent(forecast.bubble, 1.0));
   text += fmt::format("  exposed     gathers {}, reductions {}, on the rank with most\n",
                       time(forecast.exposed_gathers), time(forecast.exposed_reductions));
-  text += fmt::format("  memory      {} MiB on rank {}, the fullest: {}\n", mebibytes(forecast.peak.total()),
+  text += fmt::format("  memory      {} on rank {}, the fullest: {}\n", format_bytes(forecast.peak.total()),
                       forecast.fullest_rank, buckets(forecast.peak));
-  text += fmt::format("  traffic     {} gathers of {} MiB in all, {} reductions, over the ranks of one pipeline\n",
-                      forecast.gathers, mebibytes(forecast.gathered_bytes), forecast.reductions);
+  text += fmt::format("  traffic     {} gathers of {} in all, {} reductions, over the ranks of one pipeline\n",
+                      forecast.gathers, format_bytes(forecast.gathered_bytes), forecast.reductions);
   text += fmt::format("  critical    {}\n", longest(forecast.path, forecast.seconds, shown_shares));
   text += fmt::format("  waits       {}\n", longest(forecast.longest_waits, forecast.seconds, shown_waits));
   if (variant.grid.empty()) return text;
@@ -69,7 +65,7 @@ std::string report(const SimulatedVariant& variant) {
 
 BenchTable comparison(std::span<const SimulatedVariant> variants) {
   BenchTable table{{"variant", "schedule", "layout", "step", "of the first", "bubble", "gathers wait",
-                    "reductions wait", "MiB", "gathers", "reductions"},
+                    "reductions wait", "fullest rank", "gathers", "reductions"},
                    {}};
   for (const SimulatedVariant& variant : variants) {
     const StepForecast& forecast = variant.forecast;
@@ -78,8 +74,9 @@ BenchTable comparison(std::span<const SimulatedVariant> variants) {
                           format_time(forecast.seconds, variant.unit_time),
                           alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-",
                           percent(forecast.bubble, 1.0), format_time(forecast.exposed_gathers, variant.unit_time),
-                          format_time(forecast.exposed_reductions, variant.unit_time), mebibytes(forecast.peak.total()),
-                          std::to_string(forecast.gathers), std::to_string(forecast.reductions)});
+                          format_time(forecast.exposed_reductions, variant.unit_time),
+                          format_bytes(forecast.peak.total()), std::to_string(forecast.gathers),
+                          std::to_string(forecast.reductions)});
   }
   return table;
 }

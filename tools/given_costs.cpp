@@ -17,19 +17,40 @@
 namespace weft {
 namespace {
 
+// pipeline.costs as a file.
+bool is_table(const std::string& costs) {
+  return costs != "modelled";
+}
+
 LaneChannels channels_of(DeviceKind device) {
   return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
 
-// By name, so that other layouts of the same model find their pieces. A layout with more stages has more messages; all
-// are of one size, so the median of those measured stands for them. What stages without blocks do takes no time.
+// Times by name, given once more under the pattern of each name that begins with a stage: the median of all that have
+// the pattern.
+template <typename Cost, typename Seconds>
+void add_patterns(std::map<std::string, Cost>& costs, const std::string& prefix, Seconds seconds) {
+  std::map<std::string, std::vector<Cost>> by_pattern;
+  for (const auto& [name, cost] : costs) {
+    if (!name.starts_with(prefix)) continue;
+    const std::size_t number = std::min(name.find_first_not_of("0123456789", prefix.size()), name.size());
+    by_pattern[prefix + "*" + name.substr(number)].push_back(cost);
+  }
+  for (auto& [pattern, all] : by_pattern) {
+    const auto middle = all.begin() + std::ssize(all) / 2;
+    std::nth_element(all.begin(), middle, all.end(),
+                     [&](const Cost& one, const Cost& other) { return seconds(one) < seconds(other); });
+    costs[pattern] = *middle;
+  }
+}
+
+// By name, so that other layouts of the same model find their pieces. Messages and routing helpers go by stage: a
+// layout with other stages takes the median of those measured. What stages without blocks do takes no time.
 CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
   const Mesh mesh(config.parallelism);
   CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
-  std::vector<double> messages;
-  for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
-  std::sort(messages.begin(), messages.end());
-  if (!messages.empty()) table.messages["*"] = messages[messages.size() / 2];
+  add_patterns(table.messages, "", [](double seconds) { return seconds; });
+  add_patterns(table.units, "stage.", [](const UnitCost& cost) { return cost.reduce; });
   table.segments["*.passage"] = {};
   return table;
 }
@@ -56,15 +77,14 @@ void require_same_work(const std::string& command, const std::string& run, const
 }
 
 // A kind of action that the run never did has no time, which is not the same as taking none.
-void require_measured(const std::string& command, const std::string& run, const Program& program,
-                      const ProgramCosts& costs) {
+void require_measured(const Program& program, const ProgramCosts& costs) {
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) {
       if (!action.unit || action.bytes == 0 || is_reshard(action.op)) continue;
       if (action.op != Op::unshard && action.op != Op::unshard_island && !is_reduction(action.op)) continue;
       if (cost_of(program, costs, action) > 0.0) continue;
-      fail_request("{}: error: no {} of {} was measured in {}; trace a run that does it", command, name_of(action.op),
-                   program.units[static_cast<std::size_t>(*action.unit)].name, run);
+      fail_request("no {} of {} was measured; trace a run that does it", name_of(action.op),
+                   program.units[static_cast<std::size_t>(*action.unit)].name);
     }
   }
 }
@@ -99,11 +119,19 @@ CostSource::CostSource(const std::string& command, const std::string& costs, con
 StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Program& program) const {
   if (!words_.empty()) return {costs_from_words(command_, program, words_), LaneChannels::own(), true};
   const LaneChannels channels = channels_of(config.run.device);
-  if (table_) {
-    if (measured_) require_same_work(command_, file_, *measured_, config);
-    StepCosts costs{table_costs(*table_, program, group_sizes(mesh)), channels};
-    if (measured_) require_measured(command_, file_, program, costs.costs);
-    return costs;
+  if (measured_) {
+    require_same_work(command_, file_, *measured_, config);
+    try {
+      StepCosts costs{table_costs(*table_, program, group_sizes(mesh)), channels};
+      require_measured(program, costs.costs);
+      return costs;
+    } catch (const Error& error) {
+      fail_request("{}: error: {} was traced with other pieces than this needs: {}", command_, file_, error.what());
+    }
+  }
+  if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
+  if (hardware_.empty() && is_table(config.pipeline.costs)) {
+    return {step_costs(config, mesh, mesh.coordinates(0)), channels};
   }
   const Hardware& hardware = hardware_.empty() ? hardware_of(config.run.device) : find_hardware(hardware_);
   return {modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
@@ -115,6 +143,7 @@ std::string CostSource::text(const Config& config) const {
   if (!words_.empty()) return fmt::format("given as {}, in units of time", words_);
   if (measured_) return fmt::format("measured in {}", file_);
   if (table_) return fmt::format("of {}", file_);
+  if (hardware_.empty() && is_table(config.pipeline.costs)) return fmt::format("of {}", config.pipeline.costs);
   return fmt::format("modelled for {}", hardware_.empty() ? hardware_of(config.run.device).name : hardware_);
 }
 

@@ -3,7 +3,10 @@
 //   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
 //   --costs FILE.toml                    a table (trainer/cost_table.h), in seconds
 //   --costs RUN                          the directory of a run with traces: what its actions took
-//   --hardware NAME                      a model (trainer/hardware.h); without either that of the run's device
+//   --hardware NAME                      a model (trainer/hardware.h)
+//
+// Without either, as pipeline.costs says: a table, or a model of hardware like the run's device. What residency "auto"
+// solves always goes by pipeline.costs, as it will in the run.
 //
 // A source is read once and then asked for any number of variants.
 #pragma once

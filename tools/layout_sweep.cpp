@@ -127,6 +127,10 @@ Overrides words_of(const SweepChoice& choice, const Config& base) {
   add("pipeline.layout", choice.layout);
   add("shard.residency", choice.residency);
   add("shard.memory_budget", choice.budget);
+  // A budget is for what is solved alone.
+  if (choice.residency && *choice.residency != "auto" && base.memory_budget) {
+    words.emplace_back("--shard.memory_budget=none");
+  }
   if (choice.microbatches) words.push_back(microbatch_size_for(base, std::stoi(*choice.microbatches)));
   return words;
 }
@@ -138,7 +142,7 @@ std::string reason_of(const Error& error) {
   line = line.substr(0, line.find('\n'));
   constexpr std::string_view mark = ": error: ";
   if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
-  for (const std::string_view advice : {"; ", ": write "}) line = line.substr(0, line.find(advice));
+  for (const std::string_view advice : {"; ", ": write ", ": pipeline rank "}) line = line.substr(0, line.find(advice));
   return std::string(line);
 }
 

@@ -100,7 +100,7 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common) {
 
 std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time) {
   BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
-                    "MiB fullest", "gathers", "front"},
+                    "fullest rank", "gathers", "front"},
                    {}};
   const std::vector<Tie> ties = ranked(sweep);
   for (const Tie& tie : ties) {
@@ -110,8 +110,7 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time) {
     table.rows.push_back({std::to_string(point->rank), chunks_text(*point), forecast.layout, tie.residency(),
                           std::to_string(point->microbatches), format_time(forecast.seconds, unit_time),
                           fmt::format("{:.1f}", 100.0 * forecast.bubble),
-                          format_time(forecast.exposed_gathers, unit_time),
-                          fmt::format("{:.3f}", static_cast<double>(forecast.peak.total()) / (1024.0 * 1024.0)),
+                          format_time(forecast.exposed_gathers, unit_time), format_bytes(forecast.peak.total()),
                           std::to_string(forecast.gathers), point->front ? "*" : ""});
   }
   std::string text = sweep.points.empty() ? "" : aligned_text(table);

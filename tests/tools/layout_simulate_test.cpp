@@ -4,9 +4,11 @@
 
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/tools/program.h"
+#include "tests/tools/tiny_training.h"
 #include "trainer/config_reader.h"
 #include "trainer/cost_table.h"
 #include "trainer/hardware.h"
+#include "trainer/measured_costs.h"
 #include "trainer/stage_layout.h"
 #include "trainer/step_costs.h"
 #include "trainer/step_plan.h"
@@ -111,6 +113,66 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
   const Json found = variants("--costs costs.toml");
   expect_figures(found[0], whole, costs, LaneChannels::serial());
   EXPECT_EQ(found[0]["costs"], "of costs.toml");
+}
+
+// Nodes of eight: the eight data ranks of a stage are in one, the stages are not.
+TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
+  const Config large = config({"--parallelism.pipeline=4", "--parallelism.tensor=1", "--parallelism.data_shard=8",
+                               "--parallelism.expert=8", "--precision.compute=bfloat16"});
+  const Mesh mesh(large.parallelism);
+  const Hardware& hardware = find_hardware("h200");
+  const HardwareCosts costs = hardware_costs(hardware, large, mesh);
+  EXPECT_EQ(costs.links.at(Group::dp_shard), hardware.inside);
+  EXPECT_EQ(costs.links.at(Group::ep), hardware.inside);
+  EXPECT_EQ(costs.links.at(Group::pp), hardware.between);
+  EXPECT_EQ(costs.links.at(Group::world), hardware.between);
+  EXPECT_FALSE(hardware.inside == hardware.between);
+  EXPECT_DOUBLE_EQ(costs.seconds_per_flop_forward * hardware.flops_per_second_16bit, 1.0);
+  const HardwareCosts whole = hardware_costs(hardware, config(), Mesh(config().parallelism));
+  EXPECT_DOUBLE_EQ(whole.seconds_per_flop_forward * hardware.flops_per_second_float32, 1.0);
+  // Eight ranks in all: one node.
+  EXPECT_EQ(whole.links.at(Group::pp), hardware.inside);
+}
+
+using LayoutSimulateRun = TinyTraining;
+
+TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
+  ASSERT_EQ(weft("train run.toml --pipeline.layout='Ed|eL' --profiling.first_step=2 --profiling.last_step=3").exit_code,
+            0);
+  const auto result =
+      weft("layout simulate run.toml --json --costs out/tiny --pipeline.layout='Ed|eL' --layout 'E|deL'");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json found = Json::parse(result.output)["variants"];
+  const Config traced = read_config(folder_ / "out/tiny/config.toml").config;
+  const Mesh mesh(traced.parallelism);
+  CostTable table = measured_costs(traced, mesh, read_traces(folder_ / "out/tiny", mesh.world()));
+  ASSERT_TRUE(table.units.contains("stage.1.routing"));
+  for (std::size_t v = 0; v < 2; ++v) {
+    Config config = traced;
+    if (v == 1) config.pipeline.layout = "E|deL";
+    const Program program = step_program(config, mesh, mesh.coordinates(0));
+    expect_figures(found[v], config, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
+    EXPECT_EQ(found[v]["costs"], "measured in out/tiny");
+  }
+  // Longer pipelines have messages and routing helpers that no run had; theirs are like those that were.
+  const auto longer =
+      weft("layout simulate run.toml --json --costs out/tiny --parallelism.pipeline=4 --pipeline.layout='E|d|e|L'");
+  ASSERT_EQ(longer.exit_code, 0) << longer.messages;
+  table.messages["*"] = table.messages.at("0");
+  table.units["*.routing"] = table.units.at("stage.1.routing");
+  Config config = traced;
+  config.parallelism.pipeline = 4;
+  config.pipeline.layout = "E|d|e|L";
+  const Mesh long_mesh(config.parallelism);
+  const Program program = step_program(config, long_mesh, long_mesh.coordinates(0));
+  expect_figures(Json::parse(longer.output)["variants"][0], config, table_costs(table, program, group_sizes(long_mesh)),
+                 LaneChannels::serial());
+  const auto other = weft("layout simulate run.toml --costs out/tiny --training.microbatch_size=2");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.messages.find("measured in out/tiny hold for the same work only; it had another "
+                                "training.microbatch_size"),
+            std::string::npos)
+      << other.messages;
 }
 
 // With even costs 1F1B leaves (p - 1) / (m + p - 1) of a step empty and takes (m + p - 1)(F + B).
