@@ -65,17 +65,17 @@ struct SimulatedRow {
 SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,
                           int chunks) {
   Overrides overrides = {fmt::format("--model.layers=d*{}", ranks * chunks + 1),
-                         fmt::format("--parallelism.pipeline={}", ranks), fmt::format("--run.steps={}", request.steps)};
+                         fmt::format("--parallelism.pipeline={}", ranks), fmt::format("--run.steps={}", request.steps),
+                         "--pipeline.schedule=" + schedule, fmt::format("--pipeline.chunks={}", chunks)};
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
-  Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
-  config.pipeline.schedule = schedule;
-  config.pipeline.chunks = chunks;
+  const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
   const PaddedRun run = run_padded(config, padding_of(request.scale));
   const LaneChannels threads = LaneChannels::serial();
   const Simulation simulation = simulate(run.program, run.costs, threads);
   const PaddedStep& step = least_disturbed(run);
-  SimulatedRow row{.schedule = schedule, .chunks = chunks, .simulated = simulation.seconds, .measured = step.seconds};
+  SimulatedRow row{
+      .schedule = schedule, .chunks = chunks, .simulated = simulation.seconds, .measured = step.seconds, .error = {}};
   row.error = simulation_error(run.program, simulation, step);
   double most = -1.0;
   for (int rank = 0; rank < static_cast<int>(run.program.ranks.size()); ++rank) {
