@@ -159,7 +159,7 @@ ConfigKey memory_budget_key() {
     return {};
   };
   key.write = [](const Config& config) {
-    return config.memory_budget ? fmt::format("{}", *config.memory_budget) : toml_text("none");
+    return config.memory_budget ? fmt::format("{}", *config.memory_budget) : toml_text(std::string("none"));
   };
   return key;
 }

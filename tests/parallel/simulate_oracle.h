@@ -2,6 +2,7 @@
 // them until nothing moves. Slow (every pair of actions of a rank is looked at) and shares no code with simulate.cpp.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -129,6 +130,11 @@ class SimulationOracle {
       const Action& a = list[i];
       const std::size_t here = first_[rank] + i;
       std::vector<std::size_t> reductions;  // of the pool, before this action
+      std::ptrdiff_t to_skip = 0;           // of the unit's reductions, for which it was waited before
+      if (a.op == Op::wait_reduction) {
+        to_skip = std::count_if(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(i),
+                                [&](const Action& b) { return b.op == Op::wait_reduction && b.unit == a.unit; });
+      }
       for (std::size_t j = 0; j < i; ++j) {
         const Action& b = list[j];
         const std::size_t there = first_[rank] + j;
@@ -137,7 +143,7 @@ class SimulationOracle {
         if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op))) add(here, there);
         if (is_gather(a.op) && is_reshard(b.op) && moves_parameters(b)) add(here, there);
         if (is_gather(a.op) && on_compute(b) && unit(a).policy.residency == Residency::solved) add(here, there);
-        if (a.op == Op::wait_reduction && is_reduction(b.op) && a.unit == b.unit) add(here, there);
+        if (a.op == Op::wait_reduction && is_reduction(b.op) && a.unit == b.unit && to_skip-- == 0) add(here, there);
         if (is_compute(a.op) && is_gather(b.op) && moves_parameters(b) && reads(a, *b.unit)) add(here, there);
         if (is_receive(b.op) && a.stage == b.stage && a.microbatch == b.microbatch && is_compute(a.op) &&
             a.op != Op::backward_weight && (a.op == Op::forward) == (b.op == Op::receive_forward)) {

@@ -72,26 +72,28 @@ struct OrderedRank {
   MemoryLedger ledger{device, compute};
 };
 
-TEST(ReduceInputs, AWaitIsForTheOwnersLastReductionAndGivesBackWhatIsBefore) {
+TEST(ReduceInputs, AWaitIsForOneReductionOfItsOwnerAndGivesBackWhatIsBefore) {
   OrderedRank rank;
   ReduceInputs pool(8, rank.compute, rank.reduce);
   const int owners[4] = {};
   std::vector<int> reduced;
-  for (const int* owner : {&owners[0], &owners[1], &owners[0], &owners[2]}) {
-    pool.put(rank.ledger.allocate(Bucket::unsharded_gradients, DType::float32, 16, 1), owner);
+  for (const auto& [owner, number] : {std::pair(0, 1u), std::pair(1, 1u), std::pair(0, 2u), std::pair(2, 1u)}) {
+    pool.put(rank.ledger.allocate(Bucket::unsharded_gradients, DType::float32, 16, 1), &owners[owner], number);
     reduced.push_back(rank.reduce.place());
   }
   const auto live = [&] { return rank.ledger.live()[Bucket::unsharded_gradients] / (16 * size_of(DType::float32)); };
   EXPECT_FALSE(rank.compute.comes_after(rank.reduce, reduced[0] - 1));
-  pool.wait_for(&owners[1]);
+  pool.wait_for(&owners[1], 1);
   EXPECT_EQ(live(), 2);
   EXPECT_TRUE(rank.compute.comes_after(rank.reduce, reduced[1] - 1));
   EXPECT_FALSE(rank.compute.comes_after(rank.reduce, reduced[2] - 1));
-  pool.wait_for(&owners[0]);  // its second
+  pool.wait_for(&owners[0], 1);  // gone already
+  EXPECT_EQ(live(), 2);
+  pool.wait_for(&owners[0], 2);
   EXPECT_EQ(live(), 1);
   EXPECT_TRUE(rank.compute.comes_after(rank.reduce, reduced[2] - 1));
   EXPECT_FALSE(rank.compute.comes_after(rank.reduce, reduced[3] - 1));
-  pool.wait_for(&owners[3]);  // has put nothing
+  pool.wait_for(&owners[3], 1);  // has put nothing
   EXPECT_EQ(live(), 1);
   EXPECT_FALSE(rank.compute.comes_after(rank.reduce, reduced[3] - 1));
   pool.finish();
@@ -102,11 +104,11 @@ TEST(ReduceInputs, AWaitForAnInputThatIsGivenUpIsOneStill) {
   OrderedRank rank;
   ReduceInputs pool(0, rank.compute, rank.reduce);
   const int owner = 0;
-  pool.put(rank.ledger.allocate(Bucket::unsharded_gradients, DType::float32, 16, 1), &owner);
+  pool.put(rank.ledger.allocate(Bucket::unsharded_gradients, DType::float32, 16, 1), &owner, 1);
   const int reduced = rank.reduce.place();
   EXPECT_EQ(rank.ledger.live()[Bucket::unsharded_gradients], 0);
   EXPECT_FALSE(rank.compute.comes_after(rank.reduce, reduced - 1));
-  pool.wait_for(&owner);
+  pool.wait_for(&owner, 1);
   EXPECT_TRUE(rank.compute.comes_after(rank.reduce, reduced - 1));
 }
 

@@ -115,16 +115,19 @@ TEST(ConfigFaults, NumbersOutOfRange) {
 TEST(ConfigFaults, UnknownWords) {
   const std::vector<Case> cases = {
       {"\"gpipe\"", "\"1fib\"",
-       "39:12: error: pipeline.schedule: expected \"gpipe\" or \"1f1b\", got \"1fib\" (did you mean \"1f1b\"?)"},
+       "39:12: error: pipeline.schedule: expected \"gpipe\", \"1f1b\", \"interleaved\", \"looped_bfs\", \"zb_h1\", "
+       "\"zb1p\", \"zbv\", \"v_half\", \"v_min\" or \"dualpipev\", got \"1fib\" (did you mean \"1f1b\"?)"},
       {"\"visit\"", "\"never\"",
        "44:13: error: shard.residency: residency \"never\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
-       "\"keep_after_backward\", \"visit\", \"step\", \"window K\" (K stages, at least 1), or a number of ranks that "
+       "\"keep_after_backward\", \"visit\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of "
+       "ranks that "
        "keep parts after a forward"},
       {"\"visit\"", "true",
        "44:13: error: shard.residency: true is no residency: reshard_after_forward true is called \"each_use\" here"},
       {"\"visit\"", "\"window 0\"",
        "44:13: error: shard.residency: residency \"window 0\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
-       "\"keep_after_backward\", \"visit\", \"step\", \"window K\" (K stages, at least 1), or a number of ranks that "
+       "\"keep_after_backward\", \"visit\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of "
+       "ranks that "
        "keep parts after a forward"},
       {"\"every 3\"", "\"every 0\"",
        "46:13: error: shard.reduction: reduction \"every 0\" is not auto, each_microbatch, last_microbatch or \"every "
@@ -145,17 +148,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"data_shard = 2", "data_shard = -1",
        "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, but with run.launch = "
        "\"threads\" the world is the product of the degrees: write the number"},
-      {"\"gpipe\"", "\"zbv\"",
-       "39:12: error: pipeline.schedule: \"zbv\" is not available in this version; use \"gpipe\" or \"1f1b\""},
-      {"\"gpipe\"", "\"zb_h1\"",
-       "39:12: error: pipeline.schedule: \"zb_h1\" is not available in this version; use \"gpipe\" or \"1f1b\""},
-      {"\"gpipe\"", "\"v_half\"",
-       "39:12: error: pipeline.schedule: \"v_half\" is not available in this version; use \"gpipe\" or \"1f1b\""},
-      {"\"gpipe\"", "\"v_min\"",
-       "39:12: error: pipeline.schedule: \"v_min\" is not available in this version; use \"gpipe\" or \"1f1b\""},
-      {"\"gpipe\"", "\"mine.csv\"",
-       "39:12: error: pipeline.schedule: schedules from files are not available in this version; use \"gpipe\" or "
-       "\"1f1b\""},
       {"parameters = \"float32\"", "parameters = \"float16\"",
        "52:14: error: precision.parameters: \"float16\" is not available in this version; use \"float32\" or "
        "\"bfloat16\""},

@@ -154,11 +154,12 @@ class BoundWalk {
     }
   }
 
-  // The unit's oldest that nobody has waited for.
+  // The unit's oldest that nobody has waited for. The pool gives back what it holds of it, and all before; where it
+  // holds nothing, nothing.
   void know_ended_through(std::size_t unit) {
     std::size_t& waited = waits_[unit];
     while (waited < reductions_.size() && reductions_[waited].unit != unit) ++waited;
-    if (waited < reductions_.size()) know_ended(++waited);
+    if (waited < reductions_.size() && reductions_[waited++].pooled) know_ended(waited);
   }
 
   template <typename Function>
