@@ -118,7 +118,8 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
 // Nodes of eight: the eight data ranks of a stage are in one, the stages are not.
 TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
   const Config large = config({"--parallelism.pipeline=4", "--parallelism.tensor=1", "--parallelism.data_shard=8",
-                               "--parallelism.expert=8", "--precision.compute=bfloat16"});
+                               "--parallelism.expert=8", "--precision.compute=bfloat16", "--model.moe.num_experts=8",
+                               "--training.global_batch_size=32"});
   const Mesh mesh(large.parallelism);
   const Hardware& hardware = find_hardware("h200");
   const HardwareCosts costs = hardware_costs(hardware, large, mesh);
