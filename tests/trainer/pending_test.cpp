@@ -2,38 +2,16 @@
 // what the list says, and on top of it no more than flows between segments and what one segment makes for itself.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include "parallel/pipeline/check/check.h"
+#include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
 namespace {
 
-// The largest that kept activations become along one rank's list, whatever else is alive.
-std::int64_t largest_kept(Program program, int pipeline_rank) {
-  for (ProgramUnit& unit : program.units) {
-    unit.unsharded_bytes = unit.island_bytes = 0;
-    unit.gradient_bytes = unit.reduce_input_bytes = unit.reduce_part_bytes = 0;
-  }
-  return transient_peak(program, pipeline_rank).activations;
-}
-
-// What may be alive besides, in float32 on one tensor rank.
-//   Between segments, [tokens, hidden] each: the activations and the gradient sent last, which stay until the next
-//   send, and the one tensor that the running segment is handed or hands on (a message is received right before the
-//   action that takes it).
-//   Inside an input gradient, on top of the larger of what is kept before it and after it: attention has all it kept
-//   when it makes dqkv, beside its copy of dy, dout and dqkv itself; an MLP has what it kept, beside its copy of dy,
-//   dactivated and dx; the head has dnormed. A forward makes nothing but what it keeps and hands on, a weight gradient
-//   nothing.
+// Beside what one segment makes, the activations and the gradient sent last, which stay until the next send; a message
+// is received right before the action that takes it.
 std::int64_t most_besides(const Config& config) {
-  const ModelConfig& model = config.model;
-  const std::int64_t queries = model.num_attention_heads * model.head_dim;
-  const std::int64_t keys_values = 2 * model.num_key_value_heads * model.head_dim;
-  const std::int64_t inside =
-      std::max(model.hidden_size + queries + (queries + keys_values), 2 * model.hidden_size + model.intermediate_size);
-  return config.microbatch_tokens() * (3 * model.hidden_size + inside) * 4;
+  return most_of_a_segment(config) + 2 * config.microbatch_tokens() * config.model.hidden_size * 4;
 }
 
 class Pending : public ::testing::TestWithParam<TinyLayout> {};

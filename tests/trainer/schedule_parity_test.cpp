@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
+#include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -114,6 +115,12 @@ TEST_P(ScheduleParity, HoldsWhatTheProgramSays) {
       const BucketBytes& measured = run.ledger().peak_by_bucket();
       EXPECT_EQ(measured[Bucket::unsharded_parameters], peak_of(run.program(), rank, Kind::parameters).bytes);
       EXPECT_EQ(measured[Bucket::unsharded_gradients], peak_of(run.program(), rank, Kind::gradients).bytes);
+      // To the byte what is kept, and on top of it no more than what lies between stages and what a segment makes.
+      const std::int64_t kept = largest_kept(run.program(), rank);
+      const std::int64_t boundary = config.microbatch_tokens() * config.model.hidden_size * 4;
+      EXPECT_GE(measured[Bucket::activations], kept);
+      EXPECT_LE(measured[Bucket::activations],
+                kept + most_between_stages(run.program(), rank) * boundary + most_of_a_segment(config));
       EXPECT_EQ(run.ledger().live()[Bucket::activations], 0);
     };
     run_steps(config, observer);
