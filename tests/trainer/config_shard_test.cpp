@@ -98,6 +98,26 @@ TEST(ShardFaults, ACountIsNoFlag) {
   expect_refused({"shard.wrap=\"blocks 0\""}, {"shard.wrap"});
 }
 
+TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
+  const std::string all = "shard.residency=auto", alone = "shard.lookahead=1", budget = "shard.memory_budget=\"1 GiB\"";
+  expect_refused({all}, {"residency \"auto\" needs a memory_budget, such as \"12 GiB\""});
+  expect_refused({budget}, {"memory_budget bounds what residency \"auto\" solves, and no family has it"});
+  expect_refused({all, budget, "shard.dense.residency=step"}, {"solved for a whole step", "dense do not"});
+  expect_refused({all, budget, "shard.strategy=optimizer"}, {"may drop them before its end"});
+  expect_refused({all, budget, "shard.lookahead=2"}, {"decides when gathers begin: leave lookahead out"});
+  expect_refused({all, budget, "shard.accumulation=sharded"}, {"write accumulation \"unsharded\""});
+  expect_refused({all, budget, "shard.reduction=\"every 2\""}, {"or once (\"last_microbatch\"), not \"every 2\""});
+  expect_refused({all, alone, "shard.memory_budget=lots"}, {"\"lots\" is no amount of memory"});
+  expect_refused({all, alone, "shard.memory_budget=-4"}, {"-4 is no amount of memory"});
+  expect_refused({all, alone, "shard.memory_budget=1000"},
+                 {"memory_budget 1000 bytes is too small", "the smallest budget that does is"});
+  EXPECT_EQ(read({all, alone, budget}).memory_budget, std::int64_t{1} << 30);
+  EXPECT_EQ(read({all, alone, "shard.memory_budget=\"1.5 GB\""}).memory_budget, 1'500'000'000);
+  ASSERT_NE(read({all, alone, budget}).timing, nullptr);
+  const ResolvedConfig first = read_config_text(plain(), "run.toml", {all, alone, budget});
+  EXPECT_EQ(read_config_text(first.toml, "again.toml").toml, first.toml);
+}
+
 TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
   expect_refused({"shard.strategy=optimizer", "shard.reduction=each_microbatch"},
                  {"strategy \"optimizer\" keeps gradients whole", "reduction is \"each_microbatch\""});

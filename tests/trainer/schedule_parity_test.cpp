@@ -10,6 +10,8 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/passes.h"
+#include "parallel/pipeline/text.h"
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -125,6 +127,40 @@ TEST_P(ScheduleParity, HoldsWhatTheProgramSays) {
     };
     run_steps(config, observer);
   }
+}
+
+// A file with the cells of a named schedule is that schedule.
+TEST(OwnOrder, LearnsWhatTheScheduleItWritesDownLearns) {
+  for (const ScheduleCase& named : {ScheduleCase{"interleaved", 2, 2}, ScheduleCase{"zbv", 4, 2},
+                                    ScheduleCase{"dualpipev", 2, 2}, ScheduleCase{"zb_h1", 4}}) {
+    SCOPED_TRACE(named.name());
+    const TinyLayout layout = layout_of(named, models.back(), "window 1", "each_microbatch");
+    Config config = configured(layout);
+    const Schedule& schedule = find_schedule(named.schedule);
+    const OrderInput input{
+        .ranks = named.pipeline, .chunks = named.chunks, .microbatches = static_cast<int>(config.microbatches())};
+    const Program order =
+        compile(bare_tables(input.ranks, input.ranks * input.chunks, schedule.placement), schedule, input);
+    const LearnedRun by_name = learn(config);
+    config.pipeline.schedule = "own.csv";
+    config.pipeline.chunks = 1;
+    config.pipeline.own_order = order_from_csv(to_csv(order, Detail::compute_only));
+    const LearnedRun by_file = learn(config);
+    EXPECT_TRUE(by_file.faults.empty()) << by_file.faults.front();
+    EXPECT_TRUE(difference(by_file, by_name).bitwise_equal);
+  }
+}
+
+// Ranks need not run as many stages as one another: here 3 and 1, which no named schedule does.
+TEST(OwnOrder, MayPutStagesAnywhere) {
+  Config config = configured({.layers = "d*8", .degrees = {.pipeline = 2, .data_shard = 2}});
+  config.training.global_batch_size = 4;  // two microbatches
+  const LearnedRun plain = learn(config);
+  config.pipeline.schedule = "own.csv";
+  config.pipeline.own_order = order_from_csv("0F0,1F0,0F1,1F1,3F0,3B0,3F1,3B1,1B0,0B0,1B1,0B1\n2F0,2F1,2B0,2B1\n");
+  const LearnedRun own = learn(config);
+  EXPECT_TRUE(own.faults.empty()) << own.faults.front();
+  EXPECT_TRUE(difference(own, plain).bitwise_equal);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ScheduleParity, ::testing::ValuesIn(cases),
