@@ -23,10 +23,31 @@ struct Held {
   std::int64_t always = 0, update = 0;
 };
 
-Held held_by(const Config& config, const Mesh& mesh, int pipeline_rank) {
-  const Coordinates at = mesh.coordinates(mesh.rank_at(pipeline_rank, 0, 0, 0, 0));
-  const BucketBytes bytes = static_bytes(plan_stages(config, mesh, at));
-  return {bytes.total(), update_bytes(config, mesh, at).total()};
+// By pipeline rank.
+std::vector<Held> held_by_ranks(const Config& config, const Mesh& mesh) {
+  std::vector<Held> held;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    held.push_back({static_bytes(plan_stages(config, mesh, at)).total(), update_bytes(config, mesh, at).total()});
+  }
+  return held;
+}
+
+void require_budget(std::int64_t budget, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
+  std::size_t fullest = 0;
+  std::int64_t smallest = 0;
+  for (std::size_t rank = 0; rank < held.size(); ++rank) {
+    const std::int64_t step = std::max(held[rank].update, smallest_budget(problem.ranks[rank], once));
+    if (held[rank].always + step <= smallest) continue;
+    smallest = held[rank].always + step;
+    fullest = rank;
+  }
+  if (budget >= smallest) return;
+  fail_request(
+      "memory_budget {} bytes is too small for any timing of this step: pipeline rank {} holds {} all the time, and "
+      "its "
+      "largest action, or its update, takes {} more; the smallest budget that does is {} bytes",
+      budget, fullest, held[fullest].always, smallest - held[fullest].always, smallest);
 }
 
 }  // namespace
@@ -41,32 +62,13 @@ TimingPlan solve_timing(const Config& config, const Mesh& mesh) {
   require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
   const Coordinates first = mesh.coordinates(0);
   const Program placed = place_step(config, program_tables(config, mesh, first));
+  const std::vector<Held> held = held_by_ranks(config, mesh);
   std::vector<std::int64_t> budgets;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    budgets.push_back(*config.memory_budget - held_by(config, mesh, rank).always);
-  }
+  for (const Held& rank : held) budgets.push_back(*config.memory_budget - rank.always);
   const TimingProblem problem = timing_problem(placed, step_costs(config, mesh, first), budgets);
-
   SolveOptions options;
   options.pin_reductions = reduces_once(config);
-  std::int64_t smallest = 0;
-  int fullest = 0;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const Held held = held_by(config, mesh, rank);
-    const std::int64_t needed =
-        held.always +
-        std::max(held.update, smallest_budget(problem.ranks[static_cast<std::size_t>(rank)], options.pin_reductions));
-    if (needed <= smallest) continue;
-    smallest = needed;
-    fullest = rank;
-  }
-  if (*config.memory_budget < smallest) {
-    fail_request(
-        "memory_budget {} bytes is too small for any timing of this step: pipeline rank {} holds {} all the time, and "
-        "its largest action, or its update, takes {} more; the smallest budget that does is {} bytes",
-        *config.memory_budget, fullest, held_by(config, mesh, fullest).always,
-        smallest - held_by(config, mesh, fullest).always, smallest);
-  }
+  require_budget(*config.memory_budget, held, problem, options.pin_reductions);
   return solve_timing(problem, options).plan;
 }
 
