@@ -84,7 +84,8 @@ ConfigKey schedule_key() {
 
 ConfigKey costs_key() {
   return string_key(
-      "pipeline.costs", "what actions take, where timing is solved: modelled, or a file with a table of costs",
+      "pipeline.costs",
+      "what actions cost, by which layouts are dealt and timing is solved: modelled, or the file of a table",
       [](auto& c) -> auto& { return c.pipeline.costs; },
       [](const std::string& text) { return text.empty() ? "write modelled, or the name of a file" : std::string(); });
 }

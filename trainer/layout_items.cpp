@@ -5,6 +5,7 @@
 
 #include "parallel/shard/replicated.h"
 #include "trainer/stage_layout.h"
+#include "trainer/step_costs.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -68,6 +69,28 @@ LayoutItems modelled_items(const Config& config) {
     block.cost = block_flops(config.model, kind, config.training.sequence_length);
     items.blocks.push_back(block);
   }
+  return items;
+}
+
+LayoutItems layout_items(const Config& config) {
+  LayoutItems items = modelled_items(config);
+  if (config.pipeline.costs == "modelled") return items;
+  // All segments on one stage: a table speaks of them by name, wherever they stand.
+  Config whole = config;
+  whole.parallelism.pipeline = 1;
+  whole.pipeline = {};
+  whole.pipeline.costs = config.pipeline.costs;
+  for (auto& [family, policy] : whole.shard_by_family) policy.residency_by_stage.clear();
+  const Mesh mesh(whole.parallelism);
+  const ProgramCosts costs = step_costs(whole, mesh, mesh.coordinates(0));
+  const auto seconds = [&](std::size_t segment) {
+    const ComputeCost& cost = costs.segments[segment];
+    return cost.forward + cost.backward_input + cost.backward_weight;
+  };
+  // Embedding, two segments a block, head.
+  items.embedding.cost = seconds(0);
+  for (std::size_t b = 0; b < items.blocks.size(); ++b) items.blocks[b].cost = seconds(2 * b + 1) + seconds(2 * b + 2);
+  items.head.cost = seconds(2 * items.blocks.size() + 1);
   return items;
 }
 

@@ -10,4 +10,8 @@ namespace weft {
 // with everything of a unit there at once, from the plan of a stage with one block of each kind.
 LayoutItems modelled_items(const Config& config);
 
+// The same with the seconds of a microbatch, forward and backward, that the table of pipeline.costs gives where it names
+// one. Throws Error (request) with what is wrong with the file.
+LayoutItems layout_items(const Config& config);
+
 }  // namespace weft

@@ -202,7 +202,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   if (EndStages(config).given()) return from_end_stages(config);
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
   const auto counts =
-      automatic_layout(modelled_items(config), config.stages(), static_cast<int>(config.microbatches()));
+      automatic_layout(layout_items(config), config.stages(), static_cast<int>(config.microbatches()));
   return from_counts({counts.begin(), counts.end()});
 }
 

@@ -2,7 +2,10 @@
 #include "trainer/stage_layout.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "tests/trainer/config_sample.h"
@@ -220,6 +223,32 @@ TEST(StageLayout, AutomaticLayoutsByCost) {
   EXPECT_EQ(layout({"parallelism.pipeline=5", "model.vocab_size=8000"}), "Ed|(e|)*3L");
   EXPECT_EQ(layout({"parallelism.pipeline=6"}), "E|d|(e|)*3L");
   EXPECT_EQ(layout({"parallelism.pipeline=7"}), "E||d|(e|)*3L");
+}
+
+// A table of costs outweighs the model: blocks of equal sizes, of which the first is said to take as long as the other
+// seven.
+TEST(StageLayout, AutomaticLayoutsByATableOfCosts) {
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("weft-costs-{}.toml", getpid());
+  std::ofstream(file) << R"([segments]
+"*" = { forward = 1e-3, backward_input = 1e-3, backward_weight = 1e-3 }
+"blocks.0.*" = { forward = 7e-3, backward_input = 7e-3, backward_weight = 7e-3 }
+embedding = { forward = 0.0 }
+head = { forward = 0.0 }
+[units]
+"*" = { gather = 0.0 }
+)";
+  const std::vector<std::string> blocks = {"model.layers=\"d*8\"", "parallelism.pipeline=2"};
+  const auto counts = [](const Config& config) {
+    std::vector<int> result;
+    for (const StageBlocks& stage : stage_layout(config)) result.push_back(stage.count);
+    return result;
+  };
+  std::vector<std::string> by_table = blocks;
+  by_table.push_back(fmt::format("pipeline.costs={}", file.string()));
+  EXPECT_EQ(counts(read(by_table).config), (std::vector{1, 7}));
+  EXPECT_EQ(counts(read(blocks).config), (std::vector{4, 4}));
+  std::filesystem::remove(file);
+  EXPECT_THROW(stage_layout(read(by_table).config), Error);
 }
 
 // Every block, the embedding and the head stand on exactly one stage, whatever was read.
