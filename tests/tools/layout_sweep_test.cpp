@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "tests/tools/program.h"
 
 namespace weft {
@@ -112,6 +113,43 @@ TEST_F(LayoutSweep, WordsReproduceTheFigures) {
     EXPECT_EQ(sum, std::stoll(row.at("peak_bytes")));
     EXPECT_EQ(row.at("layout"), found["layout"]);
   }
+}
+
+TEST_F(LayoutSweep, TakesEverySchedule) {
+  std::string names;
+  std::set<std::pair<std::string, std::string>> expected;
+  for (const Schedule& schedule : schedules()) {
+    names += (names.empty() ? "" : ",") + std::string(schedule.name);
+    for (const int chunks : {1, 2, 3}) {
+      if (schedule.takes_chunks(chunks)) expected.emplace(schedule.name, std::to_string(chunks));
+    }
+  }
+  const auto result = weft("layout sweep run.toml --csv all.csv --chunks 1,2,3 --schedules " + names +
+                           " --training.global_batch_size=16");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  std::set<std::pair<std::string, std::string>> found;
+  for (const Row& row : rows("all.csv")) found.emplace(row.at("schedule"), row.at("chunks"));
+  EXPECT_EQ(found, expected);
+}
+
+TEST_F(LayoutSweep, SolvesUnderEachBudget) {
+  const auto result = weft(
+      "layout sweep run.toml --csv all.csv --residencies visit,auto --budgets '1 kB,790 KiB,2 MiB' "
+      "--training.global_batch_size=16");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const std::vector<Row> all = rows("all.csv");
+  ASSERT_EQ(all.size(), 3u) << result.output;
+  EXPECT_EQ(all[0].at("residency"), "visit");
+  EXPECT_EQ(all[0].at("memory_budget"), "");
+  EXPECT_EQ(all[1].at("memory_budget"), "790 KiB");
+  EXPECT_LE(std::stoll(all[1].at("peak_bytes")), 790 * 1024);
+  EXPECT_LE(std::stoll(all[2].at("peak_bytes")), 2 * 1024 * 1024);
+  // With room for all of it nothing is gathered twice.
+  EXPECT_LE(std::stoi(all[2].at("gathers")), std::stoi(all[1].at("gathers")));
+  EXPECT_LE(std::stod(all[2].at("seconds")), std::stod(all[0].at("seconds")));
+  EXPECT_NE(result.output.find("\n     1  memory_budget 1000 bytes is too small for any timing of this step"),
+            std::string::npos)
+      << result.output;
 }
 
 TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
