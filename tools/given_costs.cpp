@@ -17,11 +17,6 @@
 namespace weft {
 namespace {
 
-// pipeline.costs as a file.
-bool is_table(const std::string& costs) {
-  return costs != "modelled";
-}
-
 LaneChannels channels_of(DeviceKind device) {
   return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
@@ -130,7 +125,7 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
     }
   }
   if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
-  if (hardware_.empty() && is_table(config.pipeline.costs)) {
+  if (hardware_.empty() && config.pipeline.has_cost_table()) {
     return {step_costs(config, mesh, mesh.coordinates(0)), channels};
   }
   const Hardware& hardware = hardware_.empty() ? hardware_of(config.run.device) : find_hardware(hardware_);
@@ -143,7 +138,7 @@ std::string CostSource::text(const Config& config) const {
   if (!words_.empty()) return fmt::format("given as {}, in units of time", words_);
   if (measured_) return fmt::format("measured in {}", file_);
   if (table_) return fmt::format("of {}", file_);
-  if (hardware_.empty() && is_table(config.pipeline.costs)) return fmt::format("of {}", config.pipeline.costs);
+  if (hardware_.empty() && config.pipeline.has_cost_table()) return fmt::format("of {}", config.pipeline.costs);
   return fmt::format("modelled for {}", hardware_.empty() ? hardware_of(config.run.device).name : hardware_);
 }
 

@@ -44,6 +44,7 @@ struct PipelineConfig {
   std::string schedule = "1f1b";            // a name of orders.h, or a file of its own form
   std::optional<UserOrder> own_order = {};  // what the file says
   std::string costs = "modelled";           // or the file of a cost table (cost_table.h)
+  bool has_cost_table() const { return costs != "modelled"; }
   // What each stage holds, as written: "auto" or a layout in one text, one text a stage, or the blocks of each stage
   // (stage_layout.h).
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "trainer/update_plan.h"
 
 namespace weft {
@@ -20,13 +21,22 @@ std::string clock_time(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// The part of a step in which the average rank waits for others, where all stages take as long, each half of a backward
+// as long as a forward, and communication nothing.
+double even_bubble(const Program& program) {
+  const Simulation simulation = simulate(program, even_costs(program));
+  const auto ranks = static_cast<int>(program.ranks.size());
+  double idle = 0.0;
+  for (int rank = 0; rank < ranks; ++rank) idle += rank_times(program, simulation, rank).bubble;
+  return idle / ranks / simulation.seconds;
+}
+
 }  // namespace
 
 void Console::banner(const Config& config, const Mesh& mesh, const Program& program) {
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
-  const double bubble = static_cast<double>(d.pipeline - 1) / static_cast<double>(microbatches + d.pipeline - 1);
   std::int64_t largest = 0;
   for (int rank = 0; rank < d.pipeline; ++rank) {
     const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
@@ -45,7 +55,7 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
              config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
              program.units.size());
   fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank, bubble {:.1f} %\n",
-             static_cast<double>(largest) / gibibyte, 100.0 * bubble);
+             static_cast<double>(largest) / gibibyte, 100.0 * even_bubble(program));
   out_.flush();
   begin_ = std::chrono::steady_clock::now();
 }

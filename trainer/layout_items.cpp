@@ -74,7 +74,7 @@ LayoutItems modelled_items(const Config& config) {
 
 LayoutItems layout_items(const Config& config) {
   LayoutItems items = modelled_items(config);
-  if (config.pipeline.costs == "modelled") return items;
+  if (!config.pipeline.has_cost_table()) return items;
   // All segments on one stage: a table speaks of them by name, wherever they stand.
   Config whole = config;
   whole.parallelism.pipeline = 1;

@@ -45,8 +45,7 @@ void require_budget(std::int64_t budget, const std::vector<Held>& held, const Ti
   if (budget >= smallest) return;
   fail_request(
       "memory_budget {} bytes is too small for any timing of this step: pipeline rank {} holds {} all the time, and "
-      "its "
-      "largest action, or its update, takes {} more; the smallest budget that does is {} bytes",
+      "its largest action, or its update, takes {} more; the smallest budget that does is {} bytes",
       budget, fullest, held[fullest].always, smallest - held[fullest].always, smallest);
 }
 

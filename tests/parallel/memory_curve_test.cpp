@@ -4,6 +4,7 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/random_program.h"
+#include "tests/parallel/reduced_in_turn.h"
 
 namespace weft {
 namespace {
@@ -35,25 +36,6 @@ TEST(MemoryCurve, ThingsComeWhenWorkBeginsAndGoWhenItEnds) {
                                               {12, 8, 4, 0, 16}, {15, 8, 4, 0, 0}, {15, 0, 4, 0, 0},
                                               {15, 0, 4, 2, 0},  {35, 0, 4, 0, 0}, {35, 0, 0, 0, 0}};
   EXPECT_EQ(memory_curve(program, simulate(program, costs), 0), expected);
-}
-
-// Three units, reduced as they come: 2, 1, 0. The gradients of the first two have 100 bytes, that of the last 150.
-Program reduced_in_turn(std::optional<int> waited_for) {
-  Program program{stage_tables(1, 3), 1, {{}}};
-  program.reduce_inputs = 8;
-  for (ProgramUnit& unit : program.units) {
-    unit.unsharded_bytes = 0;
-    unit.gradient_bytes = 100;
-  }
-  program.units[0].gradient_bytes = 150;
-  for (int unit : {2, 1, 0}) {
-    if (unit == 0 && waited_for) {
-      program.ranks[0].push_back({.op = Op::wait_reduction, .stage = 0, .unit = waited_for});
-    }
-    program.ranks[0].push_back({.op = Op::backward_weight, .stage = 0, .microbatch = 0, .segment = unit});
-    program.ranks[0].push_back({.op = Op::reduce_gradient, .stage = 0, .unit = unit});
-  }
-  return program;
 }
 
 // A weight gradient takes 4 seconds, a reduction 20: they end at 24 and 44. Compute comes to the wait at 8, and what is

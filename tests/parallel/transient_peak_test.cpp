@@ -3,6 +3,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "tests/parallel/program_grid.h"
+#include "tests/parallel/reduced_in_turn.h"
 
 namespace weft {
 namespace {
@@ -39,25 +40,6 @@ TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
     EXPECT_EQ(peak.unsharded_gradients, 100);
     EXPECT_EQ(peak.communication, 50 * std::max(1, reduce_inputs));
   }
-}
-
-// Three units, reduced as they come: 2, 1, 0. The gradients of the first two have 100 bytes, that of the last 150.
-Program reduced_in_turn(std::optional<int> waited_for) {
-  Program program{stage_tables(1, 3), 1, {{}}};
-  program.reduce_inputs = 8;
-  for (ProgramUnit& unit : program.units) {
-    unit.unsharded_bytes = 0;
-    unit.gradient_bytes = 100;
-  }
-  program.units[0].gradient_bytes = 150;
-  for (int unit : {2, 1, 0}) {
-    if (unit == 0 && waited_for) {
-      program.ranks[0].push_back({.op = Op::wait_reduction, .stage = 0, .unit = waited_for});
-    }
-    program.ranks[0].push_back({.op = Op::backward_weight, .stage = 0, .microbatch = 0, .segment = unit});
-    program.ranks[0].push_back({.op = Op::reduce_gradient, .stage = 0, .unit = unit});
-  }
-  return program;
 }
 
 // Reductions end in their order: a wait for the second gives the input of the first back as well.

@@ -239,6 +239,26 @@ TEST_P(ConsoleOfLayout, TheFirstLossIsThatOfGuessing) {
   EXPECT_NEAR(run_steps(config).steps.front().loss, std::log(259.0), std::sqrt(20.0) * 1e-3);
 }
 
+// P ranks and m microbatches: (P - 1) / (m + P - 1) of the step under 1F1B and GPipe, (P - 1) / (m V + P - 1) with V
+// chunks a rank; where weight gradients fill the bubble of ZB-H1, (P - 1) of 3 m + P - 1.
+TEST_F(Run, TheBannerHasTheBubbleOfTheSchedule) {
+  const std::vector<std::pair<TinyLayout, double>> cases = {
+      {{}, 0.0},
+      {{.degrees = {.pipeline = 4}}, 3.0 / 19},
+      {{.degrees = {.pipeline = 4}, .schedule = "gpipe"}, 3.0 / 19},
+      {{.degrees = {.pipeline = 2}, .schedule = "interleaved", .chunks = 2}, 1.0 / 33},
+      {{.degrees = {.pipeline = 4}, .schedule = "zb_h1"}, 3.0 / 51},
+  };
+  for (const auto& [layout, bubble] : cases) {
+    const Config config = config_of(layout);
+    const Mesh mesh(config.parallelism);
+    std::ostringstream out;
+    Console(out, false).banner(config, mesh, step_program(config, mesh, {}));
+    const std::string expected = fmt::format("bubble {:.1f} %", 100 * bubble);
+    EXPECT_NE(out.str().find(expected), std::string::npos) << expected << " in\n" << out.str();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, ConsoleOfLayout,
     ::testing::Values(TinyLayout{.name = "pp1"}, TinyLayout{.name = "pp2", .degrees = {.pipeline = 2}},
