@@ -9,7 +9,7 @@
 
 #include "tools/bench_table.h"
 #include "tools/commands.h"
-#include "trainer/padded_run.h"
+#include "trainer/costs/padded_run.h"
 
 namespace weft {
 namespace {

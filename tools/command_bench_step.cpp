@@ -17,7 +17,7 @@
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/ledger.h"
 #include "tools/commands.h"
-#include "trainer/step_flops.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/train.h"
 
 namespace weft {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "tools/commands.h"
-#include "trainer/config_schema.h"
-#include "trainer/config_writer.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_writer.h"
 
 namespace weft {
 

@@ -10,7 +10,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
-#include "trainer/config_rules.h"
+#include "trainer/config/config_rules.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config_reader.h"
+#include "trainer/config/config_reader.h"
 
 namespace weft {
 

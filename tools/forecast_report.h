@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "trainer/config.h"
-#include "trainer/step_forecast.h"
+#include "trainer/config/config.h"
+#include "trainer/costs/step_forecast.h"
 
 namespace weft {
 

@@ -8,11 +8,11 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/program_pictures.h"
-#include "trainer/config_reader.h"
-#include "trainer/config_sources.h"
-#include "trainer/hardware.h"
-#include "trainer/measured_costs.h"
-#include "trainer/step_costs.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/measured_costs.h"
+#include "trainer/costs/step_costs.h"
 
 namespace weft {
 namespace {

@@ -1,9 +1,9 @@
 // What actions cost, as --costs and --hardware of a command say:
 //
 //   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
-//   --costs FILE.toml                    a table (trainer/cost_table.h), in seconds
+//   --costs FILE.toml                    a table (trainer/costs/cost_table.h), in seconds
 //   --costs RUN                          the directory of a run with traces: what its actions took
-//   --hardware NAME                      a model (trainer/hardware.h)
+//   --hardware NAME                      a model (trainer/costs/hardware.h)
 //
 // Without either, as pipeline.costs says: a table, or a model of hardware like the run's device. What residency "auto"
 // solves always goes by pipeline.costs, as it will in the run.
@@ -15,8 +15,8 @@
 #include <string>
 
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/config.h"
-#include "trainer/cost_table.h"
+#include "trainer/config/config.h"
+#include "trainer/costs/cost_table.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/layout_summary.h"
+#include "trainer/layout/layout_summary.h"
 
 namespace weft {
 

@@ -9,11 +9,11 @@
 #include <tuple>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config_messages.h"
-#include "trainer/config_schema.h"
-#include "trainer/config_sources.h"
+#include "trainer/config/config_messages.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
-#include "trainer/stage_layout.h"
 #include "trainer/step_plan.h"
 
 namespace weft {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tools/given_costs.h"
-#include "trainer/config_reader.h"
-#include "trainer/step_forecast.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/costs/step_forecast.h"
 
 namespace weft {
 

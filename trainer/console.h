@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/metrics.h"
 #include "trainer/step_plan.h"
 

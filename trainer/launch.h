@@ -7,7 +7,7 @@
 
 #include "parallel/comm/communicator.h"
 #include "trainer/backend.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

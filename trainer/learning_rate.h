@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

@@ -5,7 +5,7 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/program.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

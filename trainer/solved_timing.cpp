@@ -5,9 +5,9 @@
 #include "parallel/pipeline/passes.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
-#include "trainer/hardware.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/step_costs.h"
 #include "trainer/pipeline_order.h"
-#include "trainer/step_costs.h"
 #include "trainer/step_plan.h"
 #include "trainer/update_plan.h"
 

@@ -4,7 +4,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/timed_step.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

@@ -15,10 +15,10 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/state_layout.h"
 #include "trainer/pipeline_order.h"
 #include "trainer/solved_timing.h"
-#include "trainer/stage_layout.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
 

@@ -13,7 +13,7 @@
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "parallel/comm/communicator.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/step_trace.h"
 
 namespace weft {

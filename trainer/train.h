@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config_reader.h"
+#include "trainer/config/config_reader.h"
 #include "trainer/metrics.h"
 #include "trainer/rank_run.h"
 #include "trainer/run_directory.h"

@@ -12,7 +12,7 @@
 
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 #include "trainer/rank_groups.h"
 
 namespace weft {

@@ -7,7 +7,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program.h"
 #include "parallel/runtime/ledger.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

@@ -13,8 +13,8 @@
 #include "parallel/runtime/staging.h"
 #include "tests/cuda_emulator/machine.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config_schema.h"
-#include "trainer/config_writer.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_writer.h"
 #include "trainer/console.h"
 
 namespace weft {

@@ -11,8 +11,8 @@
 #include "tests/tools/program.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/backend.h"
-#include "trainer/config_schema.h"
-#include "trainer/config_writer.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_writer.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // The automatic layout against all layouts there are, on small random models.
-#include "trainer/automatic_layout.h"
+#include "trainer/layout/automatic_layout.h"
 
 #include <gtest/gtest.h>
 

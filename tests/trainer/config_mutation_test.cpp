@@ -4,7 +4,7 @@
 #include <random>
 
 #include "tests/trainer/config_sample.h"
-#include "trainer/config_suggestions.h"
+#include "trainer/config/config_suggestions.h"
 
 namespace weft {
 namespace {

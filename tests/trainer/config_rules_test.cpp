@@ -1,5 +1,5 @@
 // What must hold between keys. Messages show the arithmetic.
-#include "trainer/config_rules.h"
+#include "trainer/config/config_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/cost_table.h"
+#include "trainer/costs/cost_table.h"
 
 #include <gtest/gtest.h>
 

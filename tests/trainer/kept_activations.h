@@ -7,7 +7,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/exchange.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

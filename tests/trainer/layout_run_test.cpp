@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_run.h"
-#include "trainer/stage_layout.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "trainer/layout_text.h"
+#include "trainer/layout/layout_text.h"
 
 namespace weft {
 namespace {

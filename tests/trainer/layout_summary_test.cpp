@@ -1,13 +1,13 @@
 // The table of a layout against sums over the model that know nothing of stages.
-#include "trainer/layout_summary.h"
+#include "trainer/layout/layout_summary.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "tests/trainer/tiny_run.h"
-#include "trainer/stage_layout.h"
-#include "trainer/step_flops.h"
+#include "trainer/costs/step_flops.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/step_plan.h"
 #include "trainer/unit_policy.h"
 

@@ -1,5 +1,5 @@
 // Costs back from traces: of runs that were simulated, whose costs are known, and of one that really ran.
-#include "trainer/measured_costs.h"
+#include "trainer/costs/measured_costs.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/padded_run.h"
+#include "trainer/costs/padded_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config_writer.h"
+#include "trainer/config/config_writer.h"
 #include "trainer/console.h"
 
 namespace weft {

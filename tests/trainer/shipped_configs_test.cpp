@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "trainer/config_reader.h"
+#include "trainer/config/config_reader.h"
 #include "trainer/step_plan.h"
 
 namespace weft {

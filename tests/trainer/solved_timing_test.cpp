@@ -10,8 +10,8 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/costs/step_costs.h"
 #include "trainer/pipeline_order.h"
-#include "trainer/step_costs.h"
 
 namespace weft {
 namespace {

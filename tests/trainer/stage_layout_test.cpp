@@ -1,5 +1,5 @@
 // What is configured becomes stages, or is refused with the arithmetic and the place in the text.
-#include "trainer/stage_layout.h"
+#include "trainer/layout/stage_layout.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-#include "trainer/step_costs.h"
+#include "trainer/costs/step_costs.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/step_flops.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/step_plan.h"
 
 namespace weft {

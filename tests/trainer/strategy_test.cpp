@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config_rules.h"
+#include "trainer/config/config_rules.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config_reader.h"
+#include "trainer/config/config_reader.h"
 
 namespace weft {
 namespace {

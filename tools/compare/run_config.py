@@ -66,7 +66,7 @@ def parse_layers(pattern):
 
 
 def step_flops(config, layers):
-    """trainer/step_flops.cpp: products of forward, twice that for backward; causal attention is half the square."""
+    """trainer/costs/step_flops.cpp: products of forward, twice that for backward; causal attention is half the square."""
     model, moe, training = config.model, config.model.moe, config.training
     hidden, length = model.hidden_size, training.sequence_length
     q, kv = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "parallel/runtime/parameter.h"
-#include "trainer/config.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 

@@ -1,0 +1,59 @@
+#include "trainer/config/config.h"
+
+#include <charconv>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// The number behind `prefix`, at least 1.
+std::optional<int> count_behind(std::string_view prefix, std::string_view text) {
+  int count = 0;
+  const char* end = text.data() + text.size();
+  if (!text.starts_with(prefix)) return std::nullopt;
+  const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, count);
+  if (error != std::errc() || stop != end || count < 1) return std::nullopt;
+  return count;
+}
+
+}  // namespace
+
+std::string_view name_of(ShardStrategy strategy) {
+  switch (strategy) {
+    case ShardStrategy::full_shard:
+      return "full_shard";
+    case ShardStrategy::shard_grad_op:
+      return "shard_grad_op";
+    case ShardStrategy::optimizer:
+      return "optimizer";
+    case ShardStrategy::no_shard:
+      return "no_shard";
+  }
+  return "?";
+}
+
+ResidencyChoice parse_residency(const std::string& text) {
+  if (text == "stage") return {};
+  for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,
+                              Residency::visit, Residency::step, Residency::solved}) {
+    if (text == name_of(residency)) return {residency};
+  }
+  if (const auto stages = count_behind("window ", text)) return {Residency::window, *stages};
+  if (const auto ranks = count_behind("", text)) return {Residency::island, *ranks};
+  fail_request(
+      "residency \"{}\" is not \"stage\", \"each_use\", \"keep_after_forward\", \"keep_after_backward\", \"visit\", "
+      "\"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of ranks that keep parts after a forward",
+      text);
+}
+
+int ShardPolicy::reduce_every() const {
+  // Gradients that are to be sharded are not kept whole from one microbatch to the next.
+  if (reduction == "auto") return strategy == ShardStrategy::shard_grad_op && !accumulate_sharded ? 1 : 0;
+  if (reduction == "last_microbatch") return 0;
+  if (reduction == "each_microbatch") return 1;
+  if (const auto period = count_behind("every ", reduction)) return *period;
+  fail_request("reduction \"{}\" is not auto, each_microbatch, last_microbatch or \"every N\"", reduction);
+}
+
+}  // namespace weft

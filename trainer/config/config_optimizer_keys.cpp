@@ -1,0 +1,106 @@
+// Keys of [optimizer] and of [optimizer.<group>], which inherit from it.
+#include <type_traits>
+
+#include "trainer/config/config_fields.h"
+#include "trainer/config/config_special_keys.h"
+#include "trainer/optimizer/groups.h"
+
+namespace weft::config_fields {
+namespace {
+
+// Of a group, or the default. Reading a group's first key starts from what it inherits, which stands earlier in the
+// table and is therefore complete.
+OptimizerConfig& options_of(Config& config, std::optional<UpdateGroup> group) {
+  if (!group) return config.optimizer;
+  return config.optimizer_by_group.try_emplace(*group, inherited_options(config.optimizer, *group)).first->second;
+}
+OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> group) {
+  return group ? resolved_groups(config)[static_cast<std::size_t>(*group)] : config.optimizer;
+}
+
+// Access to a field of a group: the field itself where it is to be read into, a copy where it is to be written.
+template <typename T>
+auto field(std::optional<UpdateGroup> group, T OptimizerConfig::*member) {
+  return [group, member](auto& config) -> decltype(auto) {
+    if constexpr (std::is_const_v<std::remove_reference_t<decltype(config)>>) {
+      return T(options_of(config, group).*member);
+    } else {
+      return (options_of(config, group).*member);
+    }
+  };
+}
+
+ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
+  ConfigKey key = make_key(path, "an array of two numbers", "decay of the two moments (adamw, lion, lamb)");
+  key.read = [group, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+    if (!elements) return {wrong_type(expected, value)};
+    if (elements->size() != 2) {
+      return {{value.place, fmt::format("expected {}, got {} elements", expected, elements->size())}};
+    }
+    Faults faults;
+    for (const ConfigValue& element : *elements) {
+      const auto number = as_number(element);
+      if (!number) {
+        faults.push_back(wrong_type("a number", element));
+      } else if (!below_one.contains(*number)) {
+        faults.push_back({element.place, fmt::format("{} is out of range: {}", toml_text(*number), below_one.text)});
+      }
+    }
+    if (!faults.empty()) return faults;
+    OptimizerConfig& options = options_of(config, group);
+    options.beta1 = *as_number(elements->front());
+    options.beta2 = *as_number(elements->back());
+    return {};
+  };
+  key.write = [group](const Config& config) {
+    const OptimizerConfig options = options_of(config, group);
+    return fmt::format("[{}, {}]", toml_text(options.beta1), toml_text(options.beta2));
+  };
+  return key;
+}
+
+std::vector<Choice<UpdateRule>> rule_choices() {
+  std::vector<Choice<UpdateRule>> choices;
+  for (const UpdateRule rule :
+       {UpdateRule::adamw, UpdateRule::sgd, UpdateRule::lion, UpdateRule::lamb, UpdateRule::muon}) {
+    choices.push_back({name_of(rule).data(), rule});
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
+  const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
+  std::vector<ConfigKey> keys = {
+      choice_key<UpdateRule>(section + ".name", "update rule", rule_choices(), {},
+                             field(group, &OptimizerConfig::rule)),
+      number_key(section + ".learning_rate", "after warm-up", non_negative,
+                 field(group, &OptimizerConfig::learning_rate)),
+      betas_key(section + ".betas", group),
+      number_key(section + ".eps", "added to the root of the second moment (adamw, lamb)", positive,
+                 field(group, &OptimizerConfig::eps)),
+      number_key(section + ".weight_decay", "decoupled, times the learning rate", non_negative,
+                 field(group, &OptimizerConfig::weight_decay)),
+      number_key(section + ".momentum", "part of the sum of gradients that stays (sgd, muon)", below_one,
+                 field(group, &OptimizerConfig::momentum)),
+      choice_key<DType>(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
+                        {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16", "float8", "float64"},
+                        field(group, &OptimizerConfig::state)),
+      choice_key<MuonScale>(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
+                            {{"match_adamw", MuonScale::match_adamw}, {"aspect", MuonScale::aspect}}, {},
+                            field(group, &OptimizerConfig::muon_scale)),
+      choice_key<DType>(section + ".newton_schulz", "what muon orthogonalises in",
+                        {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16"},
+                        field(group, &OptimizerConfig::newton_schulz)),
+  };
+  if (!group) return keys;
+  for (ConfigKey& key : keys) {
+    const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
+    if (!own_default) key.inherits = "optimizer." + key.name;
+  }
+  return keys;
+}
+
+}  // namespace weft::config_fields

@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_fields.h"
+#include "trainer/config/config_special_keys.h"
+#include "trainer/layout/layout_text.h"
+
+namespace weft::config_fields {
+namespace {
+
+constexpr IntegerRange blocks_range{0, 100'000};
+
+// An array of texts, or of numbers.
+Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const ConfigValue& value) {
+  if (elements.empty()) return {{value.place, "the list is empty; write one entry a stage"}};
+  std::vector<std::string> texts;
+  std::vector<std::int64_t> counts;
+  const bool numbers = std::holds_alternative<std::int64_t>(elements.front().data);
+  Faults faults;
+  for (const ConfigValue& element : elements) {
+    const auto* text = std::get_if<std::string>(&element.data);
+    const auto* count = std::get_if<std::int64_t>(&element.data);
+    if (!(numbers ? count != nullptr : text != nullptr)) {
+      faults.push_back(
+          wrong_type(numbers ? "an integer, as the first entry is" : "a string, as the first entry is", element));
+      if (&element == &elements.front()) faults.back() = wrong_type("a string or an integer", element);
+    } else if (count) {
+      for (Fault& fault : out_of_range(element, *count, blocks_range)) faults.push_back(std::move(fault));
+      counts.push_back(*count);
+    } else {
+      texts.push_back(*text);
+    }
+  }
+  if (!faults.empty()) return faults;
+  if (numbers) {
+    config.pipeline.layout = std::move(counts);
+    return {};
+  }
+  for (const LayoutFault& fault : read_layout(texts).faults) {
+    faults.push_back({elements[fault.text].place, fault.message});
+  }
+  if (faults.empty()) config.pipeline.layout = std::move(texts);
+  return faults;
+}
+
+// Throws Error (request) with what is wrong with the file.
+UserOrder read_order(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) fail_request("the schedule's file {} cannot be read, or is empty", path);
+  return order_from_csv(text.view());
+}
+
+}  // namespace
+
+ConfigKey schedule_key() {
+  ConfigKey key = make_key("pipeline.schedule", "a string",
+                           "order of forwards and backwards: a name, or a .csv file in PyTorch's compute-only form");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* word = std::get_if<std::string>(&value.data);
+    if (!word) return {wrong_type(expected, value)};
+    std::optional<UserOrder> own_order;
+    if (word->ends_with(".csv")) {
+      try {
+        own_order = read_order(*word);
+      } catch (const Error& error) {
+        return {{value.place, error.what()}};
+      }
+    } else {
+      std::vector<std::string> names;
+      for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
+      if (std::find(names.begin(), names.end(), *word) == names.end()) return {wrong_word(value, *word, names, {})};
+    }
+    config.pipeline.schedule = *word;
+    config.pipeline.own_order = std::move(own_order);
+    return {};
+  };
+  key.write = [](const Config& config) { return toml_text(config.pipeline.schedule); };
+  return key;
+}
+
+ConfigKey costs_key() {
+  return string_key(
+      "pipeline.costs",
+      "what actions cost, by which layouts are dealt and timing is solved: modelled, or the file of a table",
+      [](auto& c) -> auto& { return c.pipeline.costs; },
+      [](const std::string& text) { return text.empty() ? "write modelled, or the name of a file" : std::string(); });
+}
+
+ConfigKey layout_key() {
+  ConfigKey key = make_key("pipeline.layout", "a string or an array",
+                           "what stages hold: auto (by cost), \"Ed|(e|)*3eL\", or a list with a text or a number of "
+                           "blocks a stage");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    if (const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data)) {
+      return read_list(config, *elements, value);
+    }
+    const auto* text = std::get_if<std::string>(&value.data);
+    if (!text) return {wrong_type(expected, value)};
+    Faults faults;
+    if (*text != "auto") {
+      for (const LayoutFault& fault : read_layout(*text).faults) faults.push_back({value.place, fault.message});
+    }
+    if (faults.empty()) config.pipeline.layout = *text;
+    return faults;
+  };
+  key.write = [](const Config& config) {
+    const auto& layout = config.pipeline.layout;
+    if (const auto* text = std::get_if<std::string>(&layout)) return toml_text(*text);
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&layout)) return toml_text(*texts);
+    return fmt::format("[{}]", fmt::join(std::get<std::vector<std::int64_t>>(layout), ", "));
+  };
+  return key;
+}
+
+ConfigKey stage_blocks_key(const std::string& which) {
+  ConfigKey key = make_key("pipeline." + which + "_stage_blocks", "an integer or \"auto\"",
+                           "blocks of the " + which + " stage, the other stages getting equally many; auto: by layout");
+  const auto field = which == "first" ? &PipelineConfig::first_stage_blocks : &PipelineConfig::last_stage_blocks;
+  key.read = [expected = key.type, field](Config& config, const ConfigValue& value) -> Faults {
+    const auto* word = std::get_if<std::string>(&value.data);
+    if (word && *word == "auto") {
+      config.pipeline.*field = std::nullopt;
+      return {};
+    }
+    const auto* count = std::get_if<std::int64_t>(&value.data);
+    if (!count) return {wrong_type(expected, value)};
+    Faults faults = out_of_range(value, *count, blocks_range);
+    if (faults.empty()) config.pipeline.*field = *count;
+    return faults;
+  };
+  key.write = [field](const Config& config) {
+    const auto& count = config.pipeline.*field;
+    return count ? toml_text(*count) : toml_text(std::string("auto"));
+  };
+  return key;
+}
+
+}  // namespace weft::config_fields

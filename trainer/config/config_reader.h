@@ -1,0 +1,32 @@
+// Reads a run's TOML. Everything wrong is reported at once, each fault with file, line, column, the line itself and a
+// caret; unknown keys with the nearest known one; sizes that do not fit with the arithmetic. A key that Weft knows but
+// this build cannot honour is refused by name.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trainer/config/config.h"
+
+namespace weft {
+
+// `--section.key=value`, the value in TOML syntax; a bare word that is not TOML counts as a string.
+using Overrides = std::vector<std::string>;
+
+struct ResolvedConfig {
+  Config config;
+  // The resolved configuration as TOML, one line a key.
+  std::string toml;
+  // The same with the origin of each value behind it: "default", "file.toml:12", "command line".
+  std::string annotated;
+  // What a user should know before it runs, a sentence each.
+  std::vector<std::string> warnings;
+};
+
+// Throws Error (request) with all faults, formatted for the terminal.
+ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides = {});
+// The same from text, for tests; `name` stands for the file in messages.
+ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides = {});
+
+}  // namespace weft

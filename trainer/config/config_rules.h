@@ -1,0 +1,28 @@
+// What must hold between keys. Each rule names the keys it looks at and is skipped when one of them is already faulty.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/config/config.h"
+
+namespace weft {
+
+struct ConfigRule {
+  std::vector<std::string> keys;  // paths; the first one that was written is where a fault is shown
+  // Everything wrong, with the arithmetic.
+  std::function<std::vector<std::string>(const Config&)> check;
+};
+
+std::vector<ConfigRule> config_rules();
+// Those of them that speak of sharding and precision (config_shard_rules.cpp).
+std::vector<ConfigRule> shard_rules();
+// Those of stages and schedules (config_pipeline_rules.cpp).
+std::vector<ConfigRule> pipeline_rules();
+
+// degree_errors() for degrees of any size, which it must be able to multiply.
+std::vector<std::string> mesh_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);
+
+}  // namespace weft

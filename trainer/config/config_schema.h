@@ -1,0 +1,42 @@
+// Every key of a run file: where it stands, what it takes, where it goes in Config. One table serves reading, printing,
+// suggestions and documentation. Defaults are those of Config itself.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trainer/config/config.h"
+#include "trainer/config/config_value.h"
+
+namespace weft {
+
+struct ConfigKey {
+  std::string section;  // "model.moe"
+  std::string name;     // "num_experts"
+  std::string type;     // "an integer", as messages put it
+  std::string help;     // one line
+  bool required = false;
+  std::string inherits;  // path of the key whose value holds where this one is not written
+  // Puts a value into the configuration, or says why not. Keys are read in the order of the table.
+  std::function<Faults(Config&, const ConfigValue&)> read;
+  // The value in the configuration as TOML.
+  std::function<std::string(const Config&)> write;
+
+  std::string path() const { return section + "." + name; }
+};
+
+std::vector<ConfigKey> config_schema();
+
+// Sections that exist and have no keys in this version, with the reason.
+struct EmptySection {
+  std::string name;
+  std::string reason;
+};
+std::vector<EmptySection> empty_sections();
+
+// The families whose policies `[shard.<family>]` sets.
+inline constexpr Family shard_families[] = {Family::dense, Family::experts, Family::embedding, Family::head,
+                                            Family::root};
+
+}  // namespace weft

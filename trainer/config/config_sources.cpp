@@ -1,0 +1,141 @@
+#include "trainer/config/config_sources.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_toml.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* include_key = "include";
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+std::optional<std::string> try_read(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error) && !fs::is_fifo(file, error)) return std::nullopt;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+// Reads files depth first; `chain_` holds those whose includes are being followed.
+class Gatherer {
+ public:
+  void add_file(const fs::path& file, const std::string& text) {
+    const auto source = std::make_shared<const SourceText>(SourceText{file.string(), lines_of(text), files_++, false});
+    if (!result.file) result.file = source;
+    TomlDocument document = parse_toml(text, source);
+    if (document.syntax_error) {
+      result.faults.push_back(*document.syntax_error);
+      result.complete = false;
+      return;
+    }
+    chain_.push_back(file);
+    // Included files first: what stands in this one replaces their entries.
+    for (const ConfigEntry& entry : document.entries) {
+      if (entry.path == include_key) follow(entry.value);
+    }
+    chain_.pop_back();
+    for (ConfigEntry& entry : document.entries) {
+      if (entry.path != include_key) put(std::move(entry));
+    }
+  }
+
+  void add_overrides(const std::vector<std::string>& overrides) {
+    auto source = std::make_shared<SourceText>();
+    source->name = "command line";
+    source->order = std::numeric_limits<int>::max();
+    source->is_command_line = true;
+    for (const std::string& text : overrides) {
+      source->lines.push_back((text.starts_with("--") ? "" : "--") + text);
+    }
+    for (std::size_t i = 0; i < source->lines.size(); ++i) {
+      add_override(source->lines[i].substr(2), {source, static_cast<int>(i) + 1, 1, 1});
+    }
+  }
+
+  ConfigSources result;
+
+ private:
+  void put(ConfigEntry entry) { result.entries.insert_or_assign(entry.path, std::move(entry)); }
+
+  void add_override(const std::string& text, const Place& place) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      result.faults.push_back({place, "expected --section.key=value"});
+      return;
+    }
+    for (ConfigEntry& entry : parse_toml_value(text.substr(0, equals), text.substr(equals + 1), place)) {
+      put(std::move(entry));
+    }
+  }
+
+  void follow(const ConfigValue& value) {
+    const auto* files = std::get_if<std::vector<ConfigValue>>(&value.data);
+    if (!files) return wrong_include(value, "expected an array of strings, got " + describe(value));
+    for (const ConfigValue& element : *files) {
+      if (const auto* name = std::get_if<std::string>(&element.data)) {
+        follow(element, chain_.back().parent_path() / *name);
+      } else {
+        wrong_include(element, "expected a string, got " + describe(element));
+      }
+    }
+  }
+
+  void follow(const ConfigValue& value, const fs::path& file) {
+    const auto same = [&](const fs::path& other) {
+      std::error_code error;
+      return fs::weakly_canonical(other, error) == fs::weakly_canonical(file, error);
+    };
+    if (std::any_of(chain_.begin(), chain_.end(), same)) {
+      std::string chain;
+      for (const fs::path& link : chain_) chain += link.string() + " -> ";
+      return wrong_include(value, "the files include each other in a circle: " + chain + file.string());
+    }
+    if (const auto text = try_read(file)) return add_file(file, *text);
+    wrong_include(value, fmt::format("cannot read {}", file.string()));
+  }
+
+  void wrong_include(const ConfigValue& value, const std::string& text) {
+    result.faults.push_back({value.place, std::string(include_key) + ": " + text});
+    result.complete = false;
+  }
+
+  int files_ = 0;
+  std::vector<fs::path> chain_;
+};
+
+}  // namespace
+
+std::string read_text(const fs::path& file) {
+  if (auto text = try_read(file)) return *std::move(text);
+  std::error_code error;
+  const bool exists = fs::exists(file, error);
+  fail_request("{}: error: {}", file.string(), exists ? "this file cannot be read" : "there is no such file");
+}
+
+ConfigSources gather_sources(const fs::path& file, const std::string& text, const std::vector<std::string>& overrides) {
+  Gatherer gatherer;
+  gatherer.add_file(file, text);
+  gatherer.add_overrides(overrides);
+  return std::move(gatherer.result);
+}
+
+}  // namespace weft

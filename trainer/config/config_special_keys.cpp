@@ -1,0 +1,294 @@
+#include "trainer/config/config_special_keys.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "parallel/runtime/error.h"
+#include "parallel/shard/wrap.h"
+#include "trainer/config/config_fields.h"
+
+namespace weft::config_fields {
+namespace {
+
+// What `parse` throws about a text, or nothing.
+template <typename Parse>
+std::string complaint_of(Parse parse) {
+  try {
+    parse();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// The policy of a family, or the default policy. Reading a family's first key starts from the default, which stands
+// earlier in the table and is therefore complete.
+ShardPolicy& policy_of(Config& config, std::optional<Family> family) {
+  if (!family) return config.shard;
+  return config.shard_by_family.try_emplace(*family, config.shard).first->second;
+}
+const ShardPolicy& policy_of(const Config& config, std::optional<Family> family) {
+  if (!family) return config.shard;
+  const auto found = config.shard_by_family.find(*family);
+  return found == config.shard_by_family.end() ? config.shard : found->second;
+}
+
+// A word, a number of ranks, or a list of them with one for each stage.
+ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
+  ConfigKey key = make_key(path, "a string, an integer or an array of them",
+                           "how long full parameters stay; a list has one entry a stage");
+  key.read = [family](Config& config, const ConfigValue& value) -> Faults {
+    const auto* list = std::get_if<std::vector<ConfigValue>>(&value.data);
+    const std::vector<ConfigValue> written = list ? *list : std::vector<ConfigValue>{value};
+    if (written.empty()) return {{value.place, "the list is empty; write one entry a stage"}};
+    Faults faults;
+    std::vector<std::string> texts;
+    for (const ConfigValue& element : written) {
+      if (const bool* flag = std::get_if<bool>(&element.data)) {
+        faults.push_back({element.place,
+                          fmt::format("{} is no residency: reshard_after_forward {} is called \"{}\" here",
+                                      toml_text(*flag), toml_text(*flag), *flag ? "each_use" : "keep_after_forward")});
+        continue;
+      }
+      const auto* word = std::get_if<std::string>(&element.data);
+      const auto* ranks = std::get_if<std::int64_t>(&element.data);
+      if (!word && !ranks) {
+        faults.push_back(wrong_type("a string or an integer", element));
+        continue;
+      }
+      texts.push_back(word ? *word : fmt::format("{}", *ranks));
+      const std::string complaint = complaint_of([&] { parse_residency(texts.back()); });
+      if (!complaint.empty()) faults.push_back({element.place, complaint});
+    }
+    if (!faults.empty()) return faults;
+    ShardPolicy& policy = policy_of(config, family);
+    policy.residency = texts.front();
+    policy.residency_by_stage = list ? texts : std::vector<std::string>{};
+    return {};
+  };
+  key.write = [family](const Config& config) {
+    const auto text = [](const std::string& residency) {
+      const bool number = residency.find_first_not_of("0123456789") == std::string::npos;
+      return number ? residency : toml_text(residency);
+    };
+    const ShardPolicy& policy = policy_of(config, family);
+    if (policy.residency_by_stage.empty()) return text(policy.residency);
+    std::vector<std::string> texts;
+    for (const std::string& residency : policy.residency_by_stage) texts.push_back(text(residency));
+    return fmt::format("[{}]", fmt::join(texts, ", "));
+  };
+  return key;
+}
+
+PrecisionConfig& precision_of(Config& config, std::optional<Family> family) {
+  if (!family) return config.precision;
+  return config.precision_by_family.try_emplace(*family, config.precision).first->second;
+}
+const PrecisionConfig& precision_of(const Config& config, std::optional<Family> family) {
+  return family ? config.precision_of(*family) : config.precision;
+}
+
+constexpr std::pair<std::string_view, double> byte_units[] = {
+    {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+    {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+
+// "12 GiB", "1.5 GB", "900": bytes, or nothing where the text is none.
+std::optional<std::int64_t> parse_bytes(const std::string& text) {
+  double value = 0.0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  if (unit.starts_with(' ')) unit.remove_prefix(1);
+  for (const auto& [name, bytes] : byte_units) {
+    const double product = value * bytes;
+    if (unit == name && product >= 1.0 && product < 0x1p62) return static_cast<std::int64_t>(product);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+ConfigKey layers_key() {
+  ConfigKey key = string_key(
+      "model.layers", "pattern of blocks: d dense, e experts, x*n and (..)*n",
+      [](auto& c) -> auto& { return c.layers_text; },
+      [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
+  key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
+    Faults faults = read_text(config, value);
+    if (faults.empty()) config.model.blocks = parse_layers(config.layers_text);
+    return faults;
+  };
+  return key;
+}
+
+// -1 needs a world to divide; the ranks of one process have no other than the product of the degrees.
+ConfigKey data_shard_key() {
+  ConfigKey key = integer_key(
+      "parallelism.data_shard", "ranks over which parameters are sharded", degree_range,
+      [](auto& c) -> auto& { return c.parallelism.data_shard; });
+  key.read = [read_degree = key.read](Config& config, const ConfigValue& value) -> Faults {
+    if (const auto* degree = std::get_if<std::int64_t>(&value.data); degree && *degree == -1) {
+      return {{value.place,
+               "-1 stands for what is left of the world, but with run.launch = \"threads\" the world is the product "
+               "of the degrees: write the number"}};
+    }
+    return read_degree(config, value);
+  };
+  return key;
+}
+
+ConfigKey memory_budget_key() {
+  ConfigKey key = make_key("shard.memory_budget", "a string or an integer",
+                           "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* text = std::get_if<std::string>(&value.data);
+    const auto* bytes = std::get_if<std::int64_t>(&value.data);
+    if (!text && !bytes) return {wrong_type(expected, value)};
+    if (text && *text == "none") {
+      config.memory_budget = std::nullopt;
+      return {};
+    }
+    const auto budget = parse_bytes(text ? *text : fmt::format("{}", *bytes));
+    if (!budget) {
+      return {{value.place, fmt::format("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, "
+                                        "kB, MB, GB or TB",
+                                        text ? toml_text(*text) : fmt::format("{}", *bytes))}};
+    }
+    config.memory_budget = *budget;
+    return {};
+  };
+  key.write = [](const Config& config) {
+    return config.memory_budget ? fmt::format("{}", *config.memory_budget) : toml_text(std::string("none"));
+  };
+  return key;
+}
+
+std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
+  const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
+  std::vector<ConfigKey> keys = {
+      choice_key<ShardStrategy>(
+          section + ".strategy", "what is sharded: a choice for residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
+          {{"full_shard", ShardStrategy::full_shard},
+           {"shard_grad_op", ShardStrategy::shard_grad_op},
+           {"optimizer", ShardStrategy::optimizer},
+           {"no_shard", ShardStrategy::no_shard}},
+          {}, [family](auto& c) -> auto& { return policy_of(c, family).strategy; }),
+      residency_key(section + ".residency", family),
+      string_key(
+          section + ".wrap",
+          "what a unit is: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
+          [family](auto& c) -> auto& { return policy_of(c, family).wrap; },
+          [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); }),
+      integer_key(
+          section + ".lookahead", "how many gathers ahead of its turn a gather starts",
+          {0, 1024}, [family](auto& c) -> auto& { return policy_of(c, family).lookahead; }),
+      choice_key<bool>(
+          section + ".accumulation", "how gradients are kept between reductions",
+          {{"unsharded", false}, {"sharded", true}},
+          {}, [family](auto& c) -> auto& { return policy_of(c, family).accumulate_sharded; }),
+      string_key(
+          section + ".reduction",
+          "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
+          [family](auto& c) -> auto& { return policy_of(c, family).reduction; },
+          [](const std::string& text) {
+            ShardPolicy policy;
+            policy.reduction = text;
+            return complaint_of([&] { policy.reduce_every(); });
+          }),
+  };
+  if (family) {
+    for (ConfigKey& key : keys) key.inherits = "shard." + key.name;
+  } else {
+    keys.push_back(integer_key(
+        "shard.reduce_inputs", "full gradients being reduced beside the one being filled; families share them",
+        {0, 1024}, [](auto& c) -> auto& { return c.reduce_inputs; }));
+    keys.push_back(memory_budget_key());
+  }
+  return keys;
+}
+
+std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
+  const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
+  const std::vector<Choice<DType>> stored = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
+  const std::vector<Choice<DType>> used = {
+      {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
+  std::vector<ConfigKey> keys = {
+      choice_key<DType>(
+          section + ".parameters", "stored shards", stored,
+          {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
+      choice_key<DType>(
+          section + ".compute", "gathered and computed in", used,
+          {"float8", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
+      choice_key<DType>(
+          section + ".reduction", "gradients are reduced in", used,
+          {"float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
+  };
+  if (family) {
+    for (ConfigKey& key : keys) key.inherits = "precision." + key.name;
+  }
+  return keys;
+}
+
+ConfigKey frozen_key() {
+  ConfigKey key = make_key("training.frozen", "an array of strings", "families that are not trained");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+    if (!elements) return {wrong_type(expected, value)};
+    Faults faults;
+    std::set<Family> frozen;
+    const Family families[] = {Family::dense, Family::experts, Family::embedding,
+                               Family::head,  Family::root,    Family::routing};
+    for (const ConfigValue& element : *elements) {
+      const auto* word = std::get_if<std::string>(&element.data);
+      if (!word) {
+        faults.push_back(wrong_type("a string", element));
+        continue;
+      }
+      const auto found = std::find_if(std::begin(families), std::end(families),
+                                      [&](Family family) { return name_of(family) == *word; });
+      if (found != std::end(families)) {
+        frozen.insert(*found);
+        continue;
+      }
+      std::vector<std::string> names;
+      for (const Family family : families) names.emplace_back(name_of(family));
+      faults.push_back(wrong_word(element, *word, names, {}));
+    }
+    if (faults.empty()) config.training.frozen = std::move(frozen);
+    return faults;
+  };
+  key.write = [](const Config& config) {
+    std::vector<std::string> names;
+    for (const Family family : config.training.frozen) names.emplace_back(name_of(family));
+    return toml_text(names);
+  };
+  return key;
+}
+
+ConfigKey train_key() {
+  ConfigKey key = make_key("data.train", "an array of strings", "files to train on");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+    if (!elements) return {wrong_type(expected, value)};
+    if (elements->empty()) return {{value.place, "the list is empty; name at least one file"}};
+    Faults faults;
+    std::vector<std::string> files;
+    for (const ConfigValue& element : *elements) {
+      const auto* file = std::get_if<std::string>(&element.data);
+      if (!file) {
+        faults.push_back(wrong_type("a string", element));
+      } else if (file->empty()) {
+        faults.push_back({element.place, "the name of a file is empty"});
+      } else {
+        files.push_back(*file);
+      }
+    }
+    if (faults.empty()) config.data.train = std::move(files);
+    return faults;
+  };
+  key.write = [](const Config& config) { return toml_text(config.data.train); };
+  return key;
+}
+
+}  // namespace weft::config_fields

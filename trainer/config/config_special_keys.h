@@ -1,0 +1,27 @@
+// Keys of the schema that read more than a value into a field.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "trainer/config/config_schema.h"
+
+namespace weft::config_fields {
+
+ConfigKey layers_key();      // also fills in the blocks
+ConfigKey data_shard_key();  // explains why -1 does not work
+ConfigKey schedule_key();    // knows names of files
+ConfigKey costs_key();
+ConfigKey memory_budget_key();  // "12 GiB"
+// Keys of stage layouts (config_pipeline_keys.cpp).
+ConfigKey layout_key();                                // a text, or a list with an entry a stage
+ConfigKey stage_blocks_key(const std::string& which);  // "first" or "last": a number or "auto"
+// Keys of a family's policy, or of the default policy.
+std::vector<ConfigKey> shard_keys(std::optional<Family> family);
+std::vector<ConfigKey> precision_keys(std::optional<Family> family);
+ConfigKey frozen_key();  // a list
+// Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
+std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
+ConfigKey train_key();  // a list
+
+}  // namespace weft::config_fields

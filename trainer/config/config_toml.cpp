@@ -1,0 +1,107 @@
+#include "trainer/config/config_toml.h"
+
+#include <toml++/toml.h>
+
+#include <string_view>
+
+namespace weft {
+namespace {
+
+bool is_bare(std::string_view key) {
+  constexpr std::string_view bare = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  return !key.empty() && key.find_first_not_of(bare) == std::string_view::npos;
+}
+
+// Turns nodes into entries. With a fixed place (an override) positions inside the text are of no use to anyone.
+class Flattener {
+ public:
+  Flattener(std::shared_ptr<const SourceText> source, std::optional<Place> fixed)
+      : source_(std::move(source)), fixed_(std::move(fixed)) {}
+
+  void add_table(const std::string& prefix, const toml::table& table) {
+    for (const auto& [key, node] : table) {
+      // Quotes keep "a.b" apart from the key b of section a.
+      const std::string name = is_bare(key.str()) ? std::string(key.str()) : toml_text(std::string(key.str()));
+      add(prefix.empty() ? name : prefix + "." + name, key.source(), node);
+    }
+  }
+
+  void add(const std::string& path, const toml::source_region& key, const toml::node& node) {
+    entries_.push_back({path, place(key), value(node)});
+    if (const toml::table* table = node.as_table()) add_table(path, *table);
+  }
+
+  std::vector<ConfigEntry> take() { return std::move(entries_); }
+
+ private:
+  Place place(const toml::source_region& region) const {
+    if (fixed_) return *fixed_;
+    const auto line = static_cast<int>(region.begin.line), column = static_cast<int>(region.begin.column);
+    const bool one_line = region.end.line == region.begin.line && region.end.column > region.begin.column;
+    return {source_, line, column, one_line ? static_cast<int>(region.end.column) - column : 1};
+  }
+
+  ConfigValue value(const toml::node& node) const {
+    ConfigValue result{TableMark{}, place(node.source())};
+    if (const auto* boolean = node.as_boolean()) {
+      result.data = boolean->get();
+    } else if (const auto* integer = node.as_integer()) {
+      result.data = integer->get();
+    } else if (const auto* number = node.as_floating_point()) {
+      result.data = number->get();
+    } else if (const auto* string = node.as_string()) {
+      result.data = string->get();
+    } else if (const auto* array = node.as_array()) {
+      std::vector<ConfigValue> elements;
+      for (const toml::node& element : *array) elements.push_back(value(element));
+      result.data = std::move(elements);
+    } else if (!node.is_table()) {
+      result.data = DateMark{};
+    }
+    return result;
+  }
+
+  std::shared_ptr<const SourceText> source_;
+  std::optional<Place> fixed_;
+  std::vector<ConfigEntry> entries_;
+};
+
+}  // namespace
+
+TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const SourceText>& source) {
+  try {
+    const toml::table table = toml::parse(std::string_view(text));
+    Flattener flattener(source, std::nullopt);
+    flattener.add_table("", table);
+    return {flattener.take(), std::nullopt};
+  } catch (const toml::parse_error& error) {
+    const auto& begin = error.source().begin;
+    const Place place{source, static_cast<int>(begin.line), static_cast<int>(begin.column), 1};
+    TomlDocument document;
+    std::string_view description = error.description();
+    if (description.starts_with("Error ")) description.remove_prefix(6);  // format_fault() says so already
+    document.syntax_error = Fault{place, std::string(description)};
+    return document;
+  }
+}
+
+std::vector<ConfigEntry> parse_toml_value(const std::string& path, const std::string& text, const Place& place) {
+  Flattener flattener(place.source, place);
+  const auto add_string = [&] { flattener.add(path, {}, toml::value<std::string>(text)); };
+  try {
+    const toml::table table = toml::parse("value = " + text);
+    const toml::node* node = table.get("value");
+    // A line break could smuggle in further keys, and nobody who types a date means one.
+    const bool one_value = table.size() == 1 && node != nullptr && text.find('\n') == std::string::npos;
+    if (one_value && !node->is_date() && !node->is_time() && !node->is_date_time()) {
+      flattener.add(path, {}, *node);
+    } else {
+      add_string();
+    }
+  } catch (const toml::parse_error&) {
+    add_string();
+  }
+  return flattener.take();
+}
+
+}  // namespace weft

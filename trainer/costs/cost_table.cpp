@@ -1,0 +1,93 @@
+#include "trainer/costs/cost_table.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array kinds = {"embedding", "attention", "mlp", "experts", "head"};
+
+// `*` stands for any run of characters, none included.
+bool fits(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0, n = 0, after_star = std::string_view::npos, resumed = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      after_star = ++p;
+      resumed = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (after_star != std::string_view::npos) {
+      p = after_star;
+      n = ++resumed;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+// How well a key fits a name; nothing when it does not.
+std::optional<std::size_t> fit(std::string_view key, std::string_view name, bool has_kind) {
+  constexpr std::size_t exact = 1000000;
+  if (key == name) return exact;
+  if (key.find('*') != std::string_view::npos) {
+    if (!fits(key, name)) return std::nullopt;
+    return 1 + key.size() - static_cast<std::size_t>(std::count(key.begin(), key.end(), '*'));
+  }
+  const bool is_kind = has_kind && std::find(kinds.begin(), kinds.end(), key) != kinds.end();
+  if (is_kind && name.substr(name.rfind('.') + 1) == key) return 0;
+  return std::nullopt;
+}
+
+template <typename Cost>
+const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_view what, std::string_view name) {
+  const bool has_kind = what == "segment";
+  std::optional<std::size_t> best;
+  const std::pair<const std::string, Cost>* found = nullptr;
+  for (const auto& entry : entries) {
+    const auto how_well = fit(entry.first, name, has_kind);
+    if (!how_well || (best && *how_well < *best)) continue;
+    if (best == how_well && found->second != entry.second) {
+      fail_request("costs: \"{}\" and \"{}\" fit {} {} alike and say different things", found->first, entry.first, what,
+                   name);
+    }
+    best = how_well;
+    found = &entry;
+  }
+  return found ? &found->second : nullptr;
+}
+
+}  // namespace
+
+ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes) {
+  ProgramCosts costs = even_costs(tables, {});
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    const ComputeCost* cost = find_cost(table.segments, "segment", tables.segments[i].name);
+    if (!cost) fail_request("costs: nothing is said of segment {}", tables.segments[i].name);
+    costs.segments[i] = *cost;
+  }
+  for (std::size_t i = 0; i < tables.units.size(); ++i) {
+    const UnitCost* cost = find_cost(table.units, "unit", tables.units[i].name);
+    costs.units[i] = cost ? *cost : unit_cost(tables.units[i], table.links, sizes);
+  }
+  for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
+    if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;
+    const double* cost = find_cost(table.messages, "message", std::to_string(s));
+    const auto link = table.links.find(Group::pp);
+    if (!cost && link == table.links.end()) fail_request("costs: nothing is said of messages from stage {}", s);
+    costs.transfers[s] =
+        cost ? *cost
+             : link_seconds(link->second, CollectiveOp::send, static_cast<double>(tables.stages[s].output_bytes), 2);
+  }
+  costs.gradient_norm = table.gradient_norm;
+  costs.optimizer_step = table.optimizer_step;
+  return costs;
+}
+
+}  // namespace weft

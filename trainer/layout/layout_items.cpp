@@ -1,0 +1,97 @@
+#include "trainer/layout/layout_items.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/shard/replicated.h"
+#include "trainer/costs/step_costs.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+// The model cut down to one block of each of its kinds, on one stage, each segment in units of its own.
+Config one_of_each(const Config& config) {
+  Config sample = config;
+  sample.parallelism.pipeline = 1;
+  sample.pipeline = {};
+  std::vector<BlockKind> kinds;
+  for (const BlockKind kind : config.model.blocks) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  }
+  sample.model.blocks = std::move(kinds);
+  for (auto& [family, policy] : sample.shard_by_family) {
+    policy.wrap = "block";
+    policy.residency_by_stage.clear();
+  }
+  return sample;
+}
+
+double resident_bytes(const PlannedUnit& unit) {
+  std::int64_t bytes = unit.optimizer_state_bytes;
+  if (unit.plan.replicated()) {
+    bytes += ReplicatedParameters::bytes(unit.plan.parameters) * (unit.frozen ? 1 : 2);
+  } else {
+    const UnitBytes own = unit_bytes(unit.setup());
+    bytes += own.sharded_parameters + own.sharded_gradients + own.unsharded_parameters + own.unsharded_gradients;
+  }
+  return static_cast<double>(bytes);
+}
+
+}  // namespace
+
+LayoutItems modelled_items(const Config& config) {
+  const Config sample = one_of_each(config);
+  const Mesh mesh(sample.parallelism);
+  const PlannedStage planned = plan_stage(sample, mesh, mesh.coordinates(0), 0);
+
+  // Embedding, two segments a block, head.
+  std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
+  std::map<std::string_view, std::size_t> piece_of;  // by parameter
+  for (std::size_t s = 0; s < planned.segments.size(); ++s) {
+    const Segment& segment = *planned.segments[s];
+    pieces[(s + 1) / 2].activation_bytes += static_cast<double>(segment.activation_bytes());
+    for (const ParameterSpec& parameter : segment.parameters()) piece_of[parameter.name] = (s + 1) / 2;
+  }
+  for (const PlannedUnit& unit : planned.units) {
+    pieces[piece_of.at(unit.plan.parameters.front().name)].resident_bytes += resident_bytes(unit);
+  }
+
+  LayoutItems items;
+  items.embedding = pieces.front();
+  items.head = pieces.back();
+  items.head.cost = head_flops(config.model);
+  for (const BlockKind kind : config.model.blocks) {
+    const auto& kinds = sample.model.blocks;
+    const auto piece = std::find(kinds.begin(), kinds.end(), kind) - kinds.begin() + 1;
+    LayoutItem block = pieces[static_cast<std::size_t>(piece)];
+    block.cost = block_flops(config.model, kind, config.training.sequence_length);
+    items.blocks.push_back(block);
+  }
+  return items;
+}
+
+LayoutItems layout_items(const Config& config) {
+  LayoutItems items = modelled_items(config);
+  if (!config.pipeline.has_cost_table()) return items;
+  // All segments on one stage: a table speaks of them by name, wherever they stand.
+  Config whole = config;
+  whole.parallelism.pipeline = 1;
+  whole.pipeline = {};
+  whole.pipeline.costs = config.pipeline.costs;
+  for (auto& [family, policy] : whole.shard_by_family) policy.residency_by_stage.clear();
+  const Mesh mesh(whole.parallelism);
+  const ProgramCosts costs = step_costs(whole, mesh, mesh.coordinates(0));
+  const auto seconds = [&](std::size_t segment) {
+    const ComputeCost& cost = costs.segments[segment];
+    return cost.forward + cost.backward_input + cost.backward_weight;
+  };
+  // Embedding, two segments a block, head.
+  items.embedding.cost = seconds(0);
+  for (std::size_t b = 0; b < items.blocks.size(); ++b) items.blocks[b].cost = seconds(2 * b + 1) + seconds(2 * b + 2);
+  items.head.cost = seconds(2 * items.blocks.size() + 1);
+  return items;
+}
+
+}  // namespace weft

@@ -1,0 +1,118 @@
+#include "trainer/layout/layout_summary.h"
+
+#include <algorithm>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/shard/replicated.h"
+#include "trainer/layout/layout_text.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/pipeline_order.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+// A rank's segments declare the experts of one expert rank; every other has as many of the same size.
+void count_parameters(const Config& config, const PlannedStage& planned, StageSummary& summary) {
+  std::int64_t experts = 0;
+  for (const auto& segment : planned.segments) {
+    for (const ParameterSpec& parameter : segment->parameters()) {
+      (parameter.family == Family::experts ? experts : summary.parameters) += parameter.global_size();
+    }
+  }
+  experts *= config.parallelism.expert;
+  summary.active_parameters = summary.parameters;
+  if (experts > 0)
+    summary.active_parameters += experts * config.model.moe.num_experts_per_tok / config.model.moe.num_experts;
+  summary.parameters += experts;
+}
+
+void count_bytes(const PlannedStage& planned, StageSummary& summary) {
+  for (const PlannedUnit& unit : planned.units) {
+    summary.parameter_bytes += unit.plan.replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
+                                                      : unit_bytes(unit.setup()).sharded_parameters;
+    summary.optimizer_bytes += unit.optimizer_state_bytes;
+  }
+  for (const auto& segment : planned.segments) summary.activation_bytes += segment->activation_bytes();
+}
+
+double stage_flops(const Config& config, const StageBlocks& blocks) {
+  double flops = blocks.head ? head_flops(config.model) : 0.0;
+  for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
+    const BlockKind kind = config.model.blocks[static_cast<std::size_t>(block)];
+    flops += block_flops(config.model, kind, config.training.sequence_length);
+  }
+  return flops;
+}
+
+template <typename Summary>
+void compare_loads(std::vector<Summary>& all) {
+  double sum = 0;
+  for (const Summary& one : all) sum += one.forward_flops;
+  for (Summary& one : all) one.load = one.forward_flops * static_cast<double>(all.size()) / sum;
+}
+
+template <typename Summary>
+double largest_load(const std::vector<Summary>& all) {
+  double largest = 0;
+  for (const Summary& one : all) largest = std::max(largest, one.load);
+  return largest;
+}
+
+std::string placement_of(const Config& config) {
+  if (config.pipeline.own_order) return "own";
+  return find_schedule(config.pipeline.schedule).placement == Placement::v ? "v" : "looped";
+}
+
+}  // namespace
+
+double LayoutSummary::stage_imbalance() const {
+  return largest_load(stages);
+}
+
+double LayoutSummary::rank_imbalance() const {
+  return largest_load(ranks);
+}
+
+LayoutSummary summarize_layout(const Config& config) {
+  const auto layout = stage_layout(config);
+  const Mesh mesh(config.parallelism);
+  const int ranks = config.parallelism.pipeline;
+  LayoutSummary summary;
+  summary.layout = to_string(layout, config.model);
+  summary.schedule = config.pipeline.schedule;
+  summary.placement = placement_of(config);
+  const std::vector<int> rank_of_stage = stage_ranks(config);
+  summary.ranks.resize(static_cast<std::size_t>(ranks));
+  for (int s = 0; s < config.stages(); ++s) {
+    const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
+    StageSummary stage;
+    stage.stage = s;
+    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
+    stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
+    stage.forward_flops = stage_flops(config, blocks);
+    const PlannedStage planned = plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s);
+    count_parameters(config, planned, stage);
+    count_bytes(planned, stage);
+
+    RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
+    rank.rank = stage.rank;
+    stage.chunk = static_cast<int>(rank.stages.size());
+    rank.stages.push_back(s);
+    rank.parameters += stage.parameters;
+    rank.active_parameters += stage.active_parameters;
+    rank.forward_flops += stage.forward_flops;
+    rank.parameter_bytes += stage.parameter_bytes;
+    rank.optimizer_bytes += stage.optimizer_bytes;
+    rank.activation_bytes += stage.activation_bytes;
+    summary.stages.push_back(std::move(stage));
+  }
+  for (const RankSummary& rank : summary.ranks) {
+    summary.chunks = std::max(summary.chunks, static_cast<int>(rank.stages.size()));
+  }
+  compare_loads(summary.stages);
+  compare_loads(summary.ranks);
+  return summary;
+}
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+// What a stage layout means, stage by stage and rank by rank, before anything runs: the table of `weft layout show`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/placement.h"
+#include "trainer/config/config.h"
+
+namespace weft {
+
+// Parameters and operations are those of the model; bytes are of one rank, the first of the stage's ranks.
+struct StageSummary {
+  int stage = 0, rank = 0, chunk = 0;  // which pipeline rank runs it, as which of its chunks
+  std::string layers;                  // "E d e*2"; empty where the stage holds nothing
+  std::int64_t parameters = 0;
+  std::int64_t active_parameters = 0;  // that a token uses
+  double forward_flops = 0;            // for a token
+  std::int64_t parameter_bytes = 0;    // stored, sharded and replicated
+  std::int64_t optimizer_bytes = 0;
+  std::int64_t activation_bytes = 0;  // kept for a microbatch
+  double load = 0;                    // forward_flops relative to the mean of the stages
+};
+
+// Sums over the stages of a pipeline rank.
+struct RankSummary {
+  int rank = 0;
+  std::vector<int> stages;  // by chunk
+  std::int64_t parameters = 0, active_parameters = 0;
+  double forward_flops = 0;
+  std::int64_t parameter_bytes = 0, optimizer_bytes = 0;
+  std::int64_t activation_bytes = 0;  // if each of its stages kept one microbatch
+  double load = 0;                    // relative to the mean of the ranks
+};
+
+struct LayoutSummary {
+  std::string layout;  // as text that pipeline.layout takes
+  std::string schedule;
+  std::string placement;  // "looped", "v", or "own"
+  int chunks = 1;
+  std::vector<StageSummary> stages;
+  std::vector<RankSummary> ranks;
+
+  // The largest load of a stage or rank, relative to the mean: what the pipeline waits for. 1 is even.
+  double stage_imbalance() const;
+  double rank_imbalance() const;
+};
+
+// Throws Error (request) where the configuration has no layout.
+LayoutSummary summarize_layout(const Config& config);
+
+}  // namespace weft

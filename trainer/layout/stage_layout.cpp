@@ -1,0 +1,286 @@
+#include "trainer/layout/stage_layout.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
+#include "trainer/layout/layout_items.h"
+#include "trainer/layout/layout_text.h"
+
+namespace weft {
+namespace {
+
+using Messages = std::vector<std::string>;
+
+std::string model_text(const Config& config) {
+  return fmt::format("model.layers \"{}\" has {}", config.layers_text, config.model.blocks.size());
+}
+
+char symbol_of(BlockKind kind) {
+  return kind == BlockKind::dense ? 'd' : 'e';
+}
+
+// "pipeline 2 x chunks 3 = 6"
+std::string stages_text(const Config& config) {
+  return fmt::format("pipeline {} x chunks {} = {}", config.parallelism.pipeline, config.pipeline.chunks,
+                     config.stages());
+}
+
+// How else so many stages could be had: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
+std::string products_of(const Config& config, std::size_t stages) {
+  const auto known = schedules();
+  const auto schedule = std::find_if(known.begin(), known.end(),
+                                     [&](const Schedule& row) { return row.name == config.pipeline.schedule; });
+  std::vector<std::string> products;
+  for (std::size_t chunks = 1; chunks <= stages && products.size() < 4; ++chunks) {
+    const bool ordered = schedule == known.end() || schedule->takes_chunks(static_cast<int>(chunks));
+    if (stages % chunks == 0 && ordered)
+      products.push_back(fmt::format("pipeline {} x chunks {}", stages / chunks, chunks));
+  }
+  return fmt::format("{}", fmt::join(products, ", or "));
+}
+
+LayoutText written_layout(const Config& config) {
+  if (const auto* text = std::get_if<std::string>(&config.pipeline.layout)) return read_layout(*text);
+  return read_layout(std::get<std::vector<std::string>>(config.pipeline.layout));
+}
+
+void compare_stages(const Config& config, const LayoutText& layout, Messages& messages) {
+  const std::size_t asked = static_cast<std::size_t>(config.stages()), written = layout.stages.size();
+  if (written == asked) return;
+  const std::string products = products_of(config, written);
+  const std::string what = fmt::format("the layout has {} stages, but {}: write {} stages{}{}", written,
+                                       stages_text(config), asked, products.empty() ? "" : ", or ", products);
+  const LayoutSymbol place = written > asked ? layout.stages[asked].opened_by : layout.end();
+  messages.push_back(layout.fault_at(place, what).message);
+}
+
+void compare_blocks(const Config& config, const LayoutText& layout, Messages& messages) {
+  std::vector<LayoutSymbol> blocks;
+  LayoutSymbol head = layout.end();
+  for (const WrittenStage& stage : layout.stages) {
+    for (const LayoutSymbol& symbol : stage.symbols) {
+      if (symbol.symbol == 'L') head = symbol;
+      if (symbol.symbol != 'E' && symbol.symbol != 'L') blocks.push_back(symbol);
+    }
+  }
+  const std::size_t expected = config.model.blocks.size();
+  if (blocks.size() != expected) {
+    const bool more = blocks.size() > expected;
+    const LayoutSymbol place = more ? blocks[expected] : head;
+    const std::string change = more ? fmt::format("from block {} on, which is written here, there is none", expected)
+                                    : fmt::format("{} more must stand before this", expected - blocks.size());
+    messages.push_back(layout
+                           .fault_at(place, fmt::format("the layout has {} blocks, but {}: {}", blocks.size(),
+                                                        model_text(config), change))
+                           .message);
+    return;
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const char kind = symbol_of(config.model.blocks[i]);
+    if (blocks[i].symbol == 't' || blocks[i].symbol == kind) continue;
+    const std::string what =
+        fmt::format("block {} of the layout is {}, but in model.layers \"{}\" it is {}: write {} or t", i,
+                    blocks[i].symbol, config.layers_text, kind, kind);
+    messages.push_back(layout.fault_at(blocks[i], what).message);
+    return;
+  }
+}
+
+Messages count_faults(const Config& config, const std::vector<std::int64_t>& counts) {
+  Messages messages;
+  const auto blocks = static_cast<std::int64_t>(config.model.blocks.size());
+  const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  if (counts.size() != static_cast<std::size_t>(config.stages())) {
+    const std::string products = products_of(config, counts.size());
+    messages.push_back(fmt::format("the layout has the counts of {} stages, but {}: write {} counts{}{}", counts.size(),
+                                   stages_text(config), config.stages(), products.empty() ? "" : ", or ", products));
+  }
+  if (sum != blocks) {
+    messages.push_back(
+        fmt::format("the layout deals {} = {} blocks, but {}", fmt::join(counts, " + "), sum, model_text(config)));
+  }
+  return messages;
+}
+
+std::vector<StageBlocks> from_counts(const std::vector<std::int64_t>& counts) {
+  std::vector<StageBlocks> layout;
+  int first = 0;
+  for (const std::int64_t count : counts) {
+    layout.push_back({first, static_cast<int>(count), layout.empty(), layout.size() + 1 == counts.size()});
+    first += static_cast<int>(count);
+  }
+  return layout;
+}
+
+std::vector<StageBlocks> from_text(const LayoutText& text) {
+  std::vector<StageBlocks> layout;
+  int first = 0;
+  for (const WrittenStage& stage : text.stages) {
+    StageBlocks blocks;
+    blocks.first = first;
+    for (const LayoutSymbol& symbol : stage.symbols) {
+      blocks.embedding = blocks.embedding || symbol.symbol == 'E';
+      blocks.head = blocks.head || symbol.symbol == 'L';
+    }
+    blocks.count = static_cast<int>(stage.symbols.size()) - blocks.embedding - blocks.head;
+    first += blocks.count;
+    layout.push_back(blocks);
+  }
+  return layout;
+}
+
+bool is_automatic(const Config& config) {
+  const auto* text = std::get_if<std::string>(&config.pipeline.layout);
+  return text && *text == "auto";
+}
+
+// The blocks of the first and the last stage as written, and what is left between them.
+struct EndStages {
+  std::optional<std::int64_t> first, last;
+  std::int64_t blocks = 0, stages = 0;  // in between, or at the other end
+
+  explicit EndStages(const Config& config)
+      : first(config.pipeline.first_stage_blocks),
+        last(config.pipeline.last_stage_blocks),
+        blocks(static_cast<std::int64_t>(config.model.blocks.size()) - first.value_or(0) - last.value_or(0)),
+        stages(std::int64_t{config.stages()} - first.has_value() - last.has_value()) {}
+
+  bool given() const { return first || last; }
+  bool works() const { return blocks >= 0 && (stages > 0 ? blocks % stages == 0 : stages == 0 && blocks == 0); }
+};
+
+// The counts nearest to `count` with which the blocks left, now `blocks`, could be dealt evenly.
+std::string nearest_counts(std::int64_t count, std::int64_t blocks, std::int64_t stages) {
+  const std::int64_t all = count + blocks;  // what this stage and those in between share
+  if (all < 0) return {};
+  if (stages == 0) return fmt::format("{}", all);
+  const std::int64_t above = count + ((blocks % stages) + stages) % stages, below = above - stages;
+  std::vector<std::int64_t> nearest;
+  if (below >= 0) nearest.push_back(std::min(below, all));
+  if (above <= all) nearest.push_back(above);
+  return fmt::format("{}", fmt::join(nearest, " or "));
+}
+
+std::vector<StageBlocks> from_end_stages(const Config& config) {
+  const EndStages ends(config);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(config.stages()),
+                                   ends.stages > 0 ? ends.blocks / ends.stages : 0);
+  if (ends.first) counts.front() = *ends.first;
+  if (ends.last) counts.back() = *ends.last;
+  return from_counts(counts);
+}
+
+}  // namespace
+
+double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
+  const auto h = static_cast<double>(model.hidden_size);
+  const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
+  const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
+  const double attention = 2 * h * (2 * q + 2 * kv) + 2 * q * static_cast<double>(sequence_length);
+  if (kind == BlockKind::dense) return attention + 6 * h * static_cast<double>(model.intermediate_size);
+  const MoeConfig& moe = model.moe;
+  const auto width =
+      static_cast<double>(moe.num_experts_per_tok * moe.moe_intermediate_size + moe.shared_expert_intermediate_size);
+  return attention + 6 * h * width + 2 * h * static_cast<double>(moe.num_experts);
+}
+
+double head_flops(const ModelConfig& model) {
+  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+}
+
+std::vector<StageBlocks> stage_layout(const Config& config) {
+  Messages faults = layout_faults(config);
+  for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
+  if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
+  if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) return from_counts(*counts);
+  if (!is_automatic(config)) return from_text(written_layout(config));
+  if (EndStages(config).given()) return from_end_stages(config);
+  if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
+  const auto counts = automatic_layout(layout_items(config), config.stages(), static_cast<int>(config.microbatches()));
+  return from_counts({counts.begin(), counts.end()});
+}
+
+std::vector<std::string> layout_faults(const Config& config) {
+  if (is_automatic(config)) return {};
+  if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) {
+    return count_faults(config, *counts);
+  }
+  const LayoutText layout = written_layout(config);
+  Messages messages;
+  for (const LayoutFault& fault : layout.faults) messages.push_back(fault.message);
+  if (!messages.empty()) return messages;
+  compare_stages(config, layout, messages);
+  compare_blocks(config, layout, messages);
+  return messages;
+}
+
+std::vector<std::string> end_stage_faults(const Config& config) {
+  const EndStages ends(config);
+  if (!ends.given()) return {};
+  if (!is_automatic(config)) {
+    return {
+        "first_stage_blocks and last_stage_blocks say what layout \"auto\" deals, but a layout is written: leave "
+        "one of the two out"};
+  }
+  if (ends.stages < 0) {
+    return {fmt::format("first_stage_blocks {} and last_stage_blocks {} speak of one stage, {}: write one of them",
+                        *ends.first, *ends.last, stages_text(config))};
+  }
+  if (ends.works()) return {};
+  std::string taken, nearest;
+  const auto add = [&](const char* name, const std::optional<std::int64_t>& count) {
+    if (!count) return;
+    taken += fmt::format(" - {} {}", name, *count);
+    const std::string counts = nearest_counts(*count, ends.blocks, ends.stages);
+    if (counts.empty()) return;
+    nearest += fmt::format("{}{} {}", nearest.empty() ? "; nearest that work: " : ", or ", name, counts);
+  };
+  add("first_stage_blocks", ends.first);
+  add("last_stage_blocks", ends.last);
+  const std::string left = fmt::format("{} blocks{} = {}", config.model.blocks.size(), taken, ends.blocks);
+  if (ends.blocks < 0) return {fmt::format("{}: the model has no more{}", left, nearest)};
+  if (ends.stages == 0)
+    return {fmt::format("{}, and no stage is left for them ({}){}", left, stages_text(config), nearest)};
+  return {fmt::format("{}, which do not divide among the other {} stages ({}): remainder {}{}", left, ends.stages,
+                      stages_text(config), ends.blocks % ends.stages, nearest)};
+}
+
+std::vector<std::string> layout_warnings(const Config& config) {
+  // Between embedding and head an automatic layout leaves a stage out only where there are more than pieces.
+  const std::size_t pieces = config.model.blocks.size() + 2;
+  if (is_automatic(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
+    return {};
+  std::vector<int> empty;
+  const auto layout = stage_layout(config);
+  for (std::size_t s = 0; s < layout.size(); ++s) {
+    if (layout[s].empty()) empty.push_back(static_cast<int>(s));
+  }
+  if (empty.empty()) return {};
+  constexpr std::size_t shown = 8;
+  const bool more = empty.size() > shown;
+  const std::size_t count = empty.size();
+  empty.resize(std::min(count, shown));
+  return {fmt::format("of {} stages ({}) {} hold nothing and only pass activations on: {}{}", config.stages(),
+                      stages_text(config), count, fmt::join(empty, ", "), more ? ", ..." : "")};
+}
+
+std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {
+  std::string symbols = stage.embedding ? "E" : "";
+  for (int block = stage.first; block < stage.first + stage.count; ++block) {
+    symbols += symbol_of(model.blocks[static_cast<std::size_t>(block)]);
+  }
+  return stage.head ? symbols + "L" : symbols;
+}
+
+std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig& model) {
+  std::vector<std::string> stages;
+  for (const StageBlocks& stage : layout) stages.push_back(stage_symbols(stage, model));
+  return format_layout(stages);
+}
+
+}  // namespace weft
