@@ -9,24 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "parallel/runtime/mapped_file.h"
+
 namespace weft {
-
-// A whole file, mapped read-only. Movable; the mapping ends with the owner.
-class MappedFile {
- public:
-  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory.
-  explicit MappedFile(std::string name);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  const std::string& name() const { return name_; }
-  std::span<const std::uint8_t> bytes() const { return bytes_; }
-
- private:
-  std::string name_;
-  std::span<const std::uint8_t> bytes_;
-};
 
 // Where sample `index` of an epoch stands when `count` samples are shuffled: for each (seed, epoch) a permutation of
 // 0 .. count-1, computed without a table. Requires 0 <= index < count <= 2^62.
