@@ -10,6 +10,9 @@
 
 namespace weft {
 
+// The exit code of a run that was asked to save and leave (EX_TEMPFAIL of sysexits.h): to be started again.
+inline constexpr int stopped_by_signal = 75;
+
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);

@@ -38,10 +38,6 @@ void for_each_folder(const fs::path& directory, Take take) {
   }
 }
 
-fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
-  return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
-}
-
 // `from` takes the name of `to`, where something may stand, which is then called `from`. Where a file system cannot
 // exchange names, nothing is called `to` for a moment.
 void take_place(const fs::path& from, const fs::path& to) {
@@ -64,6 +60,10 @@ void take_place(const fs::path& from, const fs::path& to) {
 
 std::string checkpoint_name(std::int64_t step) {
   return fmt::format("{}{:08}", name_prefix, step);
+}
+
+fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
+  return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
 }
 
 std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
@@ -98,15 +98,6 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
   }
   fail_request("{} is no checkpoint: it has no {}, and neither it nor {} has folders {}<number> with one",
                folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);
-}
-
-fs::path begin_checkpoint(const fs::path& directory, std::int64_t step) {
-  const fs::path path = unfinished_path(directory, step);
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (!error) fs::create_directories(path, error);
-  if (error) fail("the folder {} cannot be made: {}", path.string(), error.message());
-  return path;
 }
 
 CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step) {

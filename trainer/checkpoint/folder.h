@@ -31,8 +31,8 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 // directory. Throws Error (request) saying what was looked for.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
-// Makes the folder that a save of `step` writes to, empty. Throws Error (failure).
-std::filesystem::path begin_checkpoint(const std::filesystem::path& directory, std::int64_t step);
+// The folder that a save of `step` writes to; each rank makes it where it is not there yet.
+std::filesystem::path unfinished_path(const std::filesystem::path& directory, std::int64_t step);
 // Gives it its name, in one step even where that is taken, points `latest` at it, and flushes the folders. Throws Error
 // (failure).
 CheckpointFolder publish_checkpoint(const std::filesystem::path& directory, std::int64_t step);

@@ -1,10 +1,13 @@
 #include "trainer/checkpoint/manifest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 #include <tuple>
+
+#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
@@ -89,7 +92,7 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
   std::vector<std::string> faults;
   const Progress& progress = manifest.progress;
   if (progress.step < 0 || progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 ||
-      progress.good_in_a_row < 0 || !(progress.loss_scale > 0.0)) {
+      progress.good_in_a_row < 0 || (progress.loss_scale && !(*progress.loss_scale > 0.0))) {
     faults.push_back("its progress is not one of a run");
   }
   std::set<std::string> names;
@@ -117,6 +120,36 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
   }
   if (faults.empty()) find_shared_bytes(manifest, faults);
   return faults;
+}
+
+Manifest join_parts(const std::vector<Manifest>& parts) {
+  Manifest all = parts.at(0);
+  all.files.clear();
+  all.tensors.clear();
+  std::map<std::pair<std::string, std::string>, SavedTensor> tensors;
+  for (const Manifest& part : parts) {
+    const int first_file = static_cast<int>(all.files.size());
+    all.files.insert(all.files.end(), part.files.begin(), part.files.end());
+    for (const SavedTensor& tensor : part.tensors) {
+      auto [found, fresh] = tensors.try_emplace({tensor.name, tensor.state}, tensor);
+      SavedTensor& whole = found->second;
+      if (fresh) whole.boxes.clear();
+      if (whole.rows != tensor.rows || whole.columns != tensor.columns || whole.dtype != tensor.dtype) {
+        fail("ranks have saved {} in different shapes or dtypes", full_name(tensor));
+      }
+      for (SavedBox box : tensor.boxes) {
+        box.file += first_file;
+        whole.boxes.push_back(box);
+      }
+    }
+  }
+  for (auto& [name, tensor] : tensors) {
+    std::ranges::sort(tensor.boxes, {}, &SavedBox::row_begin);
+    all.tensors.push_back(std::move(tensor));
+  }
+  const auto faults = find_manifest_faults(all);
+  if (!faults.empty()) fail("what ranks have saved is not whole: {}", fmt::join(faults, "; "));
+  return all;
 }
 
 std::string checksum_text(std::uint64_t checksum) {

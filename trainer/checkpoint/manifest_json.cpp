@@ -171,9 +171,9 @@ Manifest manifest_of(const Json& json) {
     fail_request("it is of version {}; this Weft reads version {}", version, Manifest::current_version);
   }
   const Reading progress(top.at("progress"), "progress");
-  manifest.progress = {progress.integer("step"),          progress.integer("samples"),
-                       progress.integer("tokens"),        progress.integer("good_steps"),
-                       progress.integer("good_in_a_row"), progress.number("loss_scale")};
+  manifest.progress = {progress.integer("step"), progress.integer("samples"), progress.integer("tokens"),
+                       progress.integer("good_steps"), progress.integer("good_in_a_row")};
+  if (progress.has("loss_scale")) manifest.progress.loss_scale = progress.number("loss_scale");
   const Reading mesh(top.at("mesh"), "mesh");
   for (const Degree& degree : degrees) {
     const std::int64_t value = mesh.integer(degree.name);
@@ -188,8 +188,6 @@ Manifest manifest_of(const Json& json) {
         {file.text("name"), file.integer("bytes"), file.integer("prefix_bytes"), file.checksum("xxh64")});
   }
   for (const Json& part : top.array("tensors")) manifest.tensors.push_back(tensor_of(part));
-  const auto faults = find_manifest_faults(manifest);
-  if (!faults.empty()) fail_request("{}", fmt::join(faults, "; "));
   return manifest;
 }
 
@@ -204,8 +202,8 @@ std::string to_json(const Manifest& manifest) {
                  {"samples", progress.samples},
                  {"tokens", progress.tokens},
                  {"good_steps", progress.good_steps},
-                 {"good_in_a_row", progress.good_in_a_row},
-                 {"loss_scale", progress.loss_scale}}}};
+                 {"good_in_a_row", progress.good_in_a_row}}}};
+  if (progress.loss_scale) json["progress"]["loss_scale"] = *progress.loss_scale;
   for (const Degree& degree : degrees) json["mesh"][degree.name] = manifest.mesh.*degree.field;
   json["model"] = manifest.model;
   json["model_hash"] = hash_of(manifest.model);
@@ -230,12 +228,19 @@ std::string to_json(const Manifest& manifest) {
   return fmt::format("{}{}{}{}", text, checksum_key, checksum_text(sum), end_of_text);
 }
 
-Manifest parse_manifest(std::string_view text, const std::string& name) {
+Manifest parse_part(std::string_view text, const std::string& name) {
   try {
     return manifest_of(verified(text));
   } catch (const Error& error) {
     fail_request("{}: {}", name, error.what());
   }
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  Manifest manifest = parse_part(text, name);
+  const auto faults = find_manifest_faults(manifest);
+  if (!faults.empty()) fail_request("{}: {}", name, fmt::join(faults, "; "));
+  return manifest;
 }
 
 }  // namespace weft
