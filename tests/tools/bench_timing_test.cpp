@@ -32,7 +32,6 @@ TEST_F(BenchTiming, SaysWhatTheSolverSays) {
   const Json& rows = report.at("budgets");
   ASSERT_EQ(rows.size(), 3u * 5u);
   std::size_t next = 0;
-  int without_rule = 0;
   double bound = 0;
   for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("interleaved", 2), std::pair("zbv", 2)}) {
     for (const std::int64_t budget : {8, 10, 12, 14, 17}) {
@@ -51,7 +50,6 @@ TEST_F(BenchTiming, SaysWhatTheSolverSays) {
       if (fixed) {
         EXPECT_EQ(row.at("fixed").get<double>(), *fixed);
       }
-      without_rule += !fixed;
       // The table has one bound a row: that of the smallest budget.
       if (budget == 8) bound = solution.lower_bound;
       EXPECT_EQ(row.at("bound").get<double>(), bound);
@@ -59,8 +57,6 @@ TEST_F(BenchTiming, SaysWhatTheSolverSays) {
       EXPECT_GE(solution.lower_bound, solution.compute_makespan);
     }
   }
-  EXPECT_GT(without_rule, 0);
-  EXPECT_LT(without_rule, 15);
   EXPECT_TRUE(report.at("solving").empty());  // of 128 microbatches
 }
 
