@@ -6,6 +6,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -55,12 +56,24 @@ void add_least_bytes(const PlannedUnit& unit, LayoutItem& item) {
   item.passing_bytes += static_cast<double>(own.unsharded_parameters + (stay ? 0 : gradients));
 }
 
+bool parts_backwards(const Config& config) {
+  for (const std::vector<Action>& actions : compute_order(config)) {
+    if (std::ranges::any_of(actions, [](const Action& action) { return action.op == Op::backward_weight; }))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 LayoutItems modelled_items(const Config& config) {
   const Config sample = one_of_each(config);
   const Mesh mesh(sample.parallelism);
   const PlannedStage planned = plan_stage(sample, mesh, mesh.coordinates(0), 0);
+
+  // What a weight gradient needs is kept for many microbatches where it comes apart from the input gradient, and
+  // otherwise for the one that is computed.
+  const bool waits = config.memory_budget && parts_backwards(config);
 
   // Embedding, two segments a block, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
@@ -69,7 +82,9 @@ LayoutItems modelled_items(const Config& config) {
     const Segment& segment = *planned.segments[s];
     LayoutItem& piece = pieces[(s + 1) / 2];
     piece.activation_bytes += static_cast<double>(segment.activation_bytes());
-    piece.kept_bytes += static_cast<double>(std::max(segment.activation_bytes(), segment.pending_bytes()));
+    const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
+    piece.kept_bytes += static_cast<double>(segment.activation_bytes() + (waits ? more : 0));
+    piece.passing_bytes += static_cast<double>(waits ? 0 : more);
     for (const ParameterSpec& parameter : segment.parameters()) piece_of[parameter.name] = (s + 1) / 2;
   }
   for (const PlannedUnit& unit : planned.units) {
