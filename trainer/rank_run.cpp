@@ -7,6 +7,7 @@
 #include "layers/context_parallel.h"
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
+#include "trainer/same_program.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
 #include "trainer/verify_step.h"
@@ -16,6 +17,14 @@ namespace {
 
 std::int64_t step_tokens(const Config& config) {
   return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+}
+
+// Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
+// they connect.
+Program shared_program(const Config& config, const Mesh& mesh, Communicator& world) {
+  Program program = step_program(config, mesh, mesh.coordinates(world.rank()));
+  require_same_program(program, world);
+  return program;
 }
 
 // Later minus earlier counts; keys that did not move are left out.
@@ -42,7 +51,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       ledger_(seat.backend.device(), lanes_[Lane::compute]),
       products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      program_(step_program(config, mesh, mesh.coordinates(seat.world.rank()))),
+      program_(shared_program(config, mesh, seat.world)),
       actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(seat.world.rank()).pp)]),
       groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
