@@ -34,6 +34,7 @@ void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
 void add_bench_timing_command(CLI::App& bench);
 void add_bench_simulated_command(CLI::App& bench);
+void add_bench_checkpoint_command(CLI::App& bench);
 
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
