@@ -1,11 +1,14 @@
-// A folder of a test's own, gone with the object.
+// A folder of the test that is running, gone when it ends.
 #pragma once
 
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace weft {
 
@@ -29,5 +32,14 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_file(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 }  // namespace weft

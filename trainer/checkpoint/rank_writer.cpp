@@ -121,7 +121,7 @@ void RankWriter::write(const std::filesystem::path& folder, Manifest part) const
     }
     part.files.push_back(out.saved());
   }
-  replace_file(folder / part_name(rank_), to_json(part), calls_);
+  replace_file(folder / part_name(rank_), part_json(part), calls_);
 }
 
 void RankWriter::work() {
