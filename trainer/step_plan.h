@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,12 @@
 
 namespace weft {
 
+// A tied weight of which embedding and head, on different stages, have a copy each.
+struct PlannedTie {
+  int other_stage = 0;
+  bool counted = false;  // the embedding's copy stands for both where distinct parameters are counted
+};
+
 struct PlannedUnit {
   UnitPlan plan;
   UnitLayout layout;  // of the rank's box; unused for replicated parameters
@@ -24,6 +31,7 @@ struct PlannedUnit {
   UnitPolicy policy;
   bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
+  std::optional<PlannedTie> tie = {};
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
   // Of a unit that is not replicated.
@@ -85,7 +93,7 @@ std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const
 PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
                                const BucketBytes& update = {});
 
-// Every parameter of the model, whole, in an order that all ranks agree on.
+// Every parameter of the model once, whole, in an order that all ranks agree on.
 std::vector<ParameterSpec> model_parameters(const ModelConfig& model);
 
 // Parameters of the whole model, and those that one token uses.
