@@ -1,7 +1,6 @@
 #include "trainer/step_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -145,15 +144,11 @@ std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>
   return pieces;
 }
 
-std::optional<PlannedTie> planned_tie(const Config& config, int stage) {
-  if (!config.model.tie_word_embeddings) return std::nullopt;
-  const auto layout = stage_layout(config);
-  const auto stage_with = [&](bool StageBlocks::*piece) {
-    return static_cast<int>(std::find_if(layout.begin(), layout.end(), std::mem_fn(piece)) - layout.begin());
-  };
-  const int embedding = stage_with(&StageBlocks::embedding), head = stage_with(&StageBlocks::head);
-  if (embedding == head || (stage != embedding && stage != head)) return std::nullopt;
-  return PlannedTie{stage == embedding ? head : embedding, stage == embedding};
+TiedCopy tied_copy(const Config& config, int stage) {
+  if (!config.model.tie_word_embeddings) return TiedCopy::none;
+  const StageBlocks blocks = stage_layout(config)[static_cast<std::size_t>(stage)];
+  if (blocks.embedding == blocks.head) return TiedCopy::none;  // neither, or both in one unit
+  return blocks.embedding ? TiedCopy::of_embedding : TiedCopy::of_head;
 }
 
 // One of the two units with a copy of a tied weight, as an index into the program's table.
@@ -215,10 +210,10 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
   PlannedStage planned;
   planned.stage = stage;
   planned.segments = make_segments(config, at, stage);
-  const auto tie = planned_tie(config, stage);
+  const TiedCopy tied = tied_copy(config, stage);
   for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, wrap_rules(config, stage))) {
     planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
-    if (planned.units.back().plan.family == Family::embedding) planned.units.back().tie = tie;
+    if (planned.units.back().plan.family == Family::embedding) planned.units.back().tied = tied;
   }
   return planned;
 }
@@ -255,7 +250,8 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
     stage.output_bytes = boundary_bytes;
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
-      if (unit.tie && !unit.frozen) ties.push_back({tables.units.size(), unit_bytes(unit.setup()).sharded_gradients});
+      const bool tied = unit.tied != TiedCopy::none && !unit.frozen;
+      if (tied) ties.push_back({tables.units.size(), unit_bytes(unit.setup()).sharded_gradients});
       tables.units.push_back(program_unit(unit, s));
     }
     const auto unit_of = unit_by_parameter(planned);

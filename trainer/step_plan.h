@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,11 +17,9 @@
 
 namespace weft {
 
-// A tied weight of which embedding and head, on different stages, have a copy each.
-struct PlannedTie {
-  int other_stage = 0;
-  bool counted = false;  // the embedding's copy stands for both where distinct parameters are counted
-};
+// Where embedding and head share a weight on different stages each has a unit with a copy of it. The embedding's stands
+// for both where distinct parameters are counted.
+enum class TiedCopy : std::uint8_t { none, of_embedding, of_head };
 
 struct PlannedUnit {
   UnitPlan plan;
@@ -31,7 +28,7 @@ struct PlannedUnit {
   UnitPolicy policy;
   bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
-  std::optional<PlannedTie> tie = {};
+  TiedCopy tied = TiedCopy::none;
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
   // Of a unit that is not replicated.

@@ -90,7 +90,7 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
     holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
   }
   // The copies of a tied weight beside the head come after those of the embedding.
-  if (unit.tie && !unit.tie->counted) holder.replica += copies_of(unit, degrees);
+  if (unit.tied == TiedCopy::of_head) holder.replica += copies_of(unit, degrees);
   holder.tensor_rank = at.tp;
   holder.tensor_ranks = degrees.tensor;
   return holder;
@@ -186,7 +186,7 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
     if (!first) return;
     for (const PlannedUnit& unit : plan.units) {
-      const int stages = unit.tie ? 2 : 1;
+      const int stages = unit.tied == TiedCopy::none ? 1 : 2;
       for (const ParameterSpec& parameter : unit.plan.parameters) {
         const int tensor = !unit.plan.replicated() && parameter.tensor_replicated ? mesh.degrees().tensor : 1;
         copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * stages;
