@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/execute.h"
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/traffic.h"
@@ -178,6 +179,13 @@ TEST(Tie, HasOneOrderAmongReplicas) {
   move_tie(program, 1, place(program, 1, Op::reduce_gradient));
   const auto found = find_violations(program, options);
   EXPECT_TRUE(std::ranges::any_of(found, [](const Finding& f) { return f.violation == Violation::collective_order; }));
+}
+
+TEST(Tie, IsTracedOnTheReduceLane) {
+  const Program program = tied_program();
+  const std::size_t at = place(program, 0, Op::tie_gradient);
+  EXPECT_EQ(range_names(program, program.ranks[0])[at], "tie_grad blocks.0");
+  EXPECT_EQ(lane_of(program, program.ranks[0][at]), Lane::reduce);
 }
 
 TEST(Tie, ReadsAsItPrints) {
