@@ -16,11 +16,7 @@ class Embedding final : public Segment {
  public:
   explicit Embedding(const SegmentSetup& setup)
       : setup_(setup), rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)) {
-    ParameterSpec table = whole_parameter("embedding.weight", Family::embedding, setup.model.vocab_size,
-                                          setup.model.hidden_size, Initializer::normal, setup.model.initializer_range);
-    table.row_begin = rows_.begin;
-    table.rows = rows_.count;
-    parameters_ = {table};
+    parameters_ = {vocabulary_table(setup)};
   }
 
   const std::string& name() const override { return name_; }
@@ -77,6 +73,15 @@ class Embedding final : public Segment {
 };
 
 }  // namespace
+
+ParameterSpec vocabulary_table(const SegmentSetup& setup) {
+  const Range rows = balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank);
+  ParameterSpec table = whole_parameter("embedding.weight", Family::embedding, setup.model.vocab_size,
+                                        setup.model.hidden_size, Initializer::normal, setup.model.initializer_range);
+  table.row_begin = rows.begin;
+  table.rows = rows.count;
+  return table;
+}
 
 std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup) {
   return std::make_unique<Embedding>(setup);

@@ -5,6 +5,10 @@
 
 namespace weft {
 
+// The rows of the embedding's weight on this rank. With ModelConfig::tie_word_embeddings it is the head's projection
+// too.
+ParameterSpec vocabulary_table(const SegmentSetup& setup);
+
 std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup);
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "layers/conversion.h"
+#include "layers/embedding.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
@@ -23,11 +24,16 @@ class Head final : public Segment {
       : setup_(setup),
         rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)),
         norm_(setup, name_, Family::head) {
-    const ModelConfig& model = setup.model;
-    ParameterSpec projection = whole_parameter("head.weight", Family::head, model.vocab_size, model.hidden_size,
-                                               Initializer::normal, model.initializer_range);
-    projection.row_begin = rows_.begin;
-    projection.rows = rows_.count;
+    ParameterSpec projection = vocabulary_table(setup);
+    if (setup.model.tie_word_embeddings) {
+      require(setup.head_compute == setup.embedding_compute,
+              "a tied weight is gathered in one dtype, which embedding and head compute in");
+      require(setup.trains(Family::head) == setup.trains(Family::embedding),
+              "of a tied weight embedding and head are frozen together");
+    } else {
+      projection.name = "head.weight";
+      projection.family = Family::head;
+    }
     parameters_ = {norm_.parameter(), projection};
   }
 

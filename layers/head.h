@@ -1,5 +1,6 @@
 // Final norm, vocabulary-parallel output projection and cross-entropy. Logits are never gathered: the shards of the
-// vocabulary exchange three numbers a token (maximum, sum of exponentials, logit of the target).
+// vocabulary exchange three numbers a token (maximum, sum of exponentials, logit of the target). A tied head declares
+// the embedding's weight in place of its own.
 #pragma once
 
 #include "layers/segment.h"

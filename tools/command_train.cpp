@@ -32,8 +32,8 @@ Profiling:
     ncu --profile-from-start off --nvtx --nvtx-include "weft@PP:0F blocks.1.experts]" --set full --export weft \
         weft train CONFIG --profiling.first_step=10
 
-  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard, reshard and reduce_grad <unit>,
-  grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
+  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard, reshard, reduce_grad and tie_grad
+  <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
 
 }  // namespace
 

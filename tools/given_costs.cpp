@@ -76,7 +76,6 @@ void require_measured(const Program& program, const ProgramCosts& costs) {
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) {
       if (!action.unit || action.bytes == 0 || is_reshard(action.op)) continue;
-      if (action.op != Op::unshard && action.op != Op::unshard_island && !is_reduction(action.op)) continue;
       if (cost_of(program, costs, action) > 0.0) continue;
       fail_request("no {} of {} was measured; trace a run that does it", name_of(action.op),
                    program.units[static_cast<std::size_t>(*action.unit)].name);

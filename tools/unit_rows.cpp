@@ -17,7 +17,7 @@ std::string wrap_of(const Config& config, const UnitPlan& plan) {
 
 // Over one rank nothing travels. An island has several by its rules.
 bool stays_on_a_rank(const Mesh& mesh, Group group) {
-  if (group == Group::dp_island || group == Group::edp_island) return false;
+  if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
   return mesh.group_of(group, 0).size() == 1;
 }
 

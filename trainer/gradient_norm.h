@@ -1,5 +1,5 @@
-// The norm of the whole model's gradient, each distinct parameter counted once although replicas, tensor ranks and
-// unsharded units hold it several times.
+// The norm of the whole model's gradient, each distinct parameter counted once although replicas, tensor ranks,
+// unsharded units and tied stages hold it several times.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace weft {
 
-// Whether the rank counts the rows it owns of a unit: one replica does, and of a unit kept whole one rank.
+// Whether the rank counts the rows it owns of a unit: one replica does, and of a unit kept whole one rank; of a
+// tied weight's two copies the embedding's.
 bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank);
 // Whether, within such a unit, it counts a parameter: one tensor rank does where every one holds the same values.
 bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at);

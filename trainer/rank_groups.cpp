@@ -30,8 +30,17 @@ Transfers transfers_of(const Program& program) {
   return transfers;
 }
 
+TiedRanks tied_ranks_of(const ProgramTables& tables) {
+  for (const ProgramUnit& unit : tables.units) {
+    if (!unit.tied_to) continue;
+    const int here = tables.stages[static_cast<std::size_t>(unit.stage)].rank, there = tied_rank(tables, unit);
+    if (here != there) return std::pair(here, there);
+  }
+  return std::nullopt;
+}
+
 RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands,
-                       const Transfers& transfers, Lanes& lanes)
+                       const Transfers& transfers, Lanes& lanes, const TiedRanks& tied)
     : transfers_(transfers) {
   require(world.size() == mesh.world(), "the world has one rank per mesh position");
   // The first member names the group; its position orders the ranks.
@@ -46,6 +55,10 @@ RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Isl
   for (const auto& [lane, pairs] : transfers) {
     auto& group = groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, world.rank()), lane);
     group->connect(std::vector(pairs.begin(), pairs.end()));
+  }
+  if (tied) {
+    const auto members = mesh.tied_of(world.rank(), tied->first, tied->second);
+    groups_[{Lane::reduce, Group::tied}] = split(Group::tied, members, Lane::reduce);
   }
   for (const Island& island : islands) {
     const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
@@ -23,12 +25,17 @@ struct Island {
 using Transfers = std::map<Lane, std::set<std::pair<int, int>>>;
 Transfers transfers_of(const Program& program);
 
+// The pipeline ranks with the copies of a tied weight, where they are two.
+using TiedRanks = std::optional<std::pair<int, int>>;
+TiedRanks tied_ranks_of(const ProgramTables& tables);
+
 class RankGroups {
  public:
   // Collective over the world: every rank builds its groups in the same order. `transfers`: the messages of the step,
-  // the same on all ranks; who sends to whom is connected. `world` and `lanes` outlive the groups.
+  // the same on all ranks; who sends to whom is connected. `world` and `lanes` outlive the groups. `tied`: the same on
+  // all ranks; those of other pipeline positions are alone in their group.
   RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
-             Lanes& lanes);
+             Lanes& lanes, const TiedRanks& tied = {});
 
   // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }

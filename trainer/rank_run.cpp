@@ -53,7 +53,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
       program_(shared_program(config, mesh, seat.world)),
       actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(seat.world.rank()).pp)]),
-      groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_),
+      groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
       optimizer_(config, optimizer_kernels_,
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,

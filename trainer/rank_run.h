@@ -81,6 +81,7 @@ class RankRun final : private ActionHandler {
   void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
   void scatter_gradient(int unit) override { stages_->scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stages_->reduce_gradient(unit); }
+  void tie_gradient(int unit) override { stages_->tie_gradient(unit); }
   void wait_reduction(int unit) override { stages_->wait_reduction(unit); }
   void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
   void receive(Lane lane, int stage, int microbatch, int peer) override {

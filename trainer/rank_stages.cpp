@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/initialize.h"
 
@@ -43,6 +44,14 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
     const std::size_t first_unit = planned_units_.size();
     for (const PlannedUnit& unit : stage.units) add_unit(unit, seed);
     add_pieces(stage, tables, first_unit);
+  }
+  local_copy_.resize(planned_units_.size());
+  const int rank = tables.stages[static_cast<std::size_t>(planned_.front().stage)].rank;
+  for (const ProgramUnit& unit : tables.units) {
+    if (!unit.tied_to || tied_rank(tables, unit) != rank) continue;
+    const ProgramUnit& copy = tables.units[static_cast<std::size_t>(*unit.tied_to)];
+    if (tied_rank(tables, copy) != rank) continue;
+    local_copy_[local_unit(*copy.tied_to)] = local_unit(*unit.tied_to);
   }
 }
 
@@ -173,6 +182,17 @@ void RankStages::scatter_gradient(int unit) {
 void RankStages::reduce_gradient(int unit) {
   const std::size_t local = local_unit(unit);
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
+}
+
+// The sum of two floats is the same in either order: both copies hold the same bits.
+void RankStages::tie_gradient(int unit) {
+  const std::size_t local = local_unit(unit);
+  const TensorView gradient = units_[local]->shard_gradient();
+  if (!local_copy_[local]) return groups_.on(Lane::reduce, Group::tied).all_reduce(gradient);
+  const TensorView copy = units_[*local_copy_[local]]->shard_gradient();
+  Stream& reduce_lane = lanes_[Lane::reduce];
+  add(reduce_lane, copy, gradient);
+  cast(reduce_lane, gradient, copy);
 }
 
 void RankStages::wait_reduction(int unit) {

@@ -45,6 +45,7 @@ class RankStages {
   void reshard(Op op, int unit);
   void scatter_gradient(int unit);
   void reduce_gradient(int unit);
+  void tie_gradient(int unit);
   void wait_reduction(int unit);
   // Of what the stage made, or for it.
   void send(Lane lane, int stage, int microbatch, int peer);
@@ -107,6 +108,7 @@ class RankStages {
   std::vector<const PlannedUnit*> planned_units_;
   // By index into the program's tables; meaningful for what is on this rank.
   std::vector<std::size_t> local_segment_, local_unit_;
+  std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: the copy that it is tied to, if it is here
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;

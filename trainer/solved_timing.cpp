@@ -83,7 +83,7 @@ TimingPlan solve_timing(const Config& config, const Mesh& mesh) {
 }
 
 Program complete_solved(Program placed, const TimingPlan& plan) {
-  return add_update(add_reduction(add_timing(std::move(placed), plan)));
+  return add_update(add_ties(add_reduction(add_timing(std::move(placed), plan))));
 }
 
 }  // namespace weft

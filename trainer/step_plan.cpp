@@ -128,6 +128,46 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   return entry;
 }
 
+// What segments of a stage declare, each parameter once: embedding and head of one stage share a tied weight.
+std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>> segments) {
+  std::vector<ScopedParameters> pieces;
+  std::set<std::string_view> declared;
+  for (const auto& segment : segments) {
+    ScopedParameters& piece = pieces.emplace_back(segment->scope(), std::vector<ParameterSpec>(), segment->name());
+    for (const ParameterSpec& parameter : segment->parameters()) {
+      const bool shared = parameter.family == Family::embedding && declared.contains(parameter.name);
+      if (!shared) piece.parameters.push_back(parameter);
+      declared.insert(parameter.name);
+    }
+  }
+  return pieces;
+}
+
+TiedCopy tied_copy(const Config& config, const StageBlocks& blocks) {
+  if (!config.model.tie_word_embeddings) return TiedCopy::none;
+  if (blocks.embedding == blocks.head) return TiedCopy::none;  // neither, or both in one unit
+  return blocks.embedding ? TiedCopy::of_embedding : TiedCopy::of_head;
+}
+
+// One of the two units with a copy of a tied weight, as an index into the program's table.
+struct TiedUnit {
+  std::size_t unit = 0;
+  std::int64_t gradient_bytes = 0;  // of the rows that a rank owns
+};
+
+void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
+  for (const TiedUnit& one : ties) {
+    for (const TiedUnit& other : ties) {
+      if (&one == &other) continue;
+      ProgramUnit& unit = tables.units[one.unit];
+      unit.tied_to = static_cast<int>(other.unit);
+      if (tied_rank(tables, unit) == tables.stages[static_cast<std::size_t>(unit.stage)].rank) continue;
+      unit.tie_bytes = one.gradient_bytes;
+      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, unit.tie_bytes});
+    }
+  }
+}
+
 // By parameter name: the unit of the stage that it travels in.
 std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
   std::map<std::string_view, int> units;
@@ -172,13 +212,12 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
                         const std::vector<StageBlocks>& layout) {
   PlannedStage planned;
   planned.stage = stage;
-  planned.segments = make_segments(config, at, stage, layout[static_cast<std::size_t>(stage)]);
-  std::vector<ScopedParameters> pieces;
-  for (const auto& segment : planned.segments) {
-    pieces.push_back({segment->scope(), segment->parameters(), segment->name()});
-  }
-  for (UnitPlan& plan : form_units(pieces, stage, wrap_rules(config, stage))) {
+  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+  planned.segments = make_segments(config, at, stage, blocks);
+  const TiedCopy tied = tied_copy(config, blocks);
+  for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, wrap_rules(config, stage))) {
     planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
+    if (planned.units.back().plan.family == Family::embedding) planned.units.back().tied = tied;
   }
   return planned;
 }
@@ -207,6 +246,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
   const std::vector<int> ranks = stage_ranks(config);
+  std::vector<TiedUnit> ties;
   const std::int64_t boundary_bytes = plan_inputs(config, at).boundary.bytes();
   const std::vector<StageBlocks> layout = stage_layout(config);
   for (int s = 0; s < config.stages(); ++s) {
@@ -215,7 +255,11 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
     stage.rank = ranks[static_cast<std::size_t>(s)];
     stage.output_bytes = boundary_bytes;
     const int first_unit = static_cast<int>(tables.units.size());
-    for (const PlannedUnit& unit : planned.units) tables.units.push_back(program_unit(unit, s));
+    for (const PlannedUnit& unit : planned.units) {
+      const bool tied = unit.tied != TiedCopy::none && !unit.frozen;
+      if (tied) ties.push_back({tables.units.size(), unit_bytes(unit.setup()).sharded_gradients});
+      tables.units.push_back(program_unit(unit, s));
+    }
     const auto unit_of = unit_by_parameter(planned);
     for (const auto& segment : planned.segments) {
       ProgramSegment entry;
@@ -237,6 +281,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
     }
     tables.stages.push_back(std::move(stage));
   }
+  tie_units(tables, ties);
   return tables;
 }
 
@@ -295,8 +340,9 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
     config.shard_by_family[family] = {};
   }
   std::vector<ParameterSpec> all;
-  for (const auto& segment : make_segments(config, Coordinates{}, 0, stage_layout(config).front())) {
-    all.insert(all.end(), segment->parameters().begin(), segment->parameters().end());
+  for (const ScopedParameters& piece :
+       pieces_of(make_segments(config, Coordinates{}, 0, stage_layout(config).front()))) {
+    all.insert(all.end(), piece.parameters.begin(), piece.parameters.end());
   }
   return all;
 }

@@ -18,6 +18,10 @@
 
 namespace weft {
 
+// Where embedding and head share a weight on different stages each has a unit with a copy of it. The embedding's stands
+// for both where distinct parameters are counted.
+enum class TiedCopy : std::uint8_t { none, of_embedding, of_head };
+
 struct PlannedUnit {
   UnitPlan plan;
   UnitLayout layout;  // of the rank's box; unused for replicated parameters
@@ -25,6 +29,7 @@ struct PlannedUnit {
   UnitPolicy policy;
   bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
+  TiedCopy tied = TiedCopy::none;
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
   // Of a unit that is not replicated.
@@ -89,7 +94,7 @@ std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const
 PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
                                const BucketBytes& update = {});
 
-// Every parameter of the model, whole, in an order that all ranks agree on.
+// Every parameter of the model once, whole, in an order that all ranks agree on.
 std::vector<ParameterSpec> model_parameters(const ModelConfig& model);
 
 // Parameters of the whole model, and those that one token uses.

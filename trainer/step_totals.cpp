@@ -12,11 +12,12 @@ namespace {
 constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrier) + 1;
 // Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
 constexpr auto groups = [] {
-  std::array<Group, all_groups.size() + 2> with_islands{};
-  std::copy(all_groups.begin(), all_groups.end(), with_islands.begin());
-  with_islands[all_groups.size()] = Group::dp_island;
-  with_islands[all_groups.size() + 1] = Group::edp_island;
-  return with_islands;
+  std::array<Group, all_groups.size() + 3> all{};
+  std::copy(all_groups.begin(), all_groups.end(), all.begin());
+  all[all_groups.size()] = Group::dp_island;
+  all[all_groups.size() + 1] = Group::edp_island;
+  all[all_groups.size() + 2] = Group::tied;
+  return all;
 }();
 constexpr std::size_t group_count = groups.size();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -65,6 +66,12 @@ int holders_of(const PlannedUnit& unit, const Degrees& degrees) {
   return unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
 }
 
+// Copies of a unit on its stage, beside those that tensor ranks hold of the same values.
+int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
+  const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
+  return holders_of(unit, degrees) / shards;
+}
+
 UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Coordinates& at,
                      const Degrees& degrees, GroupMembers& groups) {
   UnitHolder holder;
@@ -82,6 +89,8 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
     const auto ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
     holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
   }
+  // The copies of a tied weight beside the head come after those of the embedding.
+  if (unit.tied == TiedCopy::of_head) holder.replica += copies_of(unit, degrees);
   holder.tensor_rank = at.tp;
   holder.tensor_ranks = degrees.tensor;
   return holder;
@@ -177,10 +186,10 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
     if (!first) return;
     for (const PlannedUnit& unit : plan.units) {
-      const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
+      const int stages = unit.tied == TiedCopy::none ? 1 : 2;
       for (const ParameterSpec& parameter : unit.plan.parameters) {
         const int tensor = !unit.plan.replicated() && parameter.tensor_replicated ? mesh.degrees().tensor : 1;
-        copies[parameter.name] = holders_of(unit, mesh.degrees()) / shards * tensor;
+        copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * stages;
       }
     }
   });
@@ -189,8 +198,10 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   lone.parallelism = {};
   lone.pipeline = {};
   std::vector<GlobalParameter> parameters;
+  std::set<std::string> known;
   for (const auto& segment : plan_stage(lone, Mesh(lone.parallelism), {}, 0).segments) {
     for (const ParameterSpec& parameter : segment->parameters()) {
+      if (!known.insert(parameter.name).second) continue;  // tied
       const auto found = copies.find(parameter.name);
       parameters.push_back(
           {parameter.name, parameter.global_rows, parameter.global_columns, found == copies.end() ? 1 : found->second});
@@ -223,7 +234,9 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (int stage = 0; stage < config.stages(); ++stage) {
     for (const auto& segment : plan_stage(config, mesh, at, stage, layout).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
-        description.stage_of_parameter[parameter.name] = stage;
+        // A tied weight belongs to both its stages.
+        if (stage == planned.stage) description.stage_of_parameter[parameter.name] = stage;
+        description.stage_of_parameter.try_emplace(parameter.name, stage);
         if (stage != planned.stage) continue;
         description.formed_from.push_back(parameter);
         description.rule_of_parameter[parameter.name] = rule_of(rules, parameter);

@@ -39,7 +39,8 @@ std::vector<int> group_key(Group group, const Coordinates& at, int expert_shards
       return {};
     case Group::dp_island:
     case Group::edp_island:
-      fail("group {} has no size of its own", name_of(group));
+    case Group::tied:
+      fail("group {} is not decided by degrees alone", name_of(group));
   }
   return {};
 }
@@ -75,9 +76,9 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
 }
 
 std::string_view name_of(Group group) {
-  constexpr std::string_view names[] = {"pp",          "dp_replicate", "dp_shard", "cp",        "tp",
-                                        "edp",         "ep",           "etp",      "edp_shard", "edp_replicate",
-                                        "dp_shard_cp", "tokens",       "world",    "dp_island", "edp_island"};
+  constexpr std::string_view names[] = {
+      "pp",        "dp_replicate",  "dp_shard",    "cp",     "tp",    "edp",       "ep",         "etp",
+      "edp_shard", "edp_replicate", "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied"};
   return names[static_cast<std::size_t>(group)];
 }
 
@@ -147,6 +148,13 @@ std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
   const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
   const auto first = group.begin() + place / size * size;
   return {first, first + size};
+}
+
+std::vector<int> Mesh::tied_of(int rank, int first, int second) const {
+  require(first != second, "a tie joins two pipeline ranks");
+  const int here = coordinates(rank).pp, stage = degrees_.stage_ranks();
+  if (here != first && here != second) return {rank};
+  return {rank + (first - here) * stage, rank + (second - here) * stage};
 }
 
 }  // namespace weft

@@ -38,7 +38,8 @@ std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int
 // unit is sharded and replicated; with context parallelism `dp_shard_cp` takes the place of the first, since context
 // ranks see different tokens too; `edp_shard` and `edp_replicate` those of an expert unit (see Mesh::expert_replicas).
 // `tokens` is every rank of a stage, which all see different tokens (the group of routing helpers). `world` is all.
-// `dp_island` and `edp_island` are parts of a shard group, of a size that the unit says (Mesh::island_of).
+// `dp_island` and `edp_island` are parts of a shard group, of a size that the unit says (Mesh::island_of); `tied` joins
+// two ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
 enum class Group : std::uint8_t {
   pp,
   dp_replicate,
@@ -54,7 +55,8 @@ enum class Group : std::uint8_t {
   tokens,
   world,
   dp_island,
-  edp_island
+  edp_island,
+  tied
 };
 std::string_view name_of(Group group);
 // Each group that degrees alone decide.
@@ -91,6 +93,8 @@ class Mesh {
   std::vector<int> group_of(Group group, int rank) const;
   // The `size` neighbours of a shard group among which `rank` is; `size` divides the group.
   std::vector<int> island_of(Group shard_group, int rank, int size) const;
+  // The ranks of its pipeline at positions `first` and `second`, if `rank` is one of the two; otherwise it is alone.
+  std::vector<int> tied_of(int rank, int first, int second) const;
 
  private:
   Degrees degrees_;

@@ -24,6 +24,8 @@ std::string_view name_of(Op op) {
       return "SCATTER_GRAD";
     case Op::reduce_gradient:
       return "REDUCE_GRAD";
+    case Op::tie_gradient:
+      return "TIE_GRAD";
     case Op::wait_reduction:
       return "WAIT_REDUCE";
     case Op::send_forward:

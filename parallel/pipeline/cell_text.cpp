@@ -13,11 +13,11 @@
 namespace weft {
 namespace {
 
-constexpr std::array all_ops = {Op::forward,          Op::backward,        Op::backward_input,   Op::backward_weight,
-                                Op::unshard,          Op::unshard_island,  Op::reshard,          Op::reshard_island,
-                                Op::scatter_gradient, Op::reduce_gradient, Op::wait_reduction,   Op::send_forward,
-                                Op::receive_forward,  Op::send_backward,   Op::receive_backward, Op::gradient_norm,
-                                Op::optimizer_step};
+constexpr std::array all_ops = {Op::forward,          Op::backward,        Op::backward_input, Op::backward_weight,
+                                Op::unshard,          Op::unshard_island,  Op::reshard,        Op::reshard_island,
+                                Op::scatter_gradient, Op::reduce_gradient, Op::tie_gradient,   Op::wait_reduction,
+                                Op::send_forward,     Op::receive_forward, Op::send_backward,  Op::receive_backward,
+                                Op::gradient_norm,    Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';

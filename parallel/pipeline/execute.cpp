@@ -27,6 +27,8 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
       return handler.scatter_gradient(*action.unit);
     case Op::reduce_gradient:
       return handler.reduce_gradient(*action.unit);
+    case Op::tie_gradient:
+      return handler.tie_gradient(*action.unit);
     case Op::wait_reduction:
       return handler.wait_reduction(*action.unit);
     case Op::send_forward:
@@ -46,6 +48,7 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
 std::string_view word_of(Op op) {
   if (is_gather(op)) return "unshard";
   if (is_reshard(op)) return "reshard";
+  if (op == Op::tie_gradient) return "tie_grad";
   if (op == Op::wait_reduction) return "wait_reduce";
   return op == Op::scatter_gradient ? "scatter_grad" : "reduce_grad";
 }

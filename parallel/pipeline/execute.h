@@ -23,6 +23,7 @@ class ActionHandler {
   virtual void reshard(Op op, int unit) = 0;
   virtual void scatter_gradient(int unit) = 0;
   virtual void reduce_gradient(int unit) = 0;
+  virtual void tie_gradient(int unit) = 0;
   virtual void wait_reduction(int unit) = 0;
   virtual void send(Lane lane, int stage, int microbatch, int peer) = 0;
   virtual void receive(Lane lane, int stage, int microbatch, int peer) = 0;

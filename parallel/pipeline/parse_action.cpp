@@ -66,6 +66,7 @@ class Resolver {
       if (!meant) continue;
       if (is_reduction(action_.op) && !unit.frozen) action_.bytes += unit.reduce_bytes;
       if (is_gather(action_.op) && !unit.replicated) action_.bytes += unit.gather_bytes;
+      if (action_.op == Op::tie_gradient) action_.bytes += unit.tie_bytes;
     }
   }
 

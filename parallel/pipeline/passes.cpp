@@ -45,6 +45,18 @@ void require_placement(const Program& program, const std::string& whose) {
 
 }  // namespace
 
+Program add_ties(Program program) {
+  for (std::size_t i = 0; i < program.units.size(); ++i) {
+    const ProgramUnit& unit = program.units[i];
+    if (!unit.tied_to) continue;
+    const int unit_index = static_cast<int>(i), rank = program.stages[static_cast<std::size_t>(unit.stage)].rank;
+    if (tied_rank(program, unit) == rank && *unit.tied_to < unit_index) continue;
+    program.ranks[static_cast<std::size_t>(rank)].push_back(
+        {.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});
+  }
+  return program;
+}
+
 Program add_update(Program program) {
   for (auto& actions : program.ranks) {
     actions.push_back({.op = Op::gradient_norm});
@@ -72,7 +84,7 @@ Program place_order(const ProgramTables& tables, const UserOrder& order) {
 
 Program complete(Program placed) {
   require_policies(placed);
-  return add_update(add_reduction(add_residency(std::move(placed))));
+  return add_update(add_ties(add_reduction(add_residency(std::move(placed)))));
 }
 
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {

@@ -31,6 +31,10 @@ Program add_residency(Program program);
 // its policy names, replicated units included, frozen ones not.
 Program add_reduction(Program program);
 
+// Adds TIE_GRAD of units with a copy on another stage, at the end of every rank: both ranks take part, so behind it
+// neither may have anything to do that the other waits for. Where one rank holds both copies, it sums them once.
+Program add_ties(Program program);
+
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 

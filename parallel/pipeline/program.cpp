@@ -27,11 +27,16 @@ std::string_view name_of(Residency residency) {
   return "?";
 }
 
+int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
+  const ProgramUnit& copy = tables.units[static_cast<std::size_t>(unit.tied_to.value())];
+  return tables.stages[static_cast<std::size_t>(copy.stage)].rank;
+}
+
 Lane lane_of(const ProgramTables& tables, const Action& action) {
   const Op op = action.op;
   // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
-  if (is_reduction(op)) return Lane::reduce;
+  if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
   if (!is_send(op) && !is_receive(op)) return Lane::compute;
   const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
   const int here = rank_of_stage(*action.stage), there = rank_of_stage(other_stage(op, *action.stage));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,11 @@ struct ProgramUnit {
   std::int64_t reduce_part_bytes = 0;   // this rank's part of a reduction, before it is added to the shard
   std::int64_t gather_bytes = 0;        // payload of UNSHARD
   std::int64_t reduce_bytes = 0;        // payload of SCATTER_GRAD and REDUCE_GRAD, reduction dtype
-  Group group = Group::dp_shard;        // over which it is gathered and reduced
+  // The unit of another stage that holds a copy of the same parameter, which names this one. Each is given what its own
+  // stage adds to the gradient, and TIE_GRAD makes both the sum, so that both are stepped alike. Absent when frozen.
+  std::optional<int> tied_to = {};
+  std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
+  Group group = Group::dp_shard;  // over which it is gathered and reduced
   std::vector<UnitCollective> collectives = {};
   UnitPolicy policy = {};
 
@@ -148,6 +153,9 @@ struct Program : ProgramTables {
 
   bool operator==(const Program&) const = default;
 };
+
+// The pipeline rank that holds the other copy of a tied unit.
+int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);
 
 // Which queue of a rank an action runs on.
 Lane lane_of(const ProgramTables& tables, const Action& action);

@@ -140,6 +140,8 @@ std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
       merger.unshard(action, runs[i]);
     } else if (is_reshard(action.op)) {
       merger.reshard(action, runs[i]);
+    } else if (action.op == Op::tie_gradient) {
+      merger.put(action);
     } else {
       merger.reduce(action, runs[i]);
     }

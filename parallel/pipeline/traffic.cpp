@@ -20,7 +20,8 @@ class Sum {
 
  private:
   bool alone(Group group) {
-    if (group == Group::dp_island || group == Group::edp_island) return false;  // islands have at least two ranks
+    // Islands have at least two ranks, and a tie has two.
+    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
     const auto [found, fresh] = alone_.try_emplace(group, false);
     if (fresh) found->second = mesh_.group_of(group, rank_).size() == 1;
     return found->second;

@@ -107,7 +107,9 @@ class UnitFormer {
     } else if (family == Family::routing || fresh.wrap.kind == WrapKind::root) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
     } else if (!lies_in_blocks(family)) {
-      fresh.key = fresh.plan.name = name_of(family);
+      fresh.key = name_of(family);
+      const bool elsewhere = family == Family::embedding && piece.scope != name_of(family);
+      fresh.plan.name = elsewhere ? fmt::format("{}.{}", piece.scope, name_of(family)) : fresh.key;
     } else if (fresh.wrap.kind == WrapKind::half_block) {
       fresh.segment = piece.segment.empty() ? piece.scope : piece.segment;
       fresh.key = fmt::format("half {} {}", name_of(family), fresh.segment);

@@ -21,8 +21,8 @@ struct ScopedParameters {
 };
 
 struct UnitPlan {
-  // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head",
-  // "stage.1.root", "stage.1.experts", "stage.1.routing"
+  // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (of
+  // another scope: a tied weight beside the head), "head", "stage.1.root", "stage.1.experts", "stage.1.routing"
   std::string name;
   Family family = Family::root;  // that of all parameters; of a root unit, which may hold several, `root`
   std::vector<ParameterSpec> parameters;

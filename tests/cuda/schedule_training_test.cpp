@@ -17,8 +17,8 @@ namespace {
 constexpr double tolerance = 1e-5;
 constexpr std::int64_t steps = 2;
 
-LearnedRun on_cpu(const std::string& layers) {
-  Config config = tiny_config(layers);
+LearnedRun on_cpu(const TinyLayout& layout) {
+  Config config = config_of({.layers = layout.layers, .tied = layout.tied});
   config.run.steps = steps;
   return learn(config);
 }
@@ -75,7 +75,7 @@ class CudaSchedules : public ::testing::TestWithParam<TinyLayout> {
 
 TEST_P(CudaSchedules, LearnWhatOneRankLearns) {
   const LearnedRun gpu = learn(on_gpu(GetParam()), {}, [](int) { return make_cuda_backend(0); });
-  expect_close(gpu, on_cpu(GetParam().layers));
+  expect_close(gpu, on_cpu(GetParam()));
 }
 
 TEST_P(CudaSchedules, LearnTheSameOverNccl) {
@@ -84,7 +84,7 @@ TEST_P(CudaSchedules, LearnTheSameOverNccl) {
   connect_at_first_message(true);
   const LearnedRun gpu = over_nccl(config);
   connect_at_first_message(false);
-  expect_close(gpu, on_cpu(GetParam().layers));
+  expect_close(gpu, on_cpu(GetParam()));
 }
 
 // Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4: from 3
@@ -118,6 +118,15 @@ std::vector<TinyLayout> layouts() {
                  .residency = "each_use",
                  .lookahead = 2,
                  .chunks = 2});
+  // A tie between two ranks' reduce lanes, and one on a rank's own.
+  for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("zbv", 2)}) {
+    all.push_back({.name = fmt::format("{}_tied", schedule),
+                   .layers = "d e d e",
+                   .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+                   .schedule = schedule,
+                   .chunks = chunks,
+                   .tied = true});
+  }
   return all;
 }
 

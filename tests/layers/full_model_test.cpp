@@ -52,8 +52,16 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
   for (std::size_t i = 0; i < chain.size(); ++i) {
     chain[i]->backward_weight(rank.context, memory[i].gradients(), *saved[i]);
     for (std::size_t p = 0; p < chain[i]->parameters().size(); ++p) {
-      outcome.parameters.push_back(chain[i]->parameters()[p]);
-      outcome.gradients.push_back(rank.values_of(memory[i].gradients()[p]));
+      const Values own = rank.values_of(memory[i].gradients()[p]);
+      const auto known = std::ranges::find(outcome.parameters, chain[i]->parameters()[p]);
+      if (known == outcome.parameters.end()) {
+        outcome.parameters.push_back(chain[i]->parameters()[p]);
+        outcome.gradients.push_back(own);
+        continue;
+      }
+      // A tied weight, of which each end of the model adds its part.
+      Values& sum = outcome.gradients[static_cast<std::size_t>(known - outcome.parameters.begin())];
+      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += own[j];
     }
   }
   outcome.report = rank.reported();
@@ -89,6 +97,11 @@ SegmentInputs draw_model_inputs(const SegmentCase& the_case) {
   const SegmentSetup setup = alone.setup(0);
   for (const auto& segment : make_chain(setup)) draw_parameters(segment->parameters(), setup, inputs.parameters);
   return inputs;
+}
+
+SegmentCase tied(SegmentCase the_case) {
+  the_case.model.tie_word_embeddings = true;
+  return the_case;
 }
 
 void expect_reference(const SegmentCase& the_case) {
@@ -160,6 +173,24 @@ TEST_F(FullModel, LossAndGradientsMatchReferenceOnATensorAndExpertGroup) {
 }
 TEST_F(FullModel, LossAndGradientsMatchReferenceOnAnExpertGroupOverData) {
   expect_reference(model_case(2, 2, 4));
+}
+TEST_F(FullModel, OfATiedModelLossAndGradientsMatchReference) {
+  const SegmentCase the_case = tied(model_case(1, 1, 1));
+  EXPECT_FALSE(draw_model_inputs(the_case).parameters.contains("head.weight"));
+  expect_reference(the_case);
+  expect_reference(tied(model_case(1, 2, 2)));
+}
+
+TEST_F(FullModel, ATiedHeadHasThePrecisionOfTheEmbeddingAndIsFrozenWithIt) {
+  SegmentSetup setup = tied(model_case(1, 1, 1)).setup(0);
+  EXPECT_NO_THROW(make_head(setup));
+  setup.head_compute = DType::bfloat16;
+  EXPECT_THROW(make_head(setup), Error);
+  setup.embedding_compute = DType::bfloat16;
+  setup.frozen = {Family::embedding};
+  EXPECT_THROW(make_head(setup), Error);
+  setup.frozen = {Family::embedding, Family::head};
+  EXPECT_NO_THROW(make_head(setup));
 }
 
 }  // namespace

@@ -204,8 +204,8 @@ MoeReference ModelReference::moe(int block, const Values& x) const {
 }
 
 double ModelReference::head(const Values& x, std::span<const std::int32_t> targets) const {
-  const Values logits =
-      product_with_transpose(norm(x, "head.norm.weight"), parameter("head.weight"), to_size(model_.hidden_size));
+  const Values& weight = parameter(model_.tie_word_embeddings ? "embedding.weight" : "head.weight");
+  const Values logits = product_with_transpose(norm(x, "head.norm.weight"), weight, to_size(model_.hidden_size));
   const std::size_t vocabulary = to_size(model_.vocab_size);
   double loss = 0.0;
   for (std::size_t token = 0; token < targets.size(); ++token) {

@@ -39,6 +39,7 @@ class Writer final : public ActionHandler {
   void reshard(Op, int) override { log_.push_back("reshard"); }
   void scatter_gradient(int) override { log_.push_back("scatter"); }
   void reduce_gradient(int) override { log_.push_back("reduce"); }
+  void tie_gradient(int) override { log_.push_back("tie"); }
   void wait_reduction(int) override { log_.push_back("wait"); }
   void send(Lane, int, int, int) override {
     if (fails_) fail("the line is cut");

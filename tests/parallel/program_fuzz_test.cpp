@@ -58,6 +58,12 @@ ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
     }
     tables.stages.push_back(entry);
   }
+  ProgramUnit &first = tables.units.front(), &last = tables.units.back();
+  const auto plain = [](const ProgramUnit& unit) { return !unit.frozen && !unit.replicated; };
+  if (stage_ranks.size() > 1 && plain(first) && plain(last)) {
+    first.tied_to = static_cast<int>(tables.units.size()) - 1;
+    last.tied_to = 0;
+  }
   return tables;
 }
 
@@ -168,10 +174,15 @@ void mutate(Program& program, Chance& chance) {
 }
 
 TEST(ProgramFuzz, TheProgramsToBreakRun) {
+  int ties = 0, local_ties = 0;
   for (const Program& program : sound_programs()) {
     EXPECT_TRUE(find_violations(program).empty());
     EXPECT_EQ(fault_when_run(program), "");
+    const ProgramUnit* tied = program.units.empty() || !program.units[0].tied_to ? nullptr : program.units.data();
+    if (tied != nullptr) ++(tied_rank(program, *tied) == program.stages[0].rank ? local_ties : ties);
   }
+  EXPECT_GT(ties, 5);
+  EXPECT_GT(local_ties, 5);
 }
 
 // The judge itself: what it must not let pass.
@@ -193,6 +204,13 @@ TEST(ProgramFuzz, TheInterpreterSeesFaults) {
   EXPECT_EQ(fault_without("0SEND_F1", 0), "rank 0 stands still at action 19");
   EXPECT_EQ(fault_without("GRAD_NORM", 1), "STEP at the wrong time");
   EXPECT_EQ(fault_without("STEP", 1), "rank 0 stands still at action 29");
+  ProgramTables tables = stage_tables(2, 1, {.lookahead = 0});
+  tables.units[0].tied_to = 1;
+  tables.units[1].tied_to = 0;
+  Program tied = compiled(tables, "1f1b", 2);
+  EXPECT_EQ(fault_when_run(tied), "");
+  for (auto& list : tied.ranks) std::erase_if(list, [](const Action& action) { return action.op == Op::tie_gradient; });
+  EXPECT_EQ(fault_when_run(tied), "the gradient of blocks.1 is not the model's");
   Program crossed = bare("gpipe", 2, 2);
   const auto first = crossed.ranks[1].begin();
   std::rotate(first, first + 2, first + 3);  // both received first, the second one as the first

@@ -116,10 +116,33 @@ class Machine {
     demand(rank_of_stage(*action.stage) == rank_, "stage {} of another rank", *action.stage);
     if (is_send(action.op)) return send(action);
     if (is_receive(action.op)) return receive(action);
+    if (action.op == Op::tie_gradient) return tie(action);
     if (is_compute(action.op)) {
       compute(action);
     } else {
       for_units(action);
+    }
+    return true;
+  }
+
+  // Each rank leaves what its copy has when it comes, and goes on with the sum when the other has come too. One that
+  // has both copies sums them at once.
+  bool tie(const Action& action) {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      const ProgramUnit& entry = program_.units[unit];
+      if (action.unit ? *action.unit != static_cast<int>(unit) : entry.stage != *action.stage || !entry.tied_to)
+        continue;
+      demand(entry.stage == *action.stage, "a unit of another stage");
+      demand(entry.tied_to.has_value(), "{} has no copy", entry.name);
+      const auto copy = static_cast<std::size_t>(*entry.tied_to);
+      left_.try_emplace(unit, units_[unit].reduced);
+      if (rank_of_stage(program_.units[copy].stage) == rank_) {
+        units_[copy].reduced += left_.at(unit);
+        units_[unit].reduced += units_[copy].reduced - left_.at(unit);
+        continue;
+      }
+      if (!left_.contains(copy)) return false;
+      units_[unit].reduced += left_.at(copy);
     }
     return true;
   }
@@ -279,8 +302,10 @@ class Machine {
     }
   }
   void require_reduced(std::size_t unit) const {
-    demand(program_.units[unit].frozen || units_[unit].reduced == model_units_[unit],
-           "the gradient of {} is not the model's", program_.units[unit].name);
+    const auto& copy = program_.units[unit].tied_to;
+    const Value model = model_units_[unit] + (copy ? model_units_[static_cast<std::size_t>(*copy)] : 0);
+    demand(program_.units[unit].frozen || units_[unit].reduced == model, "the gradient of {} is not the model's",
+           program_.units[unit].name);
   }
 
   // What comes out in the end: microbatch by microbatch, all pieces there and back.
@@ -330,6 +355,7 @@ class Machine {
   std::map<std::tuple<int, int, bool>, Value> messages_;  // under way: from, to, forward
   std::map<std::tuple<bool, int, int>, Value> inbox_;     // received: forward, stage, microbatch
   std::vector<Unit> units_;
+  std::map<std::size_t, Value> left_;            // by unit: what its tie found of it
   std::vector<Value> model_units_, model_ends_;  // gradients by unit, of the input by microbatch
 };
 

@@ -53,7 +53,8 @@ inline ProgramUnit random_unit(Dice& dice, int stage, int index) {
   return unit;
 }
 
-// Segments share a unit with the one before now and then, and one may read a second unit.
+// Segments share a unit with the one before now and then, and one may read a second unit. Units of the first and the
+// last stage may be copies of each other.
 inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const OrderInput& input) {
   ProgramTables tables;
   tables.reduce_inputs = dice.between(1, 3);
@@ -76,6 +77,12 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
       tables.segments.push_back(segment);
     }
     tables.stages.push_back(entry);
+  }
+  ProgramUnit &first = tables.units.front(), &last = tables.units.back();
+  const auto plain = [](const ProgramUnit& unit) { return !unit.frozen && !unit.replicated; };
+  if (first.stage != last.stage && plain(first) && plain(last) && dice.one_in(2)) {
+    first.tied_to = static_cast<int>(tables.units.size()) - 1;
+    last.tied_to = 0;
   }
   return tables;
 }
@@ -133,7 +140,7 @@ inline ProgramCosts random_costs(Dice& dice, const ProgramTables& tables, int co
   for (ComputeCost& cost : costs.stages) cost = compute();
   for (UnitCost& cost : costs.units) {
     cost = {random_seconds(dice, collectives), random_seconds(dice, collectives), random_seconds(dice, collectives),
-            random_seconds(dice, collectives)};
+            random_seconds(dice, collectives), random_seconds(dice, collectives)};
   }
   for (double& cost : costs.transfers) cost = random_seconds(dice, transfers);
   costs.gradient_norm = random_seconds(dice, 5);

@@ -27,6 +27,7 @@ class SimulationOracle {
     for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) add_own(rank);
     add_messages();
     add_norms();
+    add_ties();
     if (!exchanged_) add_data();
     for (bool moved = true; moved;) {
       moved = false;
@@ -94,6 +95,7 @@ class SimulationOracle {
     if (a.op == Op::unshard) return moves_parameters(a) ? cost.gather : 0.0;
     if (a.op == Op::unshard_island) return moves_parameters(a) ? cost.island_gather : 0.0;
     if (a.op == Op::scatter_gradient) return cost.scatter;
+    if (a.op == Op::tie_gradient) return cost.tie;
     return a.op == Op::reduce_gradient ? cost.reduce : 0.0;
   }
 
@@ -149,7 +151,8 @@ class SimulationOracle {
             a.op != Op::backward_weight && (a.op == Op::forward) == (b.op == Op::receive_forward)) {
           add(here, there);
         }
-        if (a.op == Op::gradient_norm && is_reduction(b.op)) add(here, there);
+        const bool summed = is_reduction(b.op) || b.op == Op::tie_gradient;
+        if (a.op == Op::gradient_norm && summed) add(here, there);
         if (is_reduction(b.op) && pooled(list, j)) reductions.push_back(there);
       }
       const auto limit = static_cast<std::size_t>(program_.reduce_inputs);
@@ -191,6 +194,21 @@ class SimulationOracle {
     }
     for (std::size_t one : norms) {
       for (std::size_t other : norms) add(one, other, false);
+    }
+  }
+
+  // The two of a tie begin when both may.
+  void add_ties() {
+    std::map<int, std::size_t> ties;  // by unit
+    for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
+      for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
+        const Action& a = program_.ranks[rank][i];
+        if (a.op == Op::tie_gradient) ties[*a.unit] = first_[rank] + i;
+      }
+    }
+    for (const auto& [index, tie] : ties) {
+      const auto other = ties.find(*program_.units[static_cast<std::size_t>(index)].tied_to);
+      if (other != ties.end()) add(tie, other->second, false);
     }
   }
 

@@ -83,6 +83,10 @@ std::vector<TinyLayout> layouts() {
       {.name = "replicate2_shard2_tp2_ep2",
        .layers = mixed,
        .degrees = {.data_replicate = 2, .data_shard = 2, .tensor = 2, .expert = 2}},
+      {.name = "mesh8_tied", .layers = mixed, .degrees = mesh8, .tied = true},
+      {.name = "pp4_tied_no_shard", .degrees = {.pipeline = 4}, .strategy = ShardStrategy::no_shard, .tied = true},
+      {.name = "zbv_tied", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
+      {.name = "shard2_tied", .degrees = {.data_shard = 2}, .tied = true},
   };
 }
 

@@ -138,13 +138,42 @@ TEST(ConfigFaults, UnknownWords) {
   for (const Case& test : cases) expect_single_fault(test);
 }
 
+// What a weight that embedding and head share cannot have, shown where it is written.
+TEST(ConfigFaults, TiedWeights) {
+  const std::string tied = "tie_word_embeddings = true", own = "tie_word_embeddings = false";
+  const auto expect = [&](const std::string& from, const std::string& to, const std::string& message) {
+    const std::string text = config_sample::with(own, tied, config_sample::with(from, to));
+    const std::string found = config_sample::message(text);
+    EXPECT_EQ(config_sample::count(found, "error:"), 1) << found;
+    EXPECT_NE(found.find(message), std::string::npos) << found;
+    EXPECT_EQ(config_sample::message(config_sample::with(from, to)), "accepted");
+  };
+  EXPECT_EQ(config_sample::message(config_sample::with(own, tied)), "accepted");
+  expect(
+      "[checkpoint]", "[precision.head]\ncompute = \"float32\"\n[checkpoint]",
+      "76:11: error: tie_word_embeddings makes embedding and head one weight, but precision.embedding has parameters "
+      "\"float32\", compute \"bfloat16\", reduction \"bfloat16\" and precision.head parameters \"float32\", compute "
+      "\"float32\", reduction \"bfloat16\": write the same for both");
+  expect("recompute = \"none\"", "recompute = \"none\"\nfrozen = [\"embedding\"]",
+         "61:10: error: tie_word_embeddings makes embedding and head one weight, but training.frozen has embedding "
+         "alone: write both or neither");
+  expect("recompute = \"none\"", "recompute = \"none\"\nfrozen = [\"head\"]", "training.frozen has head alone");
+  expect("[checkpoint]", "[optimizer.head]\nweight_decay = 0.0\n[checkpoint]",
+         "76:16: error: tie_word_embeddings makes embedding and head one weight, which optimizer.embedding steps, and "
+         "optimizer.head nothing: leave it out");
+  expect(
+      "[checkpoint]", "[shard.embedding]\nwrap = \"root\"\nstrategy = \"no_shard\"\n[checkpoint]",
+      "76:8: error: tie_word_embeddings makes embedding and head one weight, of which two stages have a copy, but "
+      "shard.embedding.wrap \"root\" puts each into a unit of its stage with other parameters: write wrap \"block\"");
+  // On one stage they share it wherever it is.
+  const std::string root =
+      config_sample::with("[checkpoint]", "[shard.embedding]\nwrap = \"root\"\nstrategy = \"no_shard\"\n[checkpoint]");
+  EXPECT_EQ(config_sample::message(config_sample::with(own, tied, root), {"parallelism.pipeline=1"}), "accepted");
+}
+
 // Known to the field, not to this version: refused by name, with what works instead.
 TEST(ConfigFaults, WhatThisVersionCannotDo) {
   const std::vector<Case> cases = {
-      {"tie_word_embeddings = false", "tie_word_embeddings = true",
-       "19:23: error: model.tie_word_embeddings: true is not available in this version: embedding and head have "
-       "weights "
-       "of their own, write false"},
       {"data_shard = 2", "data_shard = -1",
        "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, but with run.launch = "
        "\"threads\" the world is the product of the degrees: write the number"},

@@ -100,6 +100,7 @@ TEST(LambNorms, CountOnlyTheRunsThatTheRankCounts) {
 // An update that takes the number of elements for their norm, and has the sums over all ranks checked when it is to
 // step. The parameters of the model are those of tiny_config(counted_layers), in the order that all ranks agree on.
 constexpr const char* counted_layers = "d e d e";
+template <bool tied>
 class CountingUpdate final : public RowsUpdate {
  public:
   explicit CountingUpdate(std::vector<UpdateRows> rows) : rows_(std::move(rows)) {}
@@ -110,7 +111,7 @@ class CountingUpdate final : public RowsUpdate {
     }
   }
   void run(Stream&, std::span<const GroupStep>, ConstTensorView, ConstTensorView sums) override {
-    const auto parameters = model_parameters(tiny_config(counted_layers).model);
+    const auto parameters = model_parameters(config_of({.layers = counted_layers, .tied = tied}).model);
     ASSERT_EQ(sums.size(), 2 * std::ssize(parameters));
     for (std::size_t t = 0; t < parameters.size(); ++t) {
       EXPECT_EQ(sums.as<double>()[2 * t], parameters[t].global_size()) << parameters[t].name;
@@ -120,12 +121,13 @@ class CountingUpdate final : public RowsUpdate {
  private:
   std::vector<UpdateRows> rows_;
 };
+template <bool tied>
 class CountingBackend final : public Backend {
  public:
   CountingBackend() {
     kernels_.make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows,
                               std::vector<UpdateRule>) -> std::unique_ptr<RowsUpdate> {
-      return std::make_unique<CountingUpdate>(std::move(rows));
+      return std::make_unique<CountingUpdate<tied>>(std::move(rows));
     };
   }
   Device& device() override { return cpu_->device(); }
@@ -146,10 +148,15 @@ TEST(LambNorms, CountEveryElementOfTheModelOnceWhateverTheLayoutHoldsTwice) {
         Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
         Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}}) {
     for (const ShardStrategy strategy : {ShardStrategy::full_shard, ShardStrategy::no_shard}) {
-      Config config = config_of({.layers = counted_layers, .degrees = degrees, .strategy = strategy});
-      config.optimizer.rule = UpdateRule::lamb;
-      config.run.steps = 1;
-      run_steps(config, {}, [](int) { return std::make_unique<CountingBackend>(); });
+      for (const bool tied : {false, true}) {
+        Config config = config_of({.layers = counted_layers, .degrees = degrees, .strategy = strategy, .tied = tied});
+        config.optimizer.rule = UpdateRule::lamb;
+        config.run.steps = 1;
+        run_steps(config, {}, [&](int) -> std::unique_ptr<Backend> {
+          if (tied) return std::make_unique<CountingBackend<true>>();
+          return std::make_unique<CountingBackend<false>>();
+        });
+      }
     }
   }
 }

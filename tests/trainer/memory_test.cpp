@@ -55,6 +55,9 @@ std::vector<TinyLayout> layouts() {
       {.name = "pp4_tp2", .degrees = {.pipeline = 4, .tensor = 2}},
       {.name = "pp3", .degrees = {.pipeline = 3}},
       {.name = "pp4_zb_h1", .degrees = {.pipeline = 4}, .schedule = "zb_h1"},
+      {.name = "tied_shard2", .degrees = shard2, .tied = true},
+      {.name = "tied_mesh8_bfloat16", .layers = mixed, .degrees = mesh8, .precision = bfloat16_reduction, .tied = true},
+      {.name = "tied_zbv", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
   };
 }
 

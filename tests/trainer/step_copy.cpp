@@ -27,7 +27,7 @@ class Rank final : ActionHandler {
         kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
         at_(mesh.coordinates(world.rank())),
         program_(step_program(config, mesh, at_)),
-        groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_),
+        groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
         stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, config.run.seed, lanes_, groups_,
                 kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
@@ -69,6 +69,7 @@ class Rank final : ActionHandler {
   void reshard(Op op, int unit) override { stages_.reshard(op, unit); }
   void scatter_gradient(int unit) override { stages_.scatter_gradient(unit); }
   void reduce_gradient(int unit) override { stages_.reduce_gradient(unit); }
+  void tie_gradient(int unit) override { stages_.tie_gradient(unit); }
   void wait_reduction(int unit) override { stages_.wait_reduction(unit); }
   void send(Lane lane, int stage, int microbatch, int peer) override { stages_.send(lane, stage, microbatch, peer); }
   void receive(Lane lane, int stage, int microbatch, int peer) override {

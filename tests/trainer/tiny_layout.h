@@ -23,6 +23,7 @@ struct TinyLayout {
   int reduce_inputs = 1;
   int chunks = 1;
   int microbatch_group = 0;
+  bool tied = false;  // one weight for embedding and head
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -35,6 +36,7 @@ inline Config config_of(const TinyLayout& layout) {
   config.shard = {layout.strategy,  layout.residency,          layout.lookahead,
                   layout.reduction, layout.accumulate_sharded, layout.wrap};
   config.reduce_inputs = layout.reduce_inputs;
+  config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;

@@ -42,6 +42,9 @@ std::vector<TinyLayout> layouts() {
        .degrees = {.data_replicate = 2, .data_shard = 2, .tensor = 2, .expert = 2}},
       {.name = "mesh16", .layers = mixed, .degrees = mesh16},
       {.name = "mesh16_no_shard", .layers = mixed, .degrees = mesh16, .strategy = no_shard},
+      {.name = "shard2_tied", .degrees = {.data_shard = 2}, .tied = true},
+      {.name = "mesh16_tied", .layers = mixed, .degrees = mesh16, .tied = true},
+      {.name = "mesh16_tied_no_shard", .layers = mixed, .degrees = mesh16, .strategy = no_shard, .tied = true},
   };
 }
 
@@ -63,7 +66,10 @@ int copies_of(const Config& config, const ParameterSpec& parameter) {
   const Mesh mesh(d);
   const int tensor = parameter.tensor_replicated ? d.tensor : 1;
   if (experts) return whole ? d.expert_data() : mesh.expert_replicas();
-  return (whole ? d.data() * d.context : d.data_replicate) * tensor;
+  // Embedding and head stand on the first and the last stage.
+  const int stages =
+      config.model.tie_word_embeddings && parameter.family == Family::embedding && d.pipeline > 1 ? 2 : 1;
+  return (whole ? d.data() * d.context : d.data_replicate) * tensor * stages;
 }
 
 TEST_P(OwnersOfLayout, EveryElementIsOwnedOnceInEachReplica) {

@@ -19,6 +19,8 @@ struct ConfigRule {
 std::vector<ConfigRule> config_rules();
 // Those of them that speak of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();
+// Those of a weight that embedding and head share (config_tied_rules.cpp).
+std::vector<ConfigRule> tied_rules();
 // Those of stages and schedules (config_pipeline_rules.cpp).
 std::vector<ConfigRule> pipeline_rules();
 

@@ -86,8 +86,9 @@ Keys model_keys() {
       number_key(
           "model.rms_norm_eps", "added to the mean square in RMSNorm", positive,
           [](auto& c) -> auto& { return c.model.rms_norm_eps; }),
-      fixed_key<bool>("model.tie_word_embeddings", "a boolean", "one weight for embedding and head", false,
-                      "embedding and head have weights of their own, write false"),
+      boolean_key(
+          "model.tie_word_embeddings", "one weight for embedding and head",
+          [](auto& c) -> auto& { return c.model.tie_word_embeddings; }),
       number_key(
           "model.initializer_range", "standard deviation of initial weights", non_negative,
           [](auto& c) -> auto& { return c.model.initializer_range; }),

@@ -5,6 +5,7 @@
 //   "blocks.0.*" = { forward = 3e-3, backward_input = 3e-3, backward_weight = 3e-3 }
 //   [units]                                   # seconds on the lane of the action
 //   "blocks.*" = { gather = 1e-3, island_gather = 0.0, scatter = 0.0, reduce = 2e-3 }
+//   "*embedding" = { gather = 1e-3, reduce = 2e-3, tie = 1e-3 }  # with copies on two stages
 //   [messages]                                # seconds, by the stage that is the earlier of the two
 //   "*" = 1e-4
 //   [links]                                   # for units and messages that the above do not name; pp carries messages

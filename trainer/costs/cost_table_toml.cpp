@@ -57,6 +57,7 @@ double* field_of(UnitCost& cost, std::string_view key) {
   if (key == "gather") return &cost.gather;
   if (key == "island_gather") return &cost.island_gather;
   if (key == "scatter") return &cost.scatter;
+  if (key == "tie") return &cost.tie;
   return key == "reduce" ? &cost.reduce : nullptr;
 }
 double* field_of(LinkCost& cost, std::string_view key) {
@@ -71,7 +72,8 @@ class Reader {
     if (parts.size() == 1) return read_section(entry, parts[0]);
     if (parts[0] == "segments")
       return read_field(table.segments, entry, parts, "forward, backward_input, backward_weight");
-    if (parts[0] == "units") return read_field(table.units, entry, parts, "gather, island_gather, scatter, reduce");
+    if (parts[0] == "units")
+      return read_field(table.units, entry, parts, "gather, island_gather, scatter, reduce, tie");
     if (parts[0] == "links") return read_link(entry, parts);
     if (parts[0] == "messages" && parts.size() == 2) return read_number(entry, &table.messages[parts[1]]);
     if (parts[0] == "update" && parts.size() == 2) return read_update(entry, parts[1]);
@@ -176,9 +178,11 @@ std::string to_toml(const CostTable& table) {
   }
   text += "\n[units]\n";
   for (const auto& [name, cost] : table.units) {
-    text += fmt::format("{} = {{ gather = {}, island_gather = {}, scatter = {}, reduce = {} }}\n", toml_text(name),
+    // Few units are tied.
+    const std::string tie = cost.tie > 0.0 ? ", tie = " + toml_text(cost.tie) : "";
+    text += fmt::format("{} = {{ gather = {}, island_gather = {}, scatter = {}, reduce = {}{} }}\n", toml_text(name),
                         toml_text(cost.gather), toml_text(cost.island_gather), toml_text(cost.scatter),
-                        toml_text(cost.reduce));
+                        toml_text(cost.reduce), tie);
   }
   text += "\n[messages]\n";
   for (const auto& [name, seconds] : table.messages) {

@@ -52,6 +52,7 @@ class Measurement {
       if (key.second == Op::unshard_island) cost.island_gather = seconds;
       if (key.second == Op::scatter_gradient) cost.scatter = seconds;
       if (key.second == Op::reduce_gradient) cost.reduce = seconds;
+      if (key.second == Op::tie_gradient) cost.tie = seconds;
     }
     for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median(samples);
     table.gradient_norm = least(norms_);
@@ -94,7 +95,9 @@ class Measurement {
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
       if (!fresh) place->second = std::min(place->second, seconds);
     }
-    if (is_gather(action.op) || is_reduction(action.op)) collectives_[{*action.unit, action.op}].push_back(seconds);
+    const bool ties = action.op == Op::tie_gradient;
+    if (is_gather(action.op) || is_reduction(action.op) || ties)
+      collectives_[{*action.unit, action.op}].push_back(seconds);
     if (action.op == Op::gradient_norm) norms_.push_back(seconds);
     if (action.op == Op::optimizer_step) steps_.push_back(seconds);
     if (!is_send(action.op) && !is_receive(action.op)) return;

@@ -5,7 +5,7 @@
 //   computation   F, B, I and W of a segment: on a GPU a wait for a gather or a message is inside; the median over
 //                 microbatches, steps and ranks leaves it out where less than half of them wait. Where a segment
 //                 performs collectives, each is taken from the rank of the stage that waited least for its peers.
-//   collectives   a gather or reduction waits for peers and, on a GPU, for room or compute: the least of all.
+//   collectives   a gather, reduction or tie waits for peers and, on a GPU, for room or compute: the least of all.
 //   messages      only what came after the sender had posted: from then, or from the begin of the receive if that was
 //                 later; the median.
 //   update        GRAD_NORM waits for reductions and all ranks: the least. STEP: the median.

@@ -102,7 +102,7 @@ std::string StandStill::text() const {
     case Wait::reduction:
       return fmt::format("rank {} for reductions", rank);
     case Wait::peers:
-      return fmt::format("rank {} for rank {} at the norm", rank, other);
+      return fmt::format("rank {} for rank {} before the update", rank, other);
     case Wait::nothing:
     case Wait::compute:
     case Wait::room:

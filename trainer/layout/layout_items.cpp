@@ -77,7 +77,7 @@ LayoutItems modelled_items(const Config& config) {
 
   // Embedding, two segments a block, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
-  std::map<std::string_view, std::size_t> piece_of;  // by parameter
+  std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter: a tied weight is one of both ends
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
     LayoutItem& piece = pieces[(s + 1) / 2];
@@ -85,12 +85,14 @@ LayoutItems modelled_items(const Config& config) {
     const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
     piece.kept_bytes += static_cast<double>(segment.activation_bytes() + (waits ? more : 0));
     piece.passing_bytes += static_cast<double>(waits ? 0 : more);
-    for (const ParameterSpec& parameter : segment.parameters()) piece_of[parameter.name] = (s + 1) / 2;
+    for (const ParameterSpec& parameter : segment.parameters()) pieces_of.emplace(parameter.name, (s + 1) / 2);
   }
   for (const PlannedUnit& unit : planned.units) {
-    LayoutItem& piece = pieces[piece_of.at(unit.plan.parameters.front().name)];
-    piece.resident_bytes += resident_bytes(unit);
-    add_least_bytes(unit, piece);
+    const auto [first, last] = pieces_of.equal_range(unit.plan.parameters.front().name);
+    for (auto piece = first; piece != last; ++piece) {
+      pieces[piece->second].resident_bytes += resident_bytes(unit);
+      add_least_bytes(unit, pieces[piece->second]);
+    }
   }
 
   LayoutItems items;

@@ -1,6 +1,8 @@
 #include "trainer/layout/layout_summary.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/shard/replicated.h"
@@ -15,8 +17,10 @@ namespace {
 // A rank's segments declare the experts of one expert rank; every other has as many of the same size.
 void count_parameters(const Config& config, const PlannedStage& planned, StageSummary& summary) {
   std::int64_t experts = 0;
+  std::set<std::string> counted;  // a tied weight is declared twice where its ends share a stage
   for (const auto& segment : planned.segments) {
     for (const ParameterSpec& parameter : segment->parameters()) {
+      if (!counted.insert(parameter.name).second) continue;
       (parameter.family == Family::experts ? experts : summary.parameters) += parameter.global_size();
     }
   }

@@ -100,6 +100,12 @@ std::string_view name_of(Violation violation) {
       return "missing_reduction";
     case Violation::repeated_reduction:
       return "repeated_reduction";
+    case Violation::tied_too_early:
+      return "tied_too_early";
+    case Violation::missing_tie:
+      return "missing_tie";
+    case Violation::repeated_tie:
+      return "repeated_tie";
     case Violation::idle_wait:
       return "idle_wait";
     case Violation::step_too_early:

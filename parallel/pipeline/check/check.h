@@ -35,10 +35,13 @@ enum class Violation : std::uint8_t {
   reduced_too_early,   // REDUCE_GRAD while a weight gradient of the same interval is still to come
   missing_reduction,   // STEP or end with gradients not reduced
   repeated_reduction,  // REDUCE_GRAD with nothing new to reduce
-  idle_wait,           // WAIT_REDUCE of a unit with no reduction under way
-  step_too_early,      // work of the step after STEP, or STEP before GRAD_NORM
-  missing_update,      // GRAD_NORM or STEP on some ranks only
-  broken_pair,         // marked as overlapped without a partner beside it, or only in part
+  tied_too_early,  // TIE_GRAD before a reduction of one of its copies, or before work that its other rank may wait for
+  missing_tie,     // GRAD_NORM, STEP or end with a tied unit that holds the sum of its own stage alone
+  repeated_tie,    // TIE_GRAD of what is tied already, or of a unit without a copy
+  idle_wait,       // WAIT_REDUCE of a unit with no reduction under way
+  step_too_early,  // work of the step after STEP, or STEP before GRAD_NORM
+  missing_update,  // GRAD_NORM or STEP on some ranks only
+  broken_pair,     // marked as overlapped without a partner beside it, or only in part
   over_budget,
 };
 std::string_view name_of(Violation violation);

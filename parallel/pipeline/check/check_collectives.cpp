@@ -12,7 +12,8 @@ namespace {
 std::vector<std::size_t> collectives_of(const std::vector<Action>& actions) {
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (is_gather(actions[i].op) || is_reduction(actions[i].op)) positions.push_back(i);
+    const Op op = actions[i].op;
+    if (is_gather(op) || is_reduction(op) || op == Op::tie_gradient) positions.push_back(i);
   }
   return positions;
 }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "parallel/pipeline/check/check_parts.h"
 
 namespace weft {
@@ -14,12 +16,15 @@ struct UnitState {
   int reduce_every = 0;
   bool solved = false;  // any of its intervals may end at any time
   bool accumulates_sharded = false;
-  int pieces = 0;  // of this rank that add to its gradient
+  int pieces = 0;                // of this rank that add to its gradient
+  std::optional<int> copy = {};  // the unit that it is tied to
+  bool copy_is_here = false;     // on this rank: one TIE_GRAD serves both
 
   bool gathered = false;
   bool in_island = false;                 // its parts lie with the ranks of an island
   bool gradient_pending = false;          // something was added since the last scatter or reduction
   bool sum_pending = false;               // something was scattered since the last reduction
+  bool reduced = false, tied = false;     // at all in this step
   int reducing = 0;                       // reductions that nobody has waited for
   std::vector<int> additions = {};        // by microbatch
   int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
@@ -52,6 +57,9 @@ class UnitWalk {
         case Op::reduce_gradient:
           for (UnitState* unit : units_of(action)) reduce(*unit, action.op);
           break;
+        case Op::tie_gradient:
+          tie(units_of(action));
+          break;
         case Op::wait_reduction:
           for (UnitState* unit : units_of(action)) wait(*unit);
           break;
@@ -83,15 +91,19 @@ class UnitWalk {
 
   void add_named_units() {
     for (const ProgramUnit& unit : program_.units) {
-      units_.push_back({.name = unit.name,
-                        .named = true,
-                        .replicated = unit.replicated,
-                        .frozen = unit.frozen,
-                        .follows_gathers = !unit.replicated,
-                        .follows_reductions = !unit.frozen,
-                        .reduce_every = unit.policy.reduce_every,
-                        .solved = unit.policy.residency == Residency::solved,
-                        .accumulates_sharded = unit.policy.accumulate_sharded});
+      units_.push_back(
+          {.name = unit.name,
+           .named = true,
+           .replicated = unit.replicated,
+           .frozen = unit.frozen,
+           .follows_gathers = !unit.replicated,
+           .follows_reductions = !unit.frozen,
+           .reduce_every = unit.policy.reduce_every,
+           .solved = unit.policy.residency == Residency::solved,
+           .accumulates_sharded = unit.policy.accumulate_sharded,
+           .copy = unit.tied_to,
+           .copy_is_here =
+               unit.tied_to && context_.runs(row_, program_.units[static_cast<std::size_t>(*unit.tied_to)].stage)});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
@@ -127,7 +139,8 @@ class UnitWalk {
     std::vector<UnitState*> result;
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
-      const bool meant = is_gather(action.op) || is_reshard(action.op) ? !unit.replicated : !unit.frozen;
+      bool meant = is_gather(action.op) || is_reshard(action.op) ? !unit.replicated : !unit.frozen;
+      if (action.op == Op::tie_gradient) meant = unit.tied_to.has_value();
       if (meant && unit.stage == *action.stage) result.push_back(&units_[i]);
     }
     return result;
@@ -189,6 +202,9 @@ class UnitWalk {
       found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
       return;
     }
+    if (unit.tied) {
+      found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name));
+    }
     const bool scatters = op == Op::scatter_gradient;
     if (scatters && unit.named && !unit.accumulates_sharded) {
       found(Violation::reduced_too_early,
@@ -211,7 +227,29 @@ class UnitWalk {
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
     unit.completed_then = unit.completed;
+    unit.reduced = true;
     ++unit.reducing;
+  }
+
+  void tie(const std::vector<UnitState*>& units) {
+    tied_ = true;
+    if (units.empty()) found(Violation::repeated_tie, "no unit of the stage has a copy on another one");
+    for (UnitState* unit : units) {
+      if (!unit->copy) {
+        found(Violation::repeated_tie, fmt::format("{} has no copy on another stage", unit->name));
+        continue;
+      }
+      std::vector<UnitState*> copies = {unit};
+      if (unit->copy_is_here) copies.push_back(&units_[static_cast<std::size_t>(*unit->copy)]);
+      for (UnitState* copy : copies) {
+        if (copy->tied) {
+          found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name));
+        } else if (!copy->reduced || copy->gradient_pending || copy->sum_pending) {
+          found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name));
+        }
+        copy->tied = true;
+      }
+    }
   }
 
   void wait(UnitState& unit) {
@@ -229,9 +267,17 @@ class UnitWalk {
       found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name));
       unit.gradient_pending = unit.sum_pending = false;
     }
+    for (UnitState& unit : units_) {
+      if (!unit.copy || !unit.reduced || std::exchange(unit.tied, true)) continue;
+      found(Violation::missing_tie, fmt::format("{} has a copy on another stage and no TIE_GRAD", unit.name));
+    }
   }
 
   void require_before_update(Op op) {
+    if (tied_ && (is_compute(op) || is_send(op) || is_receive(op) || is_gather(op))) {
+      found(Violation::tied_too_early,
+            fmt::format("{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op)));
+    }
     if (stepped_) {
       found(Violation::step_too_early, fmt::format("{} comes after STEP", name_of(op)));
     } else if (op == Op::optimizer_step && !normed_) {
@@ -248,7 +294,7 @@ class UnitWalk {
   std::size_t index_ = 0;
   std::vector<UnitState> units_;                      // those of the program, then the nameless ones
   std::vector<std::optional<std::size_t>> nameless_;  // by stage
-  bool normed_ = false, stepped_ = false;
+  bool tied_ = false, normed_ = false, stepped_ = false;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ BoxKind kind_of(Op op) {
       return BoxKind::reshard;
     case Op::scatter_gradient:
     case Op::reduce_gradient:
+    case Op::tie_gradient:
     case Op::wait_reduction:
       return BoxKind::reduction;
     case Op::send_forward:
@@ -101,9 +102,9 @@ class RankPainter {
       until(time.start, IdleReason::bubble, i);
       if (lane_of(program_, actions_[i]) != Lane::compute) {
         until(time.end,
-              is_gather(op)      ? IdleReason::gather
-              : is_reduction(op) ? IdleReason::reduction
-                                 : IdleReason::bubble,
+              is_gather(op)                                ? IdleReason::gather
+              : is_reduction(op) || op == Op::tie_gradient ? IdleReason::reduction
+                                                           : IdleReason::bubble,
               i);
       }
       free_since = std::max(free_since, time.end);

@@ -73,12 +73,14 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
 UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
   UnitCost cost;
   for (const UnitCollective& part : unit.collectives) {
-    const int ranks = is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
-    const double seconds = collective_seconds(links, part.group, part.op, 1, part.bytes, ranks);
+    const bool ties = part.group == Group::tied;
+    const int ranks = ties ? 2 : is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
+    const double seconds = collective_seconds(links, ties ? Group::pp : part.group, part.op, 1, part.bytes, ranks);
     if (part.during == Op::unshard) cost.gather += seconds;
     if (part.during == Op::unshard_island) cost.island_gather += seconds;
     if (part.during == Op::scatter_gradient) cost.scatter += seconds;
     if (part.during == Op::reduce_gradient) cost.reduce += seconds;
+    if (part.during == Op::tie_gradient) cost.tie += seconds;
   }
   return cost;
 }

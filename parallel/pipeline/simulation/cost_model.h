@@ -28,7 +28,8 @@ struct LinkCost {
 
 struct HardwareCosts {
   double seconds_per_flop_forward = 0.0, seconds_per_flop_backward = 0.0;
-  std::map<Group, LinkCost> links = {};  // those of Group::pp carry the messages between stages
+  // Those of Group::pp carry the messages between stages, and the gradients of copies on two of them (Group::tied).
+  std::map<Group, LinkCost> links = {};
 
   bool operator==(const HardwareCosts&) const = default;
 };

@@ -33,6 +33,8 @@ double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
       return cost.scatter;
     case Op::reduce_gradient:
       return cost.reduce;
+    case Op::tie_gradient:
+      return cost.tie;
     default:
       return 0.0;
   }
@@ -83,7 +85,7 @@ void require_costs(const ProgramTables& tables, const ProgramCosts& costs) {
   require_compute("stage", costs.stages);
   for (std::size_t i = 0; i < costs.units.size(); ++i) {
     const UnitCost& unit = costs.units[i];
-    require_times("unit", i, {unit.gather, unit.island_gather, unit.scatter, unit.reduce});
+    require_times("unit", i, {unit.gather, unit.island_gather, unit.scatter, unit.reduce, unit.tie});
   }
   for (std::size_t i = 0; i < costs.transfers.size(); ++i) require_times("transfer", i, {costs.transfers[i]});
   require_times("update", 0, {costs.gradient_norm, costs.optimizer_step});

@@ -16,7 +16,7 @@ struct ComputeCost {
 
 // Seconds on the lane of the action, once it runs.
 struct UnitCost {
-  double gather = 0.0, island_gather = 0.0, scatter = 0.0, reduce = 0.0;
+  double gather = 0.0, island_gather = 0.0, scatter = 0.0, reduce = 0.0, tie = 0.0;
   bool operator==(const UnitCost&) const = default;
 };
 

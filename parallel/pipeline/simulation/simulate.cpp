@@ -7,53 +7,17 @@
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/simulation/simulate_state.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
-// When something has happened, and the action whose end that was.
-struct Instant {
-  double time = 0.0;
-  std::optional<ActionAt> end_of = {};
-};
-
-// The latest of what an action waits for; of equal ones the first that was named.
-struct Start {
-  Instant at;
-  Wait wait = Wait::nothing;
-
-  void after(const Instant& instant, Wait reason) {
-    if (instant.time <= at.time) return;
-    at = instant;
-    wait = reason;
-  }
-};
-
-// Messages from one rank to another on one lane. At most one is under way, and they arrive in order.
-struct Connection {
-  int from = 0, to = 0;
-  Lane lane = Lane::activations_up;
-  std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
-  Instant sent = {};                                  // when its send began
-  Instant taken = {};                                 // when the last one had been received
-};
-
-struct RankState {
-  std::size_t next = 0;                                     // in its list
-  std::array<Instant, all_lanes.size()> channel_free = {};  // by channel
-  Instant compute = {};                                     // the end of the last action of the compute lane
-  Instant room = {};                                        // the last RESHARD that gave some back
-  Instant reduced = {};                                     // the last reduction
-  std::deque<Instant> in_flight = {};                       // reductions whose inputs the pool holds, oldest first
-  Instant given_up = {};                                    // the last one whose input the pool has given up
-  std::vector<std::size_t> connections = {};                // into Walk::connections_
-  std::optional<Start> norm = {};                           // while it waits for others at GRAD_NORM
-  Overlaps overlaps = {};                                   // of an order alone: messages tell the rest
-  std::vector<Action> made = {};                            // not handed on before the pair is over
-  bool queued = false;
-};
+using walking::Connection;
+using walking::Instant;
+using walking::RankState;
+using walking::Start;
 
 // Walks all lists, each as far as others let it. Every time is the largest of a few earlier ones plus a cost, so it is
 // the same in whichever order the ranks are visited. A visit ends at a wait whose end queues the rank again.
@@ -138,6 +102,7 @@ class Walk {
     if (is_gather(action.op)) gather(rank, action);
     if (is_reshard(action.op)) reshard(rank, action);
     if (is_reduction(action.op)) reduce(rank, action);
+    if (action.op == Op::tie_gradient) return tie(rank, action);
     if (action.op == Op::wait_reduction) wait_reduction(rank, action);
     if (action.op == Op::optimizer_step) ranks_[rank].compute = settle(rank, Lane::compute, begin(rank, Lane::compute));
     return true;
@@ -306,6 +271,43 @@ class Walk {
       state.given_up = state.in_flight.front();
       state.in_flight.pop_front();
     }
+  }
+
+  // The rank of the other copy; none where this rank holds both.
+  std::optional<std::size_t> tied_peer(std::size_t rank, const Action& action) const {
+    std::optional<std::size_t> peer;
+    for_units_of(action, [&](std::size_t unit) {
+      if (!program_.units[unit].tied_to) return;
+      const auto other = static_cast<std::size_t>(tied_rank(program_, program_.units[unit]));
+      if (other != rank) peer = other;
+    });
+    return peer;
+  }
+
+  // The one of both ranks that comes second lets both go on.
+  bool tie(std::size_t rank, const Action& action) {
+    RankState& state = ranks_[rank];
+    if (state.tie) return false;
+    const Start start = begin(rank, Lane::reduce);
+    const auto peer = tied_peer(rank, action);
+    if (!peer) {
+      state.reduced = settle(rank, Lane::reduce, start);
+      return true;
+    }
+    RankState& other = ranks_[*peer];
+    state.tie = start;
+    if (!other.tie) return false;
+    const Start there = *std::exchange(other.tie, std::nullopt);
+    state.tie.reset();
+    const auto run = [&](std::size_t one, Start own, const Start& others) {
+      own.after(others.at, Wait::peers);
+      ranks_[one].reduced = settle(one, Lane::reduce, own);
+    };
+    run(rank, start, there);
+    run(*peer, there, start);
+    ++other.next;
+    queue(*peer);
+    return true;
   }
 
   void wait_reduction(std::size_t rank, const Action& action) {

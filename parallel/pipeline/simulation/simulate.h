@@ -12,7 +12,8 @@
 //   send       the same, and that the message before it on its lane and between its ranks has been received
 //   receive    its send, with which it begins: a transfer occupies the lane at both ends. On a channel that compute
 //              shares, a send only posts, and the receiver alone takes the time
-//   GRAD_NORM  the reductions before it in the list, and all ranks that come to one
+//   TIE_GRAD   the rank of the other copy, which goes through its own at the same time. Where a rank holds both,
+//   nothing GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
 // alone), data is there for the next stage when it is made, of an overlapped pair (overlap.h) when both are over; and a
@@ -49,7 +50,7 @@ enum class Wait : std::uint8_t {
   compute,    // that makes what a send or a reduction takes away
   reduction,  // that holds the accumulator it needs, or that the norm waits for
   room,       // of a RESHARD before it in the list
-  peers,      // the norm is over the world
+  peers,      // the norm is over the world, a tie between two ranks
 };
 std::string_view name_of(Wait wait);
 
@@ -64,8 +65,8 @@ struct SimulatedAction {
   double waited = 0.0;            // from where its channel was free to `start`
   Wait wait = Wait::nothing;
   // Whose end is its start: what it waited for, or the action before it on its channel. A receive that waited for its
-  // send begins when that does, so for what let the send begin; a norm that waited for peers, for what the last of them
-  // waited for.
+  // send begins when that does, so for what let the send begin; a norm or a tie that waited for peers, for what the
+  // last of them waited for.
   std::optional<ActionAt> after = {};
   // Of what it waited, what gathers and reductions cost: beyond where its messages had come, or before the other ranks
   // had.

@@ -51,7 +51,7 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
     const double seconds = simulated[i].end - simulated[i].start;
     if (is_compute(op)) times.compute += seconds;
     if (is_gather(op)) times.gathers += seconds;
-    if (is_reduction(op)) times.reductions += seconds;
+    if (is_reduction(op) || op == Op::tie_gradient) times.reductions += seconds;
     if (op == Op::gradient_norm || op == Op::optimizer_step) times.update += seconds;
     // A norm that waits for others has waited for its own reductions before.
     const bool for_gathers = simulated[i].wait == Wait::gather;
