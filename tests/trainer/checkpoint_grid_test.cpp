@@ -15,13 +15,16 @@ struct Pair {
   TinyLayout a, b;
 };
 
-// Each layout with three others.
+// Each layout with three others of its model.
 std::vector<Pair> pairs() {
-  const std::vector<TinyLayout> layouts = saved_layouts();
   std::vector<Pair> all;
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    for (const std::size_t step : {1, 5, 11}) all.push_back({layouts[i], layouts[(i + step) % layouts.size()]});
-  }
+  const auto add = [&](const std::vector<TinyLayout>& layouts, std::initializer_list<std::size_t> steps) {
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      for (const std::size_t step : steps) all.push_back({layouts[i], layouts[(i + step) % layouts.size()]});
+    }
+  };
+  add(saved_layouts(), {1, 5, 11});
+  add(saved_tied_layouts(), {1, 2, 3});
   return all;
 }
 

@@ -62,6 +62,16 @@ std::vector<std::string> differing_tensors(const CheckpointReader& a, const Chec
   return differing;
 }
 
+std::vector<TinyLayout> saved_tied_layouts() {
+  const std::string mixed = "d e d e";
+  return {
+      {.name = "tied_one", .layers = mixed, .tied = true},
+      {.name = "tied_pp2_shard2", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .tied = true},
+      {.name = "tied_tp2_ep2", .layers = mixed, .degrees = {.tensor = 2, .expert = 2}, .tied = true},
+      {.name = "tied_zbv", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
+  };
+}
+
 std::vector<TinyLayout> saved_layouts() {
   const std::string mixed = "d e d e";
   return {

@@ -41,7 +41,8 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
 // Tensors of `a` that `b` does not have, to the bit, whatever the boxes; and what else differs of the two.
 std::vector<std::string> differing_tensors(const CheckpointReader& a, const CheckpointReader& b);
 
-// Pairs that a step of every axis separates.
+// Layouts of one model, along every axis; and of one whose embedding and head share a weight.
 std::vector<TinyLayout> saved_layouts();
+std::vector<TinyLayout> saved_tied_layouts();
 
 }  // namespace weft
