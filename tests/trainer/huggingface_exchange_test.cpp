@@ -7,6 +7,7 @@
 
 #include "tests/trainer/huggingface_fixture.h"
 #include "tests/trainer/huggingface_reference.h"
+#include "trainer/checkpoint/safetensors.h"
 #include "trainer/huggingface/import.h"
 #include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_section.h"
@@ -57,6 +58,13 @@ TEST_P(Exchange, BringsBackEveryWeightAndWritesTheSameBytesAgain) {
       EXPECT_TRUE(reader.find_faults().empty());
       EXPECT_EQ(reader.manifest().progress, Progress());
       EXPECT_EQ(reader.manifest().find("blocks.0.attention.o_proj.weight")->dtype, dtype);
+      // Files by themselves say what the manifest says: shapes as Weft keeps them.
+      const MappedFile first((folder_ / (run + "b") / reader.manifest().files[0].name).string());
+      for (const SafetensorsTensor& tensor : parse_safetensors(first.bytes(), "b").tensors) {
+        const SavedTensor& saved = *reader.manifest().find(tensor.name);
+        EXPECT_EQ(tensor.shape.front(), saved.rows) << tensor.name;
+        EXPECT_EQ(tensor.shape.size() == 1 ? 1 : tensor.shape.back(), saved.columns) << tensor.name;
+      }
       EXPECT_EQ(read_model_section(folder_ / (run + "b") / "config.toml").model, model_);
       export_to(run + "b", run + "again", architecture_, model_, {}, largest_file);
       EXPECT_TRUE(same_files(folder_ / (run + "out"), folder_ / (run + "again")));
