@@ -42,9 +42,9 @@ class TokenDataset {
 };
 
 // Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix
-// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence in step s the ranks
-// together read exactly the samples s * sequences() .. (s + 1) * sequences() - 1, the same set for every data-parallel
-// degree, microbatch size and number of microbatches with the same product.
+// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence the ranks together
+// read exactly the sequences() samples from `first` on, the same set for every data-parallel degree, microbatch size
+// and number of microbatches with the same product; the next step begins where this one ended, whatever its batch is.
 struct BatchPlan {
   std::int64_t microbatches = 1;
   std::int64_t data_ranks = 1;
@@ -52,9 +52,10 @@ struct BatchPlan {
 
   // The global batch.
   std::int64_t sequences() const { return microbatches * data_ranks * microbatch_size; }
-  // All arguments count from 0; `data_rank` is Mesh::data_index.
-  std::int64_t sample(std::int64_t step, std::int64_t microbatch, std::int64_t data_rank, std::int64_t sequence) const {
-    return ((step * microbatches + microbatch) * data_ranks + data_rank) * microbatch_size + sequence;
+  // `first`: samples read by all steps before. The others count from 0; `data_rank` is Mesh::data_index.
+  std::int64_t sample(std::int64_t first, std::int64_t microbatch, std::int64_t data_rank,
+                      std::int64_t sequence) const {
+    return first + (microbatch * data_ranks + data_rank) * microbatch_size + sequence;
   }
 };
 

@@ -25,7 +25,8 @@
 namespace weft {
 namespace {
 
-std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const Coordinates& at, int stage) {
+std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const Coordinates& at, int stage,
+                                                    const StageBlocks& blocks) {
   SegmentSetup setup;
   setup.model = config.model;
   setup.compute = config.precision_of(Family::dense).compute;
@@ -44,8 +45,6 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   setup.expert_tensor = config.parallelism.expert_tensor;
   setup.expert_tensor_rank = at.etp;
 
-  const auto layout = stage_layout(config);
-  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
@@ -166,9 +165,14 @@ Op op_of(SegmentTraffic::When when) {
 }  // namespace
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
+  return plan_stage(config, mesh, at, stage, stage_layout(config));
+}
+
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
+                        const std::vector<StageBlocks>& layout) {
   PlannedStage planned;
   planned.stage = stage;
-  planned.segments = make_segments(config, at, stage);
+  planned.segments = make_segments(config, at, stage, layout[static_cast<std::size_t>(stage)]);
   std::vector<ScopedParameters> pieces;
   for (const auto& segment : planned.segments) {
     pieces.push_back({segment->scope(), segment->parameters(), segment->name()});
@@ -180,8 +184,9 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinate
 }
 
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
   std::vector<PlannedStage> stages;
-  for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage));
+  for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage, layout));
   return stages;
 }
 
@@ -203,8 +208,9 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
   tables.update = update_collectives(config, mesh, at);
   const std::vector<int> ranks = stage_ranks(config);
   const std::int64_t boundary_bytes = plan_inputs(config, at).boundary.bytes();
+  const std::vector<StageBlocks> layout = stage_layout(config);
   for (int s = 0; s < config.stages(); ++s) {
-    const PlannedStage planned = plan_stage(config, mesh, at, s);
+    const PlannedStage planned = plan_stage(config, mesh, at, s, layout);
     ProgramStage stage;
     stage.rank = ranks[static_cast<std::size_t>(s)];
     stage.output_bytes = boundary_bytes;
@@ -289,7 +295,7 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
     config.shard_by_family[family] = {};
   }
   std::vector<ParameterSpec> all;
-  for (const auto& segment : make_segments(config, Coordinates{}, 0)) {
+  for (const auto& segment : make_segments(config, Coordinates{}, 0, stage_layout(config).front())) {
     all.insert(all.end(), segment->parameters().begin(), segment->parameters().end());
   }
   return all;

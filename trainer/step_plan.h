@@ -14,6 +14,7 @@
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
 #include "trainer/config/config.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 
@@ -53,6 +54,9 @@ struct PlannedStage {
 
 // One stage as a rank with these coordinates (tensor, expert, ...) would hold it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
+// The same by the stages of stage_layout(), for those who plan several: dealing blocks to many stages takes its time.
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
+                        const std::vector<StageBlocks>& layout);
 // All that the rank with these coordinates runs, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
 

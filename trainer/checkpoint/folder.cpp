@@ -25,7 +25,9 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   name.remove_prefix(name_prefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  const bool whole = error == std::errc() && end == name.data() + name.size() && !name.empty() && step >= 0;
+  // As it is written, so that one step has one name.
+  const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0 &&
+                     checkpoint_name(step).substr(name_prefix.size()) == name;
   return whole ? std::optional(step) : std::nullopt;
 }
 
@@ -36,34 +38,42 @@ void for_each_folder(const fs::path& directory, Take take) {
     std::error_code ignored;
     if (entry->is_directory(ignored)) take(entry->path());
   }
-}
-
-fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
-  return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
+  const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !absent) fail("the folder {} cannot be read: {}", directory.string(), error.message());
 }
 
 // `from` takes the name of `to`, where something may stand, which is then called `from`. Where a file system cannot
 // exchange names, nothing is called `to` for a moment.
-void take_place(const fs::path& from, const fs::path& to) {
-  const auto refuse = [&] { fail("{} cannot be renamed to {}: {}", from.string(), to.string(), std::strerror(errno)); };
+void take_place(const fs::path& from, const fs::path& to, const ExchangeNames& exchange) {
+  const auto refuse = [&](int reason) {
+    fail("{} cannot be renamed to {}: {}", from.string(), to.string(), std::strerror(reason));
+  };
   std::error_code ignored;
   if (!fs::exists(to, ignored)) {
-    if (rename(from.c_str(), to.c_str()) != 0) refuse();
+    if (rename(from.c_str(), to.c_str()) != 0) refuse(errno);
     return;
   }
-  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) refuse();
+  if (exchange(from.c_str(), to.c_str()) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) refuse(errno);
   const fs::path old = from.string() + ".replaced.tmp";
-  if (rename(to.c_str(), old.c_str()) != 0 || rename(from.c_str(), to.c_str()) != 0 ||
-      rename(old.c_str(), from.c_str()) != 0) {
-    refuse();
+  fs::remove_all(old, ignored);
+  if (rename(to.c_str(), old.c_str()) != 0) refuse(errno);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    const int reason = errno;
+    rename(old.c_str(), to.c_str());  // what stood there stays, where that can be
+    refuse(reason);
   }
+  if (rename(old.c_str(), from.c_str()) != 0) refuse(errno);
 }
 
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
   return fmt::format("{}{:08}", name_prefix, step);
+}
+
+fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
+  return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
 }
 
 std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
@@ -100,25 +110,21 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
                folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);
 }
 
-fs::path begin_checkpoint(const fs::path& directory, std::int64_t step) {
-  const fs::path path = unfinished_path(directory, step);
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (!error) fs::create_directories(path, error);
-  if (error) fail("the folder {} cannot be made: {}", path.string(), error.message());
-  return path;
+int exchange_names(const char* a, const char* b) {
+  return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
 }
 
-CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step) {
+CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step, const ExchangeNames& exchange) {
   const fs::path unfinished = unfinished_path(directory, step), path = directory / checkpoint_name(step);
+  std::error_code ignored;
+  if (!fs::exists(unfinished / manifest_name, ignored)) fail("{} has no {}", unfinished.string(), manifest_name);
   flush_folder(unfinished);
-  take_place(unfinished, path);
+  take_place(unfinished, path, exchange);
   flush_folder(directory);
   const FileCalls calls = FileCalls::of_system();
   replace_file(directory / "latest", checkpoint_name(step) + "\n", calls);
   replace_file(directory / "latest_checkpointed_iteration.txt", fmt::format("{}\n", step), calls);
   flush_folder(directory);
-  std::error_code ignored;
   fs::remove_all(unfinished, ignored);  // what was called `path` before
   return {step, path};
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,19 +24,25 @@ std::string checkpoint_name(std::int64_t step);
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* checkpoint_config_name = "config.toml";
 
-// Complete ones below `directory`, newest first; none where there is no such directory.
+// Complete ones below `directory`, newest first; none where there is no such directory. Throws Error (failure) for one
+// that cannot be read: that is not to have none.
 std::vector<CheckpointFolder> find_checkpoints(const std::filesystem::path& directory);
 // Folders that a save has left unfinished.
 std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& directory);
 // What somebody means by a path: a checkpoint itself, the newest below a folder of checkpoints, or that of a run's
-// directory. Throws Error (request) saying what was looked for.
+// directory. Its step is what the folder's name says, 0 where that says nothing. Throws Error (request) saying what was
+// looked for.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
-// Makes the folder that a save of `step` writes to, empty. Throws Error (failure).
-std::filesystem::path begin_checkpoint(const std::filesystem::path& directory, std::int64_t step);
+// The folder that a save of `step` writes to; each rank makes it where it is not there yet.
+std::filesystem::path unfinished_path(const std::filesystem::path& directory, std::int64_t step);
+// Exchanges two names in one step: 0, or -1 and errno. Not every file system can; tests put one in that cannot.
+using ExchangeNames = std::function<int(const char* a, const char* b)>;
+int exchange_names(const char* a, const char* b);
 // Gives it its name, in one step even where that is taken, points `latest` at it, and flushes the folders. Throws Error
-// (failure).
-CheckpointFolder publish_checkpoint(const std::filesystem::path& directory, std::int64_t step);
+// (failure), also where it has no manifest.
+CheckpointFolder publish_checkpoint(const std::filesystem::path& directory, std::int64_t step,
+                                    const ExchangeNames& exchange = exchange_names);
 
 // Which of `complete` (newest first) are not kept: all but the newest `keep_latest` and those whose step is a multiple
 // of `keep_every`. 0 keeps all, and none for its own sake.

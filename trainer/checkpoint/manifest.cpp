@@ -1,10 +1,14 @@
 #include "trainer/checkpoint/manifest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
+
+#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
@@ -36,7 +40,8 @@ void find_box_faults(const Manifest& manifest, const SavedTensor& tensor, std::v
     }
     if (box.row_begin != next) {
       faults.push_back(box.row_begin < next
-                           ? fmt::format("{}: rows {} to {} are saved twice", name, box.row_begin, next - 1)
+                           ? fmt::format("{}: rows {} to {} are saved twice", name, box.row_begin,
+                                         std::min(next, box.row_begin + box.rows) - 1)
                            : fmt::format("{}: rows {} to {} are missing", name, next, box.row_begin - 1));
     }
     next = std::max(next, box.row_begin + box.rows);
@@ -58,21 +63,54 @@ void find_box_faults(const Manifest& manifest, const SavedTensor& tensor, std::v
   if (next != tensor.rows) faults.push_back(fmt::format("{}: rows {} to {} are missing", name, next, tensor.rows - 1));
 }
 
-// Two tensors in the same bytes of a file.
-void find_shared_bytes(const Manifest& manifest, std::vector<std::string>& faults) {
-  std::vector<std::tuple<int, std::int64_t, std::int64_t, const SavedTensor*>> spans;
+// Each byte of a file behind its prefix belongs to one tensor: what two share, one of them has wrong, and what none has
+// no checksum covers.
+void find_span_faults(const Manifest& manifest, std::vector<std::string>& faults) {
+  struct Span {
+    int file;
+    std::int64_t offset, bytes;
+    const SavedTensor* tensor;
+  };
+  std::vector<Span> spans;
   for (const SavedTensor& tensor : manifest.tensors) {
-    for (const SavedBox& box : tensor.boxes) spans.emplace_back(box.file, box.offset, box.bytes, &tensor);
+    for (const SavedBox& box : tensor.boxes) spans.push_back({box.file, box.offset, box.bytes, &tensor});
   }
-  std::ranges::sort(spans);
-  for (std::size_t i = 1; i < spans.size(); ++i) {
-    const auto& [file, offset, bytes, tensor] = spans[i - 1];
-    const auto& [next_file, next_offset, next_bytes, next] = spans[i];
-    if (file == next_file && offset + bytes > next_offset) {
-      faults.push_back(fmt::format("{} and {} share bytes of {}", full_name(*tensor), full_name(*next),
-                                   manifest.files[static_cast<std::size_t>(file)].name));
+  std::ranges::stable_sort(spans, {}, [](const Span& span) { return std::pair(span.file, span.offset); });
+  auto span = spans.begin();
+  for (int f = 0; f < std::ssize(manifest.files); ++f) {
+    const SavedFile& file = manifest.files[static_cast<std::size_t>(f)];
+    std::int64_t end = file.prefix_bytes;
+    const auto uncovered = [&](std::int64_t until) {
+      if (end < until)
+        faults.push_back(fmt::format("bytes {} to {} of {} belong to no tensor", end, until - 1, file.name));
+    };
+    for (; span != spans.end() && span->file == f; ++span) {
+      if (span->offset < end) {
+        faults.push_back(fmt::format("{} and {} share bytes of {}", full_name(*std::prev(span)->tensor),
+                                     full_name(*span->tensor), file.name));
+      }
+      uncovered(span->offset);
+      end = std::max(end, span->offset + span->bytes);
     }
+    uncovered(file.bytes);
   }
+}
+
+// The ranks of a mesh, each degree of which may be absurd on its own.
+void find_mesh_faults(const Degrees& mesh, std::vector<std::string>& faults) {
+  int dense = 1, expert = 1;
+  bool fits = true;
+  for (const int degree : {mesh.pipeline, mesh.data_replicate, mesh.data_shard, mesh.context, mesh.tensor}) {
+    fits = fits && degree > 0 && !__builtin_mul_overflow(dense, degree, &dense);
+  }
+  for (const int degree : {mesh.expert, mesh.expert_tensor}) {
+    fits = fits && degree > 0 && !__builtin_mul_overflow(expert, degree, &expert);
+  }
+  if (!fits) {
+    faults.push_back("its degrees form no mesh");
+    return;
+  }
+  for (const std::string& error : degree_errors(mesh)) faults.push_back(fmt::format("its mesh: {}", error));
 }
 
 }  // namespace
@@ -89,9 +127,11 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
   std::vector<std::string> faults;
   const Progress& progress = manifest.progress;
   if (progress.step < 0 || progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 ||
-      progress.good_in_a_row < 0 || !(progress.loss_scale > 0.0)) {
+      progress.good_in_a_row < 0 ||
+      (progress.loss_scale && (!(*progress.loss_scale > 0.0) || !std::isfinite(*progress.loss_scale)))) {
     faults.push_back("its progress is not one of a run");
   }
+  find_mesh_faults(manifest.mesh, faults);
   std::set<std::string> names;
   for (const SavedFile& file : manifest.files) {
     if (!is_plain_file_name(file.name)) faults.push_back(fmt::format("\"{}\" is not a file of its folder", file.name));
@@ -115,8 +155,38 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
     }
     find_box_faults(manifest, tensor, faults);
   }
-  if (faults.empty()) find_shared_bytes(manifest, faults);
+  if (faults.empty()) find_span_faults(manifest, faults);
   return faults;
+}
+
+Manifest join_parts(const std::vector<Manifest>& parts) {
+  Manifest all = parts.at(0);
+  all.files.clear();
+  all.tensors.clear();
+  std::map<std::pair<std::string, std::string>, SavedTensor> tensors;
+  for (const Manifest& part : parts) {
+    const int first_file = static_cast<int>(all.files.size());
+    all.files.insert(all.files.end(), part.files.begin(), part.files.end());
+    for (const SavedTensor& tensor : part.tensors) {
+      auto [found, fresh] = tensors.try_emplace({tensor.name, tensor.state}, tensor);
+      SavedTensor& whole = found->second;
+      if (fresh) whole.boxes.clear();
+      if (whole.rows != tensor.rows || whole.columns != tensor.columns || whole.dtype != tensor.dtype) {
+        fail("ranks have saved {} in different shapes or dtypes", full_name(tensor));
+      }
+      for (SavedBox box : tensor.boxes) {
+        box.file += first_file;
+        whole.boxes.push_back(box);
+      }
+    }
+  }
+  for (auto& [name, tensor] : tensors) {
+    std::ranges::sort(tensor.boxes, {}, &SavedBox::row_begin);
+    all.tensors.push_back(std::move(tensor));
+  }
+  const auto faults = find_manifest_faults(all);
+  if (!faults.empty()) fail("what ranks have saved is not whole: {}", fmt::join(faults, "; "));
+  return all;
 }
 
 std::string checksum_text(std::uint64_t checksum) {

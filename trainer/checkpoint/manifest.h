@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,7 +52,7 @@ struct Progress {
   std::int64_t tokens = 0;   // trained on
   // Of the loss scaler (loss_scaler.h); the schedule of the learning rate goes by `good_steps`.
   std::int64_t good_steps = 0, good_in_a_row = 0;
-  double loss_scale = 1.0;
+  std::optional<double> loss_scale = {};  // where something is computed in float16
   bool operator==(const Progress&) const = default;
 };
 
@@ -69,14 +70,24 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Ends with a checksum of all that stands before it.
+// Ends with a checksum of all that stands before it. Throws Error (failure) for what no reader would take: what
+// find_manifest_faults finds, and texts that are not UTF-8.
 std::string to_json(const Manifest& manifest);
 // Throws Error (request) naming `name` and what is wrong: no JSON, another format or version, a value that is missing
 // or of another kind, a checksum that differs, and everything that find_manifest_faults finds.
 Manifest parse_manifest(std::string_view text, const std::string& name);
 
-// Files named twice or outside the folder, tensors whose boxes overlap, leave rows out or are not in order, boxes
-// outside their file or of another size than their rows: a sentence for each.
+// The same of what one rank has written, which need not be all of a tensor; nothing is looked for but that it can be
+// read.
+std::string part_json(const Manifest& part);
+Manifest parse_part(std::string_view text, const std::string& name);
+// Puts the parts of all ranks together; progress, mesh and keys are those of the first. Throws Error (failure) where
+// they do not make whole tensors.
+Manifest join_parts(const std::vector<Manifest>& parts);
+
+// Progress that no run makes, degrees that form no mesh, files named twice or outside the folder, tensors whose boxes
+// overlap, leave rows out or are not in order, boxes outside their file or of another size than their rows, bytes of a
+// file that two tensors share or that belong to none: a sentence for each.
 std::vector<std::string> find_manifest_faults(const Manifest& manifest);
 
 // A checksum as it is written.

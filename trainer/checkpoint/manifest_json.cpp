@@ -59,6 +59,13 @@ Json json_of(const SavedTensor& tensor) {
   return json;
 }
 
+// A value as it stands, as much of it as is good to read.
+std::string shown(const Json& value) {
+  constexpr std::size_t readable = 100;
+  const std::string text = value.dump(-1, ' ', true);
+  return text.size() > readable ? text.substr(0, readable) + " ..." : text;
+}
+
 // Values of a document, each of the kind it has to be.
 class Reading {
  public:
@@ -112,11 +119,11 @@ class Reading {
   static std::int64_t integer_of(const Json& value, const std::string& what) {
     const bool signed_fits = value.is_number_integer() && !value.is_number_unsigned();
     const bool unsigned_fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX};
-    if (!signed_fits && !unsigned_fits) fail_request("{} is {}, not an integer", what, value.dump());
+    if (!signed_fits && !unsigned_fits) fail_request("{} is {}, not an integer", what, shown(value));
     return value.get<std::int64_t>();
   }
   [[noreturn]] void wrong(const char* key, const char* kind) const {
-    fail_request("{} of {} is {}, not {}", key, where_, at(key).dump(), kind);
+    fail_request("{} of {} is {}, not {}", key, where_, shown(at(key)), kind);
   }
 
   const Json& json_;
@@ -144,16 +151,36 @@ SavedTensor tensor_of(const Json& json) {
   return tensor;
 }
 
-// The text without its checksum, which must be right.
+// How deep lists and objects stand in each other at most. A document takes far more memory than its text when it is
+// nothing but opening brackets.
+bool nested_deeper_than(std::string_view text, int most) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\') ++i;
+    if (quoted) continue;
+    if (text[i] == '[' || text[i] == '{') ++depth;
+    if (text[i] == ']' || text[i] == '}') --depth;
+    if (depth > most) return true;
+  }
+  return false;
+}
+
+// The document, whose text ends with the right checksum.
 Json verified(std::string_view text) {
   const std::size_t at = text.rfind(checksum_key);
-  if (at == std::string_view::npos || !text.ends_with(end_of_text)) fail_request("it does not end with a checksum");
-  const std::string_view value = text.substr(at + checksum_key.size());
-  const std::string_view before = text.substr(0, at);
-  const std::uint64_t sum = checksum(before);
-  if (value.substr(0, value.size() - end_of_text.size()) != checksum_text(sum)) {
+  if (at == std::string_view::npos) fail_request("it does not end with a checksum");
+  const std::string sum = checksum_text(checksum(text.substr(0, at)));
+  const std::string_view end = text.substr(at + checksum_key.size());
+  if (end != fmt::format("{}{}", sum, end_of_text)) {
     fail_request("its checksum is not that of its text: the file was changed or damaged");
   }
+  constexpr int deepest = 6;  // the rows of a box of a tensor
+  if (nested_deeper_than(text, deepest))
+    fail_request("its lists and objects are nested deeper than those of a manifest");
+  // Where nlohmann would take the text to end.
+  if (text.find('\0') != std::string_view::npos) fail_request("it is no JSON: it has a byte of 0");
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
@@ -171,9 +198,9 @@ Manifest manifest_of(const Json& json) {
     fail_request("it is of version {}; this Weft reads version {}", version, Manifest::current_version);
   }
   const Reading progress(top.at("progress"), "progress");
-  manifest.progress = {progress.integer("step"),          progress.integer("samples"),
-                       progress.integer("tokens"),        progress.integer("good_steps"),
-                       progress.integer("good_in_a_row"), progress.number("loss_scale")};
+  manifest.progress = {progress.integer("step"), progress.integer("samples"), progress.integer("tokens"),
+                       progress.integer("good_steps"), progress.integer("good_in_a_row")};
+  if (progress.has("loss_scale")) manifest.progress.loss_scale = progress.number("loss_scale");
   const Reading mesh(top.at("mesh"), "mesh");
   for (const Degree& degree : degrees) {
     const std::int64_t value = mesh.integer(degree.name);
@@ -188,14 +215,10 @@ Manifest manifest_of(const Json& json) {
         {file.text("name"), file.integer("bytes"), file.integer("prefix_bytes"), file.checksum("xxh64")});
   }
   for (const Json& part : top.array("tensors")) manifest.tensors.push_back(tensor_of(part));
-  const auto faults = find_manifest_faults(manifest);
-  if (!faults.empty()) fail_request("{}", fmt::join(faults, "; "));
   return manifest;
 }
 
-}  // namespace
-
-std::string to_json(const Manifest& manifest) {
+std::string text_of(const Manifest& manifest) {
   const Progress& progress = manifest.progress;
   Json json = {{"format", format_name},
                {"version", manifest.version},
@@ -204,8 +227,8 @@ std::string to_json(const Manifest& manifest) {
                  {"samples", progress.samples},
                  {"tokens", progress.tokens},
                  {"good_steps", progress.good_steps},
-                 {"good_in_a_row", progress.good_in_a_row},
-                 {"loss_scale", progress.loss_scale}}}};
+                 {"good_in_a_row", progress.good_in_a_row}}}};
+  if (progress.loss_scale) json["progress"]["loss_scale"] = *progress.loss_scale;
   for (const Degree& degree : degrees) json["mesh"][degree.name] = manifest.mesh.*degree.field;
   json["model"] = manifest.model;
   json["model_hash"] = hash_of(manifest.model);
@@ -230,12 +253,35 @@ std::string to_json(const Manifest& manifest) {
   return fmt::format("{}{}{}{}", text, checksum_key, checksum_text(sum), end_of_text);
 }
 
-Manifest parse_manifest(std::string_view text, const std::string& name) {
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  const auto faults = find_manifest_faults(manifest);
+  if (!faults.empty()) fail("the manifest would not be sound: {}", fmt::join(faults, "; "));
+  try {
+    return text_of(manifest);
+  } catch (const Json::exception& error) {
+    fail("the manifest cannot be written: {}", error.what());
+  }
+}
+
+std::string part_json(const Manifest& part) {
+  return text_of(part);
+}
+
+Manifest parse_part(std::string_view text, const std::string& name) {
   try {
     return manifest_of(verified(text));
   } catch (const Error& error) {
     fail_request("{}: {}", name, error.what());
   }
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  Manifest manifest = parse_part(text, name);
+  const auto faults = find_manifest_faults(manifest);
+  if (!faults.empty()) fail_request("{}: {}", name, fmt::join(faults, "; "));
+  return manifest;
 }
 
 }  // namespace weft

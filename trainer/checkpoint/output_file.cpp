@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 
@@ -47,9 +48,12 @@ void OutputFile::write(std::string_view text) {
 }
 
 void OutputFile::finish() {
-  if (calls_.flush(descriptor_) != 0) refuse(path_, "flushed to disk", errno);
+  while (calls_.flush(descriptor_) != 0) {
+    if (errno != EINTR) refuse(path_, "flushed to disk", errno);
+  }
   const int descriptor = std::exchange(descriptor_, -1);
-  if (close(descriptor) != 0) refuse(path_, "closed", errno);
+  // Interrupted or not, it is closed then, and the bytes are on disk already.
+  if (close(descriptor) != 0 && errno != EINTR) refuse(path_, "closed", errno);
 }
 
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls) {

@@ -21,7 +21,8 @@ struct FileCalls {
 
 class OutputFile {
  public:
-  // Creates the file, which must not be there. All throw Error (failure) with the file and the system's reason.
+  // Creates the file, which must not be there. `calls` outlives it. All throw Error (failure) with the file and the
+  // system's reason.
   OutputFile(const std::filesystem::path& path, const FileCalls& calls);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

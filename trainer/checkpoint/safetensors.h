@@ -34,16 +34,24 @@ struct SafetensorsHeader {
   bool operator==(const SafetensorsHeader&) const = default;
 };
 
-// Of a whole file. Accepts what the reference accepts: any whitespace padding, tensors in any order of names, but no
-// doubled key, no hole and no overlap between tensors, nothing behind the last one, no size that overflows, and at most
-// 100,000,000 bytes of header. Throws Error (request) naming `name` and what is wrong.
+inline constexpr std::int64_t safetensors_length_bytes = 8, safetensors_largest_header = 100'000'000;
+inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
+
+// Of a whole file. Takes what the format allows: any whitespace padding, tensors in any order of names, but no key
+// twice or that the format does not have, no hole and no overlap between tensors, nothing behind the last one, no size
+// that overflows, and at most 100,000,000 bytes of header. Time and memory are linear in the header, whatever it holds.
+// Throws Error (request) naming `name` and what is wrong.
 SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name);
 
+// Bytes that dtype and shape make. Throws Error (request): a dtype that the format does not have, an extent below zero,
+// a size that overflows or is no whole number of bytes.
+std::int64_t safetensors_bytes(const SafetensorsTensor& tensor);
 // Puts tensors in the reference's order (widest dtype first, then by name), one behind the other. `begin` and `end` are
-// set here.
+// set here. Throws Error (request) as the two functions beside it.
 SafetensorsHeader arrange_safetensors(std::vector<SafetensorsTensor> tensors,
                                       std::map<std::string, std::string> metadata = {{"format", "pt"}});
-// What a file begins with: length and JSON, padded with blanks to a multiple of 8 bytes.
+// What a file begins with: length and JSON, padded with blanks to a multiple of 8 bytes. Throws Error (request) where
+// no reader could read it: a name twice, a text that is not UTF-8, a header too large.
 std::string safetensors_prefix(const SafetensorsHeader& header);
 
 // Bits of an element; nothing for a dtype that the format does not have.
