@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/commands.h"
+#include "trainer/checkpoint/keys.h"
 #include "trainer/huggingface/import.h"
 
 namespace weft {
@@ -13,7 +14,9 @@ struct ImportRequest {
 };
 
 void run_import(const ImportRequest& request) {
-  const ImportResult result = import_folder(request.folder, request.to, {});
+  Config config;
+  config.model = read_folder_model(request.folder).model;
+  const ImportResult result = import_folder(request.folder, request.to, model_keys(config));
   fmt::print("wrote {}, a {}: {} parameters, {} bytes, {} {}\n", request.to,
              traits_of(result.folder.architecture).model_type, result.parameters, result.bytes, result.files,
              result.files == 1 ? "file" : "files");
