@@ -25,6 +25,9 @@ void add_train_command(CLI::App& program, const std::string& command_line);
 void add_launch_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+// Checkpoints to folders of Hugging Face, and back.
+void add_export_command(CLI::App& program);
+void add_import_command(CLI::App& program);
 // With the commands below it.
 void add_layout_command(CLI::App& program);
 void add_layout_show_command(CLI::App& layout);

@@ -1,0 +1,51 @@
+// A run, its checkpoint as a folder of Hugging Face, that folder as a checkpoint again, and a run that begins with it:
+// the same as one that begins with the first checkpoint, bit for bit.
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+class HuggingFaceRun : public TinyTraining {
+ protected:
+  // Loss and gradient norm of each step of a run that takes its weights from `from`.
+  Json losses_from(const std::string& from) const {
+    const auto trained = weft("train run.toml --run.directory=after-" + from +
+                              " --checkpoint.weights_only=true --checkpoint.start_from=" + from);
+    EXPECT_EQ(trained.exit_code, 0) << trained.messages;
+    Json losses = Json::array();
+    std::ifstream metrics(folder_ / ("after-" + from) / "metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      const Json step = Json::parse(line);
+      losses.push_back({step.at("loss"), step.at("grad_norm")});
+    }
+    return losses;
+  }
+};
+
+TEST_F(HuggingFaceRun, GoesOnFromAnExportedAndImportedCheckpoint) {
+  const auto trained = weft("train run.toml --run.directory=first --checkpoint.interval=3");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  const auto exported = weft("export first folder --max-shard-size 4KB");
+  ASSERT_EQ(exported.exit_code, 0) << exported.messages;
+  EXPECT_NE(exported.output.find(" as qwen3_moe: "), std::string::npos) << exported.output;
+  const auto imported = weft("import folder again");
+  ASSERT_EQ(imported.exit_code, 0) << imported.messages;
+  const auto verified = weft("checkpoint verify again");
+  EXPECT_EQ(verified.exit_code, 0) << verified.output << verified.messages;
+  const Json direct = losses_from("first"), around = losses_from("again");
+  EXPECT_EQ(direct.size(), 3u);
+  EXPECT_EQ(around, direct);
+  // Not what a run without a checkpoint sees.
+  EXPECT_EQ(weft("train run.toml --run.directory=fresh").exit_code, 0);
+  std::ifstream metrics(folder_ / "fresh" / "metrics.jsonl");
+  std::string line;
+  std::getline(metrics, line);
+  EXPECT_NE(Json::parse(line).at("loss"), direct[0][0]);
+}
+
+}  // namespace
+}  // namespace weft

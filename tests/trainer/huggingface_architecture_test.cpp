@@ -1,0 +1,95 @@
+// Which architectures can express which models, why others cannot, and who loads them.
+#include <algorithm>
+
+#include "tests/trainer/huggingface_fixture.h"
+#include "trainer/huggingface/model_section.h"
+
+namespace weft::huggingface_test {
+namespace {
+
+using Reasons = std::vector<std::string>;
+
+TEST(HuggingFaceArchitecture, IsChosenByWhatTheModelNeeds) {
+  for (const Architecture architecture : architectures) {
+    const ModelConfig model = tiny_model(architecture, false);
+    EXPECT_EQ(choose_architecture(model), architecture);
+    for (const Architecture other : architectures) {
+      EXPECT_EQ(reasons_against(other, model).empty(), other == architecture)
+          << traits_of(other).model_type << " for " << traits_of(architecture).model_type;
+    }
+    EXPECT_EQ(architecture_of(traits_of(architecture).model_type), architecture);
+  }
+}
+
+TEST(HuggingFaceArchitecture, SaysInWordsWhyAnotherCannot) {
+  const ModelConfig hybrid = tiny_model(Architecture::qwen3_moe, false);  // e d e, weights not renormalised
+  EXPECT_EQ(reasons_against(Architecture::mixtral, hybrid),
+            (Reasons{"block 1 is dense: mixtral has no dense blocks; qwen3_moe can",
+                     "model.qk_norm is true: mixtral does not normalise queries and keys; qwen3 and qwen3_moe can",
+                     "model.moe.norm_topk_prob is false: mixtral always makes the weights of the chosen experts sum to "
+                     "one; qwen3_moe can"}));
+  EXPECT_EQ(reasons_against(Architecture::qwen3, hybrid),
+            (Reasons{"block 0 has experts: qwen3 has dense blocks only; qwen3_moe can"}));
+  EXPECT_EQ(reasons_against(Architecture::qwen3_moe, tiny_model(Architecture::llama, false)),
+            (Reasons{"no block has experts: qwen3_moe is for models that have some; llama and qwen3 can",
+                     "model.qk_norm is false: qwen3_moe always normalises queries and keys; llama and mixtral can"}));
+}
+
+TEST(HuggingFaceArchitecture, ListsWhatNoneCanExpress) {
+  ModelConfig model = tiny_model(Architecture::qwen3_moe, false);
+  model.moe.shared_expert_intermediate_size = 16;
+  model.moe.scoring = Scoring::sigmoid;
+  const std::string message = refusal([&] { choose_architecture(model); });
+  for (const char* part :
+       {"\n  llama: block 0 has experts", "\n  qwen3_moe: model.moe.shared_expert_intermediate_size is 16",
+        "and model.moe.scoring is \"sigmoid\": qwen3_moe scores experts by softmax"}) {
+    EXPECT_TRUE(has(message, part)) << message;
+  }
+  // A hybrid without head norms is nobody's; what is not used is nobody's business.
+  model = tiny_model(Architecture::qwen3_moe, false);
+  model.qk_norm = false;
+  EXPECT_TRUE(has(refusal([&] { choose_architecture(model); }), "qwen3_moe: model.qk_norm is false"));
+  model = tiny_model(Architecture::qwen3, false);
+  model.moe.scoring = Scoring::sigmoid;
+  model.moe.router_z_loss_coef = 0.1;
+  EXPECT_EQ(choose_architecture(model), Architecture::qwen3);
+}
+
+// transformers' LlamaConfig checks this even where head_dim is given.
+TEST(HuggingFaceArchitecture, KnowsThatLlamaDividesTheHiddenSize) {
+  ModelConfig model = tiny_model(Architecture::llama, false);
+  model.num_attention_heads = 7;
+  model.num_key_value_heads = 7;
+  EXPECT_EQ(reasons_against(Architecture::llama, model).size(), 1u);
+  EXPECT_TRUE(
+      has(reasons_against(Architecture::llama, model)[0], "hidden_size 24 is not a multiple of num_attention_heads 7"));
+  model = tiny_model(Architecture::qwen3, false);
+  model.num_attention_heads = model.num_key_value_heads = 7;
+  EXPECT_EQ(choose_architecture(model), Architecture::qwen3);
+}
+
+TEST(HuggingFaceArchitecture, SaysWhoLoadsIt) {
+  const auto loaders = [](const ModelConfig& model) { return loaders_of(choose_architecture(model), model); };
+  const auto mixed = loaders(tiny_model(Architecture::qwen3_moe, false));
+  ASSERT_EQ(mixed.size(), 3u);
+  EXPECT_TRUE(mixed[0].loads && mixed[1].loads);
+  EXPECT_EQ(mixed[2].name, "llama.cpp");
+  EXPECT_FALSE(mixed[2].loads);
+  EXPECT_EQ(mixed[2].reason, "block 1 is dense: its qwen3moe expects experts in every block");
+  ModelConfig experts_only = tiny_model(Architecture::qwen3_moe, false);
+  experts_only.blocks = parse_layers("e*3");
+  EXPECT_TRUE(std::ranges::all_of(loaders(experts_only), &Loader::loads));
+  for (const Architecture architecture : {Architecture::llama, Architecture::mixtral, Architecture::qwen3}) {
+    EXPECT_TRUE(std::ranges::all_of(loaders(tiny_model(architecture, true)), &Loader::loads));
+  }
+  EXPECT_TRUE(std::ranges::none_of(loaders_of(Architecture::llama, experts_only), &Loader::loads));
+}
+
+TEST(HuggingFaceArchitecture, WritesLayersAsTheyAreRead) {
+  for (const char* pattern : {"d", "e*3", "d e*3", "e d e d*2"}) {
+    EXPECT_EQ(layers_text(parse_layers(pattern)), pattern);
+  }
+}
+
+}  // namespace
+}  // namespace weft::huggingface_test

@@ -1,0 +1,173 @@
+// config.json of every architecture as it was once agreed on, and what of others' is refused.
+#include <nlohmann/json.hpp>
+
+#include "tests/trainer/huggingface_fixture.h"
+#include "trainer/huggingface/model_json.h"
+
+namespace weft::huggingface_test {
+namespace {
+
+using Json = nlohmann::json;
+
+// Keys by their meaning in transformers' configuration classes (configuration_llama.py and its kin), values of
+// tiny_model() by hand.
+const Json common = Json::parse(R"({
+  "vocab_size": 37, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "hidden_act": "silu", "max_position_embeddings": 64, "initializer_range": 0.015, "rms_norm_eps": 1e-05,
+  "use_cache": true, "tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0.0,
+  "rope_theta": 50000.0, "rope_scaling": null,
+  "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+  "torch_dtype": "bfloat16", "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": null,
+  "transformers_version": "4.51.0"})");
+const Json own_of_llama = Json::parse(R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 28,
+  "mlp_bias": false, "pretraining_tp": 1})");
+const Json own_of_mixtral = Json::parse(R"({
+  "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_hidden_layers": 2, "intermediate_size": 14,
+  "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.01, "output_router_logits": false,
+  "router_jitter_noise": 0.0, "sliding_window": null})");
+const Json own_of_qwen3 = Json::parse(R"({
+  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2, "intermediate_size": 28,
+  "sliding_window": null, "use_sliding_window": false, "max_window_layers": 2})");
+const Json own_of_qwen3_moe = Json::parse(R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 3, "intermediate_size": 28,
+  "sliding_window": null, "use_sliding_window": false, "max_window_layers": 3,
+  "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 14, "norm_topk_prob": false,
+  "router_aux_loss_coef": 0.01, "output_router_logits": false, "decoder_sparse_step": 1, "mlp_only_layers": [1]})");
+
+Json golden(Architecture architecture) {
+  Json json = common;
+  const Json* own[] = {&own_of_llama, &own_of_mixtral, &own_of_qwen3, &own_of_qwen3_moe};
+  json.update(*own[static_cast<std::size_t>(architecture)]);
+  if (architecture == Architecture::mixtral) json.erase("attention_bias");
+  return json;
+}
+
+const FolderFacts facts = {64, DType::bfloat16, 1, 2, {}};
+
+TEST(HuggingFaceConfig, IsGolden) {
+  for (const Architecture architecture : architectures) {
+    const std::string text = model_json(architecture, tiny_model(architecture, false), facts);
+    EXPECT_EQ(text, golden(architecture).dump(2) + "\n");
+    EXPECT_EQ(Json::parse(model_json(architecture, tiny_model(architecture, true), facts))["tie_word_embeddings"],
+              true);
+  }
+  EXPECT_EQ(Json::parse(generation_json(facts)),
+            Json::parse(R"({"_from_model_config": true, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": null,
+                            "transformers_version": "4.51.0"})"));
+}
+
+TEST(HuggingFaceConfig, IsReadBack) {
+  for (const Architecture architecture : architectures) {
+    for (const bool tied : {false, true}) {
+      const ModelConfig model = tiny_model(architecture, tied);
+      const FolderModel read = parse_model_json(model_json(architecture, model, facts), "config.json");
+      EXPECT_EQ(read.architecture, architecture);
+      EXPECT_EQ(read.model, model) << traits_of(architecture).model_type;
+    }
+  }
+}
+
+FolderModel parse(const Json& json) {
+  return parse_model_json(json.dump(), "config.json");
+}
+std::string message(const Json& json) {
+  return refusal([&] { parse(json); });
+}
+Json changed(Architecture architecture, const char* key, Json value) {
+  Json json = golden(architecture);
+  json[key] = std::move(value);
+  return json;
+}
+Json without(Architecture architecture, std::initializer_list<const char*> keys) {
+  Json json = golden(architecture);
+  for (const char* key : keys) json.erase(key);
+  return json;
+}
+
+TEST(HuggingFaceConfig, IsReadInEitherSpelling) {
+  const ModelConfig model = tiny_model(Architecture::llama, false);
+  EXPECT_EQ(parse(without(Architecture::llama, {"rope_theta"})).model, model);
+  EXPECT_EQ(parse(without(Architecture::llama, {"rope_parameters", "rope_scaling"})).model, model);
+  Json experts = without(Architecture::qwen3_moe, {"num_experts"});
+  experts["num_local_experts"] = 5;
+  EXPECT_EQ(parse(experts).model, tiny_model(Architecture::qwen3_moe, false));
+  EXPECT_EQ(parse(changed(Architecture::llama, "rope_scaling", {{"type", "default"}})).model, model);
+}
+
+// What the class of llama takes where old files say nothing.
+TEST(HuggingFaceConfig, FillsInWhatOldFilesLeaveOut) {
+  Json old = without(Architecture::llama, {"num_key_value_heads", "head_dim", "attention_bias", "mlp_bias",
+                                           "tie_word_embeddings", "hidden_act", "rope_parameters", "rope_scaling"});
+  ModelConfig model = tiny_model(Architecture::llama, false);
+  model.num_key_value_heads = 4;
+  model.head_dim = 6;
+  EXPECT_EQ(parse(old).model, model);
+}
+
+TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
+  Json json = golden(Architecture::qwen3_moe);
+  json["num_hidden_layers"] = 6;
+  json["mlp_only_layers"] = {5, 0};
+  json["decoder_sparse_step"] = 2;  // the second of every two
+  EXPECT_EQ(parse(json).model.blocks, parse_layers("d e d e d d"));
+}
+
+TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
+  const Architecture llama = Architecture::llama, qwen3 = Architecture::qwen3, moe = Architecture::qwen3_moe;
+  const std::pair<Json, const char*> cases[] = {
+      {changed(llama, "attention_bias", true), "config.json: attention_bias is true: Weft has no biases"},
+      {changed(llama, "mlp_bias", true), "mlp_bias is true"},
+      {changed(llama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
+       "rope_scaling.rope_type is \"llama3\""},
+      {changed(llama, "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "rope_scaling.factor is 2.0"},
+      {changed(qwen3, "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 50000.0}}),
+       "rope_parameters.rope_type is \"yarn\""},
+      {changed(llama, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000.0}}),
+       "rope_theta is 50000, but rope_parameters.rope_theta is 10000"},
+      {changed(qwen3, "rope_parameters", {{"rope_theta", 50000.0}, {"partial_rotary_factor", 0.5}}),
+       "partial_rotary_factor is 0.5"},
+      {changed(Architecture::mixtral, "sliding_window", 4096), "sliding_window is 4096"},
+      {changed(qwen3, "layer_types", {"full_attention", "sliding_attention"}), "layer_types has \"sliding_attention\""},
+      {changed(llama, "hidden_act", "gelu"), "hidden_act is \"gelu\""},
+      {changed(llama, "quantization_config", {{"quant_method", "gptq"}}), "quantization_config"},
+      {changed(llama, "model_type", "gpt2"),
+       "\"gpt2\" is not an architecture that Weft knows: llama, mixtral, qwen3, qwen3_moe"},
+      {changed(moe, "mlp_only_layers", {3}), "mlp_only_layers has 3: there are 3 blocks"},
+      {changed(moe, "num_experts_per_tok", 6), "num_experts_per_tok is 6 of 5 experts"},
+      {changed(llama, "num_key_value_heads", 3), "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+      {changed(llama, "head_dim", 5), "head_dim is 5: the rotary embedding turns pairs"},
+      {changed(llama, "hidden_size", -24), "hidden_size is -24, not a size"},
+      {changed(llama, "hidden_size", 24.5), "hidden_size is 24.5, not a size"},
+      {changed(llama, "vocab_size", "37"), "vocab_size is \"37\", not a size"},
+      {changed(llama, "rms_norm_eps", 0.0), "rms_norm_eps is 0.0"},
+      {changed(llama, "tie_word_embeddings", 1), "tie_word_embeddings is 1, neither true nor false"},
+      {changed(moe, "num_hidden_layers", 2000000000), "more than 1000000 in all"},
+      {without(llama, {"model_type"}), "has no model_type"},
+  };
+  for (const auto& [json, part] : cases) EXPECT_TRUE(has(message(json), part)) << part << "\n" << message(json);
+  // A window that is there and not used is none.
+  EXPECT_EQ(message(changed(qwen3, "sliding_window", 4096)), "done");
+  Json window = changed(qwen3, "sliding_window", 4096);
+  window["use_sliding_window"] = true;
+  EXPECT_TRUE(has(message(window), "sliding_window is 4096: Weft has no sliding window"));
+  EXPECT_TRUE(has(refusal([] { parse_model_json("{", "config.json"); }), "config.json is no JSON"));
+  EXPECT_TRUE(has(refusal([] { parse_model_json("[]", "config.json"); }), "config.json has no model_type"));
+}
+
+TEST(HuggingFaceConfig, ListsAllThatIsMissing) {
+  const std::string text =
+      message(without(Architecture::qwen3_moe,
+                      {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                       "head_dim", "intermediate_size", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                       "norm_topk_prob", "rms_norm_eps", "rope_theta", "rope_parameters"}));
+  for (const char* part :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+        "rms_norm_eps", "rope_theta"}) {
+    EXPECT_TRUE(has(text, fmt::format("config.json: {} is missing", part))) << part << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace weft::huggingface_test

@@ -1,0 +1,128 @@
+// What an exported folder computes by the conventions of transformers is what Weft's model computes with the weights of
+// the checkpoint: the whole model in double precision on both sides, by code that shares nothing.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/trainer/huggingface_fixture.h"
+#include "tests/trainer/huggingface_reference.h"
+
+namespace weft::huggingface_test {
+namespace {
+
+const std::vector<std::int32_t> tokens = {3, 36, 0, 17, 17, 8, 25, 1, 30};
+
+// A loss is the negative logarithm of a probability, so one for each token gives all of them.
+std::vector<double> weft_log_probabilities(const ModelConfig& model, NamedValues weights) {
+  if (model.tie_word_embeddings) weights["head.weight"] = weights.at("embedding.weight");
+  const ModelReference reference(model, weights, static_cast<std::int64_t>(tokens.size()), 1.0);
+  Values x = reference.embedding(tokens);
+  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+    x = reference.attention(block, x);
+    const bool dense = model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
+    x = dense ? reference.mlp(block, x) : reference.moe(block, x).y;
+  }
+  std::vector<double> result;
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const auto hidden = static_cast<std::ptrdiff_t>(model.hidden_size), begin = static_cast<std::ptrdiff_t>(t) * hidden;
+    const Values row(x.begin() + begin, x.begin() + begin + hidden);
+    for (std::int32_t target = 0; target < model.vocab_size; ++target) {
+      result.push_back(-reference.head(row, std::array{target}));
+    }
+  }
+  return result;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN counts
+  }
+  return largest;
+}
+
+class Logits : public HuggingFace {
+ protected:
+  // Exports a model of the architecture and reads it back; the mapping of Weft has no part in the reading.
+  void prepare(Architecture architecture, bool tied) {
+    std::filesystem::remove_all(folder_);
+    model_ = tiny_model(architecture, tied);
+    const NamedValues weights = random_weights(model_, 5);
+    write_checkpoint(folder_ / "a", model_, weights);
+    export_to("a", "out", architecture, model_, {}, 6'000);
+    config_ = nlohmann::json::parse(read_bytes(folder_ / "out" / "config.json"));
+    tensors_ = read_tensors(folder_ / "out");
+    expected_ = weft_log_probabilities(model_, weights);
+  }
+  double difference() const { return largest_difference(log_probabilities(config_, tensors_, tokens), expected_); }
+
+  ModelConfig model_;
+  nlohmann::json config_;
+  std::map<std::string, FolderMatrix> tensors_;
+  std::vector<double> expected_;
+};
+
+// Weights are the same numbers on both sides and sums are in double: a few hundred additions a value through three
+// blocks, each with an error of 1e-16 of values around 10 and grown by less than 100 a block, leave 1e-9 far away.
+constexpr double tolerance = 1e-9;
+// What a wrong matrix changes at least; what is measured is above 0.1.
+constexpr double noticed = 1e-2;
+
+TEST_F(Logits, AreThoseOfTheCheckpoint) {
+  for (const Architecture architecture : architectures) {
+    for (const bool tied : {false, true}) {
+      prepare(architecture, tied);
+      EXPECT_LT(difference(), tolerance) << traits_of(architecture).model_type << tied;
+    }
+  }
+}
+
+// The numbers of a matrix in the order of its transpose, under its own shape.
+void turn(FolderMatrix& matrix) {
+  const auto rows = static_cast<std::size_t>(matrix.shape.at(0)),
+             columns = static_cast<std::size_t>(matrix.shape.at(1));
+  const std::vector<double> values = matrix.values;
+  for (std::size_t i = 0; i < values.size(); ++i) matrix.values[i] = values[i % rows * columns + i / rows];
+}
+
+TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
+  for (const Architecture architecture : architectures) {
+    const std::string layer = "model.layers.0.";
+    const auto fault = [&](const std::string& what, auto change) {
+      prepare(architecture, false);
+      change();
+      EXPECT_GT(difference(), noticed) << traits_of(architecture).model_type << ": " << what;
+    };
+    fault("o_proj turned", [&] { turn(tensors_.at(layer + "self_attn.o_proj.weight")); });
+    const bool mixtral = architecture == Architecture::mixtral, moe = traits_of(architecture).moe_blocks;
+    const std::string expert = mixtral ? "block_sparse_moe.experts.2." : moe ? "mlp.experts.2." : "mlp.";
+    const std::string gate = layer + expert + (mixtral ? "w1" : "gate_proj") + ".weight";
+    const std::string up = layer + expert + (mixtral ? "w3" : "up_proj") + ".weight";
+    const std::string down = layer + expert + (mixtral ? "w2" : "down_proj") + ".weight";
+    fault("gate and up swapped", [&] { std::swap(tensors_.at(gate).values, tensors_.at(up).values); });
+    fault("down turned", [&] { turn(tensors_.at(down)); });
+    fault("norms swapped", [&] {
+      std::swap(tensors_.at(layer + "input_layernorm.weight"), tensors_.at(layer + "post_attention_layernorm.weight"));
+    });
+    if (traits_of(architecture).qk_norm) {
+      fault("head norms swapped", [&] {
+        std::swap(tensors_.at("model.layers.1.self_attn.q_norm.weight"),
+                  tensors_.at(layer + "self_attn.k_norm.weight"));
+      });
+    }
+    if (moe) {
+      const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+      fault("experts swapped", [&] {
+        std::swap(tensors_.at(down), tensors_.at(block + "experts.3." + (mixtral ? "w2" : "down_proj") + ".weight"));
+      });
+    }
+    if (architecture == Architecture::qwen3_moe) {
+      fault("renormalised", [&] { config_["norm_topk_prob"] = true; });
+    }
+    fault("another theta", [&] { config_["rope_theta"] = 10000.0; });
+  }
+}
+
+}  // namespace
+}  // namespace weft::huggingface_test

@@ -1,0 +1,31 @@
+// A folder of Hugging Face read and run in plain double loops, by the conventions of transformers: matrices [out, in],
+// half-rotate rotary embedding, softmax over all experts before the choice. Shares nothing with Weft but the folder, so
+// that a matrix turned or swapped on the way out shows here.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace weft::huggingface_test {
+
+struct FolderMatrix {
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  std::vector<double> values;
+};
+
+// All tensors of a folder's files, widened.
+std::map<std::string, FolderMatrix> read_tensors(const std::filesystem::path& folder);
+// One file with these tensors, in float32.
+void write_tensors(const std::filesystem::path& file, const std::map<std::string, FolderMatrix>& tensors);
+
+// Logarithms of the probabilities of every token after each position: [tokens, vocabulary].
+std::vector<double> log_probabilities(const nlohmann::json& config, const std::map<std::string, FolderMatrix>& tensors,
+                                      std::span<const std::int32_t> tokens);
+
+}  // namespace weft::huggingface_test

@@ -1,0 +1,164 @@
+#include "trainer/huggingface/architecture.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr ArchitectureTraits llama_traits = {
+    .model_type = "llama", .class_name = "LlamaForCausalLM", .dense_blocks = true, .whole_hidden_per_head = true};
+constexpr ArchitectureTraits mixtral_traits = {.model_type = "mixtral",
+                                               .class_name = "MixtralForCausalLM",
+                                               .moe_blocks = true,
+                                               .always_renormalises = true,
+                                               .experts = "block_sparse_moe.experts",
+                                               .router = "block_sparse_moe.gate",
+                                               .gate = "w1",
+                                               .up = "w3",
+                                               .down = "w2"};
+constexpr ArchitectureTraits qwen3_traits = {
+    .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .dense_blocks = true, .qk_norm = true};
+constexpr ArchitectureTraits qwen3_moe_traits = {.model_type = "qwen3_moe",
+                                                 .class_name = "Qwen3MoeForCausalLM",
+                                                 .dense_blocks = true,
+                                                 .moe_blocks = true,
+                                                 .qk_norm = true,
+                                                 .experts = "mlp.experts",
+                                                 .router = "mlp.gate",
+                                                 .gate = "gate_proj",
+                                                 .up = "up_proj",
+                                                 .down = "down_proj"};
+
+// The first block of a kind, or -1.
+std::ptrdiff_t first_block(const ModelConfig& model, BlockKind kind) {
+  const auto found = std::ranges::find(model.blocks, kind);
+  return found == model.blocks.end() ? -1 : found - model.blocks.begin();
+}
+
+// " (mixtral and qwen3_moe can)": who else, this one reason aside.
+template <typename Can>
+std::string others(Can can) {
+  std::vector<std::string_view> names;
+  for (const Architecture other : architectures) {
+    if (can(traits_of(other))) names.push_back(traits_of(other).model_type);
+  }
+  return names.empty() ? "" : fmt::format("; {} can", fmt::join(names, " and "));
+}
+
+void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
+  const MoeConfig& moe = model.moe;
+  if (moe.shared_expert_intermediate_size > 0) {
+    reasons.push_back(fmt::format("model.moe.shared_expert_intermediate_size is {}: {} has no shared expert",
+                                  moe.shared_expert_intermediate_size, traits.model_type));
+  }
+  if (moe.scoring != Scoring::softmax) {
+    reasons.push_back(fmt::format("model.moe.scoring is \"sigmoid\": {} scores experts by softmax", traits.model_type));
+  }
+  if (!moe.norm_topk_prob && traits.always_renormalises) {
+    reasons.push_back(fmt::format(
+        "model.moe.norm_topk_prob is false: {} always makes the weights of the chosen experts "
+        "sum to one{}",
+        traits.model_type,
+        others([](const ArchitectureTraits& other) { return other.moe_blocks && !other.always_renormalises; })));
+  }
+}
+
+}  // namespace
+
+const ArchitectureTraits& traits_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::llama:
+      return llama_traits;
+    case Architecture::mixtral:
+      return mixtral_traits;
+    case Architecture::qwen3:
+      return qwen3_traits;
+    case Architecture::qwen3_moe:
+      return qwen3_moe_traits;
+  }
+  fail("no architecture {}", static_cast<int>(architecture));
+}
+
+Architecture architecture_of(std::string_view model_type) {
+  std::vector<std::string_view> names;
+  for (const Architecture architecture : architectures) {
+    names.push_back(traits_of(architecture).model_type);
+    if (names.back() == model_type) return architecture;
+  }
+  fail_request("\"{}\" is not an architecture that Weft knows: {}", model_type, fmt::join(names, ", "));
+}
+
+std::vector<std::string> reasons_against(Architecture architecture, const ModelConfig& model) {
+  const ArchitectureTraits& traits = traits_of(architecture);
+  std::vector<std::string> reasons;
+  const std::ptrdiff_t dense = first_block(model, BlockKind::dense), moe = first_block(model, BlockKind::moe);
+  if (dense >= 0 && !traits.dense_blocks) {
+    const auto can = [](const ArchitectureTraits& other) { return other.dense_blocks && other.moe_blocks; };
+    reasons.push_back(
+        fmt::format("block {} is dense: {} has no dense blocks{}", dense, traits.model_type, others(can)));
+  }
+  if (moe >= 0 && !traits.moe_blocks) {
+    const auto can = [&](const ArchitectureTraits& other) {
+      return other.moe_blocks && (other.dense_blocks || dense < 0);
+    };
+    reasons.push_back(
+        fmt::format("block {} has experts: {} has dense blocks only{}", moe, traits.model_type, others(can)));
+  }
+  if (moe < 0 && traits.moe_blocks) {
+    const auto can = [](const ArchitectureTraits& other) { return !other.moe_blocks; };
+    reasons.push_back(
+        fmt::format("no block has experts: {} is for models that have some{}", traits.model_type, others(can)));
+  }
+  if (model.qk_norm != traits.qk_norm) {
+    const auto can = [&](const ArchitectureTraits& other) { return other.qk_norm == model.qk_norm; };
+    reasons.push_back(fmt::format("model.qk_norm is {}: {} {} queries and keys{}", model.qk_norm, traits.model_type,
+                                  traits.qk_norm ? "always normalises" : "does not normalise", others(can)));
+  }
+  if (moe >= 0) add_moe_reasons(traits, model, reasons);
+  if (traits.whole_hidden_per_head && model.hidden_size % model.num_attention_heads != 0) {
+    reasons.push_back(
+        fmt::format("hidden_size {} is not a multiple of num_attention_heads {}: {} of transformers "
+                    "refuses that, whatever head_dim{}",
+                    model.hidden_size, model.num_attention_heads, traits.model_type,
+                    others([](const auto& other) { return !other.whole_hidden_per_head; })));
+  }
+  return reasons;
+}
+
+Architecture choose_architecture(const ModelConfig& model) {
+  std::string text = "no architecture of transformers that Weft writes can express this model:";
+  for (const Architecture architecture : architectures) {
+    const auto reasons = reasons_against(architecture, model);
+    if (reasons.empty()) return architecture;
+    text += fmt::format("\n  {}: {}", traits_of(architecture).model_type, fmt::join(reasons, "\n    and "));
+  }
+  throw Error(ErrorKind::request, text);
+}
+
+// Read in the sources of the three: transformers' modeling files, vLLM's model_executor/models, and llama.cpp's
+// conversion script and src/models.
+std::vector<Loader> loaders_of(Architecture architecture, const ModelConfig& model) {
+  const auto against = reasons_against(architecture, model);
+  if (!against.empty()) {
+    const std::string reason = fmt::format("the model is not one of {}", traits_of(architecture).model_type);
+    return {{"transformers", false, reason}, {"vLLM", false, reason}, {"llama.cpp", false, reason}};
+  }
+  const bool qwen3 = traits_of(architecture).qk_norm;
+  const std::ptrdiff_t dense = first_block(model, BlockKind::dense);
+  const bool mixed = architecture == Architecture::qwen3_moe && dense >= 0;
+  Loader transformers{"transformers", true, qwen3 ? "from version 4.51" : ""};
+  Loader vllm{"vLLM", true, mixed ? "its qwen3_moe builds the dense blocks that mlp_only_layers names" : ""};
+  Loader llama_cpp{"llama.cpp", true, "converted by its convert_hf_to_gguf.py, which needs the files of a tokenizer"};
+  if (mixed) {
+    llama_cpp = {"llama.cpp", false,
+                 fmt::format("block {} is dense: its qwen3moe expects experts in every block", dense)};
+  }
+  return {transformers, vllm, llama_cpp};
+}
+
+}  // namespace weft

@@ -1,0 +1,140 @@
+#include "trainer/huggingface/export.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "parallel/runtime/element_type.h"
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/mapped_file.h"
+#include "trainer/checkpoint/tensor_file.h"
+#include "trainer/huggingface/matrix_stream.h"
+#include "trainer/huggingface/new_folder.h"
+#include "trainer/huggingface/tokenizer_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> find_tensor_faults(const Manifest& manifest, const std::vector<FolderPart>& parts) {
+  std::vector<std::string> faults;
+  std::set<std::string_view> known;
+  for (const FolderPart& part : parts) {
+    const ParameterSpec& parameter = part.parameter;
+    known.insert(parameter.name);
+    const SavedTensor* saved = manifest.find(parameter.name);
+    if (saved == nullptr) {
+      faults.push_back(fmt::format("the checkpoint lacks {}", parameter.name));
+    } else if (saved->rows != parameter.global_rows || saved->columns != parameter.global_columns) {
+      faults.push_back(fmt::format("{} has {} x {} elements in the checkpoint, {} x {} in the model", parameter.name,
+                                   saved->rows, saved->columns, parameter.global_rows, parameter.global_columns));
+    } else if (!is_compute_type(saved->dtype)) {
+      faults.push_back(fmt::format("{} is saved as {}", parameter.name, name_of(saved->dtype)));
+    }
+  }
+  for (const SavedTensor& saved : manifest.tensors) {
+    if (saved.state.empty() && !known.contains(saved.name)) {
+      faults.push_back(fmt::format("{} of the checkpoint is no parameter of the model", saved.name));
+    }
+  }
+  return faults;
+}
+
+// That of most bytes.
+DType main_dtype(const ExportPlan& plan) {
+  std::map<DType, std::int64_t> bytes;
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) bytes[plan.tensors[t].dtype] += plan.sizes[t].bytes;
+  return std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; })->first;
+}
+
+void write_file(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
+                const FileCalls& calls) {
+  std::map<std::string, const ExportTensor*> by_name;
+  std::vector<SafetensorsTensor> tensors;
+  for (const std::size_t t : plan.files[file]) {
+    const ExportTensor& tensor = plan.tensors[t];
+    by_name[tensor.part.tensor] = &tensor;
+    tensors.push_back({tensor.part.tensor, std::string(safetensors_dtype(tensor.dtype)), tensor.part.shape()});
+  }
+  TensorFile out(folder / shard_name("model", file, plan.files.size()), arrange_safetensors(std::move(tensors)), calls);
+  std::vector<std::uint8_t> bytes;
+  for (const SafetensorsTensor& entry : out.header().tensors) {
+    const ExportTensor& tensor = *by_name.at(entry.name);
+    const SavedTensor& saved = *tensor.saved;
+    bytes.resize(static_cast<std::size_t>(saved.rows * saved.row_bytes()));
+    reader.read_rows(saved, 0, saved.rows, bytes);
+    stream_matrix({bytes, saved.rows, saved.columns, saved.dtype}, tensor.part.parameter.transposed, tensor.dtype,
+                  saved.name, [&](std::span<const std::uint8_t> strip) { out.write(strip); });
+  }
+  out.finish();
+}
+
+void write_text(const fs::path& path, std::string_view text, const FileCalls& calls) {
+  OutputFile file(path, calls);
+  file.write(text);
+  file.finish();
+}
+
+void copy_file(const fs::path& from, const fs::path& to, const FileCalls& calls) {
+  const MappedFile source(from.string());
+  OutputFile file(to, calls);
+  file.write(source.bytes());
+  file.finish();
+}
+
+}  // namespace
+
+std::int64_t ExportPlan::bytes() const {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0},
+                         [](std::int64_t sum, const NamedBytes& tensor) { return sum + tensor.bytes; });
+}
+
+ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const ExportOptions& options) {
+  std::vector<std::string> faults = reasons_against(options.architecture, model);
+  if (!faults.empty()) {
+    fail_request("the model cannot be written as {}: {}", traits_of(options.architecture).model_type,
+                 fmt::join(faults, "\n  and "));
+  }
+  require(!options.dtype || is_compute_type(*options.dtype), "weights are exported in a dtype to compute in");
+  std::vector<FolderPart> parts = folder_parts(options.architecture, model);
+  faults = find_tensor_faults(manifest, parts);
+  if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
+
+  ExportPlan plan;
+  plan.architecture = options.architecture;
+  plan.model = model;
+  for (FolderPart& part : parts) {
+    const SavedTensor* saved = manifest.find(part.parameter.name);
+    const DType dtype = options.dtype.value_or(saved->dtype);
+    plan.sizes.push_back({part.tensor, part.rows * part.columns * size_of(dtype)});
+    plan.tensors.push_back({std::move(part), saved, dtype});
+  }
+  plan.files = deal_to_files(plan.sizes, options.largest_file);
+  plan.facts = {options.max_position_embeddings, main_dtype(plan), {}, {}, {}};
+  if (!options.tokenizer.empty()) {
+    TokenizerFiles tokenizer = find_tokenizer_files(options.tokenizer);
+    expect_vocabulary(tokenizer, model.vocab_size);
+    plan.facts.bos_token_id = tokenizer.bos_token_id;
+    plan.facts.eos_token_id = tokenizer.eos_token_id;
+    plan.facts.pad_token_id = tokenizer.pad_token_id;
+    plan.tokenizer_files = std::move(tokenizer.files);
+  }
+  return plan;
+}
+
+void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, const fs::path& to) {
+  const FileCalls calls = FileCalls::of_system();
+  NewFolder folder(to);
+  for (std::size_t file = 0; file < plan.files.size(); ++file) write_file(reader, plan, file, folder.path(), calls);
+  write_text(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
+  write_text(folder.path() / "config.json", model_json(plan.architecture, plan.model, plan.facts), calls);
+  write_text(folder.path() / "generation_config.json", generation_json(plan.facts), calls);
+  for (const fs::path& file : plan.tokenizer_files) copy_file(file, folder.path() / file.filename(), calls);
+  folder.publish();
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+// A Hugging Face folder as a checkpoint of weights at step 0, in the dtypes of the folder's files, so that an export of
+// it has the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "trainer/huggingface/model_json.h"
+
+namespace weft {
+
+// The model of a folder, of its config.json. Throws Error (request) as parse_model_json does.
+FolderModel read_folder_model(const std::filesystem::path& folder);
+
+struct ImportResult {
+  FolderModel folder;
+  std::int64_t parameters = 0, bytes = 0;
+  std::size_t files = 0;
+};
+
+// Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json and config.toml, whose [model] is
+// the folder's. `model_keys` is what the manifest says of the model. Weights go from file to file in small strips.
+// Throws Error: (request) listing every tensor that is missing, unknown, or of another shape or dtype, (failure) where
+// `to` cannot be written.
+ImportResult import_folder(const std::filesystem::path& folder, const std::filesystem::path& to,
+                           const std::map<std::string, std::string>& model_keys,
+                           std::int64_t largest_file = 5'000'000'000);
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+#include "trainer/huggingface/matrix_stream.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "parallel/runtime/element_type.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t strip_bytes = std::int64_t{1} << 20;
+
+// Columns [begin, begin + count) of the matrix as rows, its bytes taken apart nowhere but between elements.
+void gather_columns(const MatrixBytes& matrix, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
+  const auto element = static_cast<std::size_t>(size_of(matrix.dtype));
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    const std::uint8_t* from = matrix.bytes.data() + static_cast<std::size_t>(row * matrix.columns + begin) * element;
+    for (std::int64_t column = 0; column < count; ++column) {
+      std::memcpy(to + static_cast<std::size_t>(column * matrix.rows + row) * element,
+                  from + static_cast<std::size_t>(column) * element, element);
+    }
+  }
+}
+
+template <typename From, typename To>
+void convert(std::span<const std::uint8_t> from, std::vector<std::uint8_t>& to, const std::string& name) {
+  const std::size_t count = from.size() / sizeof(From);
+  to.resize(count * sizeof(To));
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
+    const To rounded(static_cast<float>(value));
+    if (std::isfinite(static_cast<float>(value)) && !std::isfinite(static_cast<float>(rounded))) {
+      fail_request("{} has the value {}, which {} cannot hold; choose another dtype", name, static_cast<float>(value),
+                   name_of(dtype_of<To>));
+    }
+    std::memcpy(to.data() + i * sizeof(To), &rounded, sizeof(To));
+  }
+}
+
+}  // namespace
+
+void stream_matrix(const MatrixBytes& matrix, bool turned, DType to, const std::string& name, const ByteSink& sink) {
+  const std::int64_t rows = turned ? matrix.columns : matrix.rows, columns = turned ? matrix.rows : matrix.columns;
+  const std::int64_t row_bytes = columns * size_of(matrix.dtype);
+  require(std::ssize(matrix.bytes) == rows * row_bytes, "a matrix has as many bytes as elements");
+  const std::int64_t strip = std::clamp<std::int64_t>(strip_bytes / std::max<std::int64_t>(row_bytes, 1), 1, 256);
+  std::vector<std::uint8_t> gathered, converted;
+  for (std::int64_t row = 0; row < rows; row += strip) {
+    const std::int64_t count = std::min(strip, rows - row);
+    auto bytes = matrix.bytes;
+    if (turned) {
+      gathered.resize(static_cast<std::size_t>(count * row_bytes));
+      gather_columns(matrix, row, count, gathered.data());
+      bytes = gathered;
+    } else {
+      bytes = bytes.subspan(static_cast<std::size_t>(row * row_bytes), static_cast<std::size_t>(count * row_bytes));
+    }
+    if (to == matrix.dtype) {
+      sink(bytes);
+      continue;
+    }
+    with_element_type(matrix.dtype, [&](auto from_element) {
+      with_element_type(
+          to, [&](auto to_element) { convert<decltype(from_element), decltype(to_element)>(bytes, converted, name); });
+    });
+    sink(converted);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,120 @@
+#include "trainer/huggingface/model_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+// The first that knows all four architectures.
+constexpr const char* transformers_version = "4.51.0";
+
+Json token(const std::optional<std::int64_t>& id) {
+  return id ? Json(*id) : Json(nullptr);
+}
+
+void add_tokens(Json& json, const FolderFacts& facts) {
+  json["bos_token_id"] = token(facts.bos_token_id);
+  json["eos_token_id"] = token(facts.eos_token_id);
+  json["pad_token_id"] = token(facts.pad_token_id);
+  json["transformers_version"] = transformers_version;
+}
+
+// Keys of all architectures. Rotary embedding and dtype in the words of transformers 4 and of 5.
+Json common_keys(const ArchitectureTraits& traits, const ModelConfig& model, const FolderFacts& facts) {
+  Json json = {
+      {"architectures", {traits.class_name}},
+      {"model_type", traits.model_type},
+      {"vocab_size", model.vocab_size},
+      {"hidden_size", model.hidden_size},
+      {"num_hidden_layers", model.blocks.size()},
+      {"num_attention_heads", model.num_attention_heads},
+      {"num_key_value_heads", model.num_key_value_heads},
+      {"head_dim", model.head_dim},
+      {"hidden_act", "silu"},
+      {"max_position_embeddings", facts.max_position_embeddings},
+      {"initializer_range", model.initializer_range},
+      {"rms_norm_eps", model.rms_norm_eps},
+      {"use_cache", true},
+      {"tie_word_embeddings", model.tie_word_embeddings},
+      {"attention_bias", false},
+      {"attention_dropout", 0.0},
+      {"rope_theta", model.rope_theta},
+      {"rope_scaling", nullptr},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", model.rope_theta}}},
+      {"torch_dtype", name_of(facts.dtype)},
+      {"dtype", name_of(facts.dtype)},
+  };
+  add_tokens(json, facts);
+  return json;
+}
+
+// No window: of the architectures that have one. Their layer_types follow from this, and are not written because
+// versions of transformers differ in what they derive where it is there.
+void add_window(Json& json, const ModelConfig& model) {
+  json["sliding_window"] = nullptr;
+  json["use_sliding_window"] = false;
+  json["max_window_layers"] = model.blocks.size();
+}
+
+void add_routing(Json& json, const ModelConfig& model) {
+  json["num_experts_per_tok"] = model.moe.num_experts_per_tok;
+  json["router_aux_loss_coef"] = model.moe.router_aux_loss_coef;
+  json["output_router_logits"] = false;
+}
+
+Json dense_blocks(const ModelConfig& model) {
+  Json blocks = Json::array();
+  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
+    if (model.blocks[block] == BlockKind::dense) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::string model_json(Architecture architecture, const ModelConfig& model, const FolderFacts& facts) {
+  Json json = common_keys(traits_of(architecture), model, facts);
+  json["intermediate_size"] = model.intermediate_size;
+  switch (architecture) {
+    case Architecture::llama:
+      json["mlp_bias"] = false;
+      json["pretraining_tp"] = 1;
+      break;
+    case Architecture::mixtral:
+      json.erase("attention_bias");  // it has no such key
+      json["intermediate_size"] = model.moe.moe_intermediate_size;
+      json["num_local_experts"] = model.moe.num_experts;
+      json["router_jitter_noise"] = 0.0;
+      json["sliding_window"] = nullptr;
+      add_routing(json, model);
+      break;
+    case Architecture::qwen3:
+      add_window(json, model);
+      break;
+    case Architecture::qwen3_moe:
+      add_window(json, model);
+      add_routing(json, model);
+      // Without dense blocks nobody reads it, but 0 is no width.
+      if (model.intermediate_size == 0) json["intermediate_size"] = model.moe.moe_intermediate_size;
+      json["num_experts"] = model.moe.num_experts;
+      json["moe_intermediate_size"] = model.moe.moe_intermediate_size;
+      json["norm_topk_prob"] = model.moe.norm_topk_prob;
+      json["decoder_sparse_step"] = 1;
+      json["mlp_only_layers"] = dense_blocks(model);
+      break;
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string generation_json(const FolderFacts& facts) {
+  Json json = {{"_from_model_config", true}};
+  add_tokens(json, facts);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace weft

@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "trainer/huggingface/model_json.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t largest_size = std::numeric_limits<std::int32_t>::max();
+// Blocks, and experts in all blocks: a wrong file, not a model, lies beyond.
+constexpr std::int64_t largest_count = 1'000'000;
+
+// Values of a config.json; what is wrong with them is gathered.
+class Reading {
+ public:
+  Reading(const Json& json, std::vector<std::string>& faults) : json_(json), faults_(faults) {}
+
+  // Null counts as absent, as it does for transformers.
+  const Json* find(const char* key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  void fault(std::string text) { faults_.push_back(std::move(text)); }
+
+  std::int64_t size(const char* key, std::optional<std::int64_t> absent = {}) {
+    const Json* value = find(key);
+    if (value == nullptr) return absent ? *absent : missing(key, std::int64_t{1});
+    const bool integer = value->is_number_integer() && *value >= 1 && *value <= largest_size;
+    if (integer) return value->get<std::int64_t>();
+    fault(fmt::format("{} is {}, not a size from 1 to {}", key, value->dump(), largest_size));
+    return 1;
+  }
+  double number(const char* key, double lowest, std::optional<double> absent = {}) {
+    const Json* value = find(key);
+    if (value == nullptr) return absent ? *absent : missing(key, 1.0);
+    if (value->is_number() && value->get<double>() >= lowest && std::isfinite(value->get<double>())) {
+      return value->get<double>();
+    }
+    fault(fmt::format("{} is {}, not a number from {}", key, value->dump(), lowest));
+    return 1.0;
+  }
+  bool boolean(const char* key, std::optional<bool> absent = {}) {
+    const Json* value = find(key);
+    if (value == nullptr) return absent ? *absent : missing(key, false);
+    if (value->is_boolean()) return value->get<bool>();
+    fault(fmt::format("{} is {}, neither true nor false", key, value->dump()));
+    return false;
+  }
+  void must_be_off(const char* key, const char* what) {
+    if (boolean(key, false)) fault(fmt::format("{} is true: Weft has no {}", key, what));
+  }
+
+ private:
+  template <typename T>
+  T missing(const char* key, T instead) {
+    fault(fmt::format("{} is missing", key));
+    return instead;
+  }
+
+  const Json& json_;
+  std::vector<std::string>& faults_;
+};
+
+// One of the two spellings of what kind of rotary embedding there is, if it says so.
+void expect_plain_rope(Reading& reading, const char* key, const Json& rope) {
+  if (!rope.is_object()) return reading.fault(fmt::format("{} is {}, not an object", key, rope.dump()));
+  for (const auto& [name, value] : rope.items()) {
+    const bool type = name == "rope_type" || name == "type";
+    const bool plain =
+        (type && value == "default") || name == "rope_theta" || (name == "partial_rotary_factor" && value == 1.0);
+    if (!plain) {
+      reading.fault(fmt::format("{}.{} is {}: Weft has only the default rotary embedding, over whole heads", key, name,
+                                value.dump()));
+    }
+  }
+}
+
+double rope_theta(Reading& reading) {
+  constexpr double lowest = 1e-30;
+  std::optional<double> theta;
+  if (reading.find("rope_theta") != nullptr) theta = reading.number("rope_theta", lowest);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* rope = reading.find(key);
+    if (rope == nullptr) continue;
+    expect_plain_rope(reading, key, *rope);
+    if (!rope->is_object() || !rope->contains("rope_theta") || !(*rope)["rope_theta"].is_number()) continue;
+    const double said = (*rope)["rope_theta"].get<double>();
+    if (theta && *theta != said) {
+      reading.fault(fmt::format("rope_theta is {}, but {}.rope_theta is {}", *theta, key, said));
+    }
+    theta = said;
+  }
+  if (!theta) reading.fault("rope_theta is missing, and so is rope_parameters.rope_theta");
+  return theta.value_or(1.0);
+}
+
+void expect_no_window(Reading& reading, Architecture architecture) {
+  if (const Json* types = reading.find("layer_types")) {
+    for (const Json& type : *types) {
+      if (type != "full_attention") {
+        return reading.fault(fmt::format("layer_types has {}: Weft has full attention only", type.dump()));
+      }
+    }
+  }
+  const bool used = architecture == Architecture::mixtral || reading.boolean("use_sliding_window", false);
+  const Json* window = reading.find("sliding_window");
+  if (used && window != nullptr) {
+    reading.fault(fmt::format("sliding_window is {}: Weft has no sliding window", window->dump()));
+  }
+}
+
+std::vector<BlockKind> read_blocks(Reading& reading, const ArchitectureTraits& traits, std::int64_t count) {
+  const BlockKind kind = traits.moe_blocks ? BlockKind::moe : BlockKind::dense;
+  std::vector<BlockKind> blocks(static_cast<std::size_t>(count), kind);
+  if (!traits.dense_blocks || !traits.moe_blocks) return blocks;
+  const auto step = static_cast<std::size_t>(reading.size("decoder_sparse_step", 1));
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    if ((block + 1) % step != 0) blocks[block] = BlockKind::dense;
+  }
+  const Json* dense = reading.find("mlp_only_layers");
+  if (dense == nullptr) return blocks;
+  if (!dense->is_array()) reading.fault(fmt::format("mlp_only_layers is {}, not a list", dense->dump()));
+  for (const Json& block : *dense) {
+    if (block.is_number_integer() && block >= 0 && block < count) {
+      blocks[block.get<std::size_t>()] = BlockKind::dense;
+    } else {
+      reading.fault(fmt::format("mlp_only_layers has {}: there are {} blocks", block.dump(), count));
+    }
+  }
+  return blocks;
+}
+
+MoeConfig read_moe(Reading& reading, const ArchitectureTraits& traits) {
+  const char* experts = reading.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
+  MoeConfig moe;
+  moe.num_experts = reading.size(experts);
+  moe.num_experts_per_tok = reading.size("num_experts_per_tok");
+  moe.moe_intermediate_size = reading.size(traits.dense_blocks ? "moe_intermediate_size" : "intermediate_size");
+  moe.norm_topk_prob = traits.always_renormalises || reading.boolean("norm_topk_prob");
+  moe.router_aux_loss_coef = reading.number("router_aux_loss_coef", 0.0, 0.0);
+  if (moe.num_experts_per_tok > moe.num_experts) {
+    reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
+  }
+  return moe;
+}
+
+void read_heads(Reading& reading, Architecture architecture, ModelConfig& model) {
+  const bool qwen = traits_of(architecture).qk_norm;
+  model.num_attention_heads = reading.size("num_attention_heads");
+  // What llama's class takes where these are absent; the others' classes have numbers of their own.
+  const bool llama = architecture == Architecture::llama;
+  model.num_key_value_heads =
+      reading.size("num_key_value_heads", llama ? std::optional(model.num_attention_heads) : std::nullopt);
+  const bool whole = !qwen && model.hidden_size % model.num_attention_heads == 0;
+  model.head_dim =
+      reading.size("head_dim", whole ? std::optional(model.hidden_size / model.num_attention_heads) : std::nullopt);
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    reading.fault(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                              model.num_attention_heads, model.num_key_value_heads));
+  }
+  if (model.head_dim % 2 != 0) {
+    reading.fault(fmt::format("head_dim is {}: the rotary embedding turns pairs", model.head_dim));
+  }
+}
+
+ModelConfig read_model(Reading& reading, Architecture architecture) {
+  const ArchitectureTraits& traits = traits_of(architecture);
+  ModelConfig model;
+  model.vocab_size = reading.size("vocab_size");
+  model.hidden_size = reading.size("hidden_size");
+  model.qk_norm = traits.qk_norm;
+  read_heads(reading, architecture, model);
+  if (traits.dense_blocks) model.intermediate_size = reading.size("intermediate_size");
+  if (traits.moe_blocks) model.moe = read_moe(reading, traits);
+  std::int64_t blocks = reading.size("num_hidden_layers");
+  if (blocks > largest_count / std::max<std::int64_t>(model.moe.num_experts, 1)) {
+    reading.fault(fmt::format("num_hidden_layers is {} and the experts of each {}: more than {} in all", blocks,
+                              model.moe.num_experts, largest_count));
+    blocks = 1;
+  }
+  model.blocks = read_blocks(reading, traits, blocks);
+  model.rms_norm_eps = reading.number("rms_norm_eps", 1e-30);
+  model.initializer_range = reading.number("initializer_range", 0.0, model.initializer_range);
+  model.tie_word_embeddings = reading.boolean("tie_word_embeddings", false);
+  model.rope_theta = rope_theta(reading);
+  expect_no_window(reading, architecture);
+  reading.must_be_off("attention_bias", "biases of projections");
+  reading.must_be_off("mlp_bias", "biases of projections");
+  if (const Json* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
+    reading.fault(fmt::format("hidden_act is {}: Weft has silu", activation->dump()));
+  }
+  if (reading.find("quantization_config") != nullptr) {
+    reading.fault("quantization_config: Weft reads float32, bfloat16 and float16 weights");
+  }
+  return model;
+}
+
+}  // namespace
+
+FolderModel parse_model_json(const std::string& text, const std::string& name) {
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    fail_request("{} is no JSON: {}", name, error.what());
+  }
+  if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string()) {
+    fail_request("{} has no model_type", name);
+  }
+  FolderModel result;
+  std::vector<std::string> faults;
+  try {
+    result.architecture = architecture_of(json["model_type"].get<std::string>());
+  } catch (const Error& error) {
+    fail_request("{}: model_type: {}", name, error.what());
+  }
+  Reading reading(json, faults);
+  result.model = read_model(reading, result.architecture);
+  if (faults.empty()) return result;
+  std::string message;
+  for (const std::string& fault : faults) message += fmt::format("{}{}: {}", message.empty() ? "" : "\n", name, fault);
+  throw Error(ErrorKind::request, message);
+}
+
+}  // namespace weft

@@ -1,0 +1,89 @@
+#include "trainer/huggingface/model_section.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_fields.h"
+#include "trainer/config/config_messages.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/config/config_writer.h"
+
+namespace weft {
+namespace {
+
+bool is_of_model(const std::string& section) {
+  return section == "model" || section.starts_with("model.");
+}
+
+std::vector<ConfigKey> model_schema() {
+  std::vector<ConfigKey> schema = config_schema();
+  std::erase_if(schema, [](const ConfigKey& key) { return !is_of_model(key.section); });
+  // A folder may have tied weights whether or not this version trains them.
+  for (ConfigKey& key : schema) {
+    if (key.path() != "model.tie_word_embeddings") continue;
+    key = config_fields::boolean_key(
+        "model.tie_word_embeddings", "one weight for embedding and head",
+        [](auto& c) -> auto& { return c.model.tie_word_embeddings; });
+  }
+  return schema;
+}
+
+}  // namespace
+
+ModelSection read_model_section(const std::filesystem::path& file) {
+  ConfigSources sources = gather_sources(file, read_text(file), {});
+  Config config;
+  Faults faults = std::move(sources.faults);
+  const auto schema = model_schema();
+  for (const ConfigKey& key : schema) {
+    const auto entry = sources.entries.find(key.path());
+    if (entry != sources.entries.end()) {
+      for (Fault& fault : key.read(config, entry->second.value)) {
+        faults.push_back({std::move(fault.place), key.path() + ": " + fault.text});
+      }
+    } else if (key.required) {
+      Place whole;
+      whole.source = sources.file;
+      faults.push_back({whole, fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
+    }
+  }
+  const auto known = [&](const std::string& path) {
+    return std::ranges::any_of(schema, [&](const ConfigKey& key) { return key.path() == path; });
+  };
+  for (const auto& [path, entry] : sources.entries) {
+    if (path.starts_with("model.") && path != "model.moe" && !known(path)) {
+      faults.push_back({entry.key, fmt::format("unknown key {}", path)});
+    }
+  }
+  sort_by_place(faults);
+  if (!faults.empty()) throw Error(ErrorKind::request, format_faults(faults));
+  ModelSection section{config.model, {}};
+  const auto length = sources.entries.find("training.sequence_length");
+  if (length != sources.entries.end()) {
+    if (const auto* value = std::get_if<std::int64_t>(&length->second.value.data)) section.sequence_length = *value;
+  }
+  return section;
+}
+
+std::string model_section_toml(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  config.layers_text = layers_text(model.blocks);
+  return write_config(config, model_schema(), [](const ConfigKey&) { return ""; });
+}
+
+std::string layers_text(const std::vector<BlockKind>& blocks) {
+  std::string text;
+  for (auto run = blocks.begin(); run != blocks.end();) {
+    const auto end = std::find_if(run, blocks.end(), [&](BlockKind kind) { return kind != *run; });
+    text += fmt::format("{}{}", text.empty() ? "" : " ", *run == BlockKind::dense ? 'd' : 'e');
+    if (end - run > 1) text += fmt::format("*{}", end - run);
+    run = end;
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,141 @@
+#include "trainer/huggingface/names.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+// Names inside a block that are the same in all architectures.
+struct Renamed {
+  std::string_view parameter, tensor;
+};
+constexpr Renamed outside_blocks[] = {
+    {"embedding.weight", folder_embedding}, {"head.norm.weight", "model.norm.weight"}, {"head.weight", folder_head}};
+constexpr Renamed in_blocks[] = {{"attention.norm.weight", "input_layernorm.weight"},
+                                 {"attention.q_proj.weight", "self_attn.q_proj.weight"},
+                                 {"attention.k_proj.weight", "self_attn.k_proj.weight"},
+                                 {"attention.v_proj.weight", "self_attn.v_proj.weight"},
+                                 {"attention.o_proj.weight", "self_attn.o_proj.weight"},
+                                 {"attention.q_norm.weight", "self_attn.q_norm.weight"},
+                                 {"attention.k_norm.weight", "self_attn.k_norm.weight"},
+                                 {"mlp.norm.weight", "post_attention_layernorm.weight"},
+                                 {"experts.norm.weight", "post_attention_layernorm.weight"},
+                                 {"mlp.gate_proj.weight", "mlp.gate_proj.weight"},
+                                 {"mlp.up_proj.weight", "mlp.up_proj.weight"},
+                                 {"mlp.down_proj.weight", "mlp.down_proj.weight"}};
+
+// Takes `text` from the front of `name`, if that is there.
+bool take(std::string_view& name, std::string_view text) {
+  if (!name.starts_with(text)) return false;
+  name.remove_prefix(text.size());
+  return true;
+}
+std::int64_t take_number(std::string_view& name) {
+  std::int64_t number = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error == std::errc()) name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  return number;
+}
+
+class Renaming {
+ public:
+  Renaming(Architecture architecture, ExpertTensors experts) : traits_(traits_of(architecture)), experts_(experts) {}
+
+  FolderPart part(const ParameterSpec& parameter) const {
+    FolderPart part{parameter, {}, 0, parameter.global_rows, parameter.global_columns};
+    if (parameter.transposed) std::swap(part.rows, part.columns);
+    if (!rename(parameter.name, part)) fail("{} has no name as a {}", parameter.name, traits_.model_type);
+    return part;
+  }
+
+ private:
+  bool rename(std::string_view name, FolderPart& part) const {
+    for (const Renamed& renamed : outside_blocks) {
+      if (name == renamed.parameter) return put(part, renamed.tensor);
+    }
+    if (!take(name, "blocks.")) return false;
+    const std::string block = fmt::format("model.layers.{}.", take_number(name));
+    if (!take(name, ".")) return false;
+    for (const Renamed& renamed : in_blocks) {
+      if (name == renamed.parameter) return put(part, block + std::string(renamed.tensor));
+    }
+    if (!traits_.moe_blocks) return false;
+    if (name == "router.weight") return put(part, fmt::format("{}{}.weight", block, router()));
+    if (!take(name, "experts.")) return false;
+    const std::int64_t expert = take_number(name);
+    for (const auto& [ours, theirs] : {std::pair(".gate_proj.weight", traits_.gate),
+                                       {".up_proj.weight", traits_.up},
+                                       {".down_proj.weight", traits_.down}}) {
+      if (name != ours) continue;
+      if (experts_ == ExpertTensors::fused) return put_fused(part, block, expert, name);
+      return put(part, fmt::format("{}{}.{}.{}.weight", block, traits_.experts, expert, theirs));
+    }
+    return false;
+  }
+
+  static bool put(FolderPart& part, std::string_view tensor) {
+    part.tensor = tensor;
+    return true;
+  }
+  static bool put_fused(FolderPart& part, const std::string& block, std::int64_t expert, std::string_view name) {
+    const bool down = name == ".down_proj.weight";
+    part.first_row = expert * (down ? 1 : 2) * part.rows + (name == ".up_proj.weight" ? part.rows : 0);
+    return put(part, block + (down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj"));
+  }
+  // Where experts are fused, every architecture calls the layer mlp.
+  std::string_view router() const { return experts_ == ExpertTensors::fused ? "mlp.gate" : traits_.router; }
+
+  const ArchitectureTraits& traits_;
+  ExpertTensors experts_;
+};
+
+std::vector<std::int64_t> shape_of(const FolderPart& part, std::int64_t experts) {
+  if (part.tensor.ends_with(".experts.gate_up_proj")) return {experts, 2 * part.rows, part.columns};
+  if (part.tensor.ends_with(".experts.down_proj")) return {experts, part.rows, part.columns};
+  return part.shape();
+}
+
+}  // namespace
+
+std::vector<std::int64_t> FolderPart::shape() const {
+  // Vectors are the weights of norms; a matrix may have one column too.
+  if (tensor.ends_with("norm.weight")) return {rows};
+  return {rows, columns};
+}
+
+std::vector<ParameterSpec> exchanged_parameters(const ModelConfig& model) {
+  std::vector<ParameterSpec> parameters = model_parameters(model);
+  if (model.tie_word_embeddings) {
+    std::erase_if(parameters, [](const ParameterSpec& parameter) { return parameter.name == "head.weight"; });
+  }
+  return parameters;
+}
+
+std::vector<FolderPart> folder_parts(Architecture architecture, const ModelConfig& model, ExpertTensors experts) {
+  const Renaming renaming(architecture, experts);
+  std::vector<FolderPart> parts;
+  for (const ParameterSpec& parameter : exchanged_parameters(model)) parts.push_back(renaming.part(parameter));
+  return parts;
+}
+
+std::vector<FolderTensor> folder_tensors(Architecture architecture, const ModelConfig& model, ExpertTensors experts) {
+  std::vector<FolderTensor> tensors;
+  std::set<std::string_view> names;
+  const auto parts = folder_parts(architecture, model, experts);
+  for (const FolderPart& part : parts) {
+    if (names.insert(part.tensor).second) tensors.push_back({part.tensor, shape_of(part, model.moe.num_experts)});
+  }
+  return tensors;
+}
+
+bool is_ignored_tensor(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+}  // namespace weft

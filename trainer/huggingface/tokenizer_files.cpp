@@ -1,0 +1,90 @@
+#include "trainer/huggingface/tokenizer_files.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/mapped_file.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* names[] = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
+                                 "added_tokens.json", "tokenizer.model",       "vocab.json",
+                                 "merges.txt",        "chat_template.jinja"};
+
+Json read_json(const fs::path& path) {
+  const MappedFile file(path.string());
+  try {
+    return Json::parse(file.bytes().begin(), file.bytes().end());
+  } catch (const Json::exception& error) {
+    fail_request("{} is no JSON: {}", path.string(), error.what());
+  }
+}
+
+// Ids by token, of `model.vocab` and `added_tokens`.
+std::map<std::string, std::int64_t> read_ids(const Json& tokenizer) {
+  std::map<std::string, std::int64_t> ids;
+  const Json vocabulary = tokenizer.value("/model/vocab"_json_pointer, Json::object());
+  if (vocabulary.is_object()) {
+    for (const auto& [text, id] : vocabulary.items()) ids[text] = id.get<std::int64_t>();
+  } else {  // pieces with their scores, by id
+    for (std::size_t id = 0; id < vocabulary.size(); ++id) {
+      ids[vocabulary[id].at(0).get<std::string>()] = static_cast<std::int64_t>(id);
+    }
+  }
+  for (const Json& added : tokenizer.value("added_tokens", Json::array())) {
+    ids[added.at("content").get<std::string>()] = added.at("id").get<std::int64_t>();
+  }
+  return ids;
+}
+
+// The id of a token that tokenizer_config.json names, as text or as an object with its content.
+std::optional<std::int64_t> id_of(const Json& config, const char* key, const std::map<std::string, std::int64_t>& ids) {
+  const Json token = config.value(key, Json());
+  const Json text = token.is_object() ? token.value("content", Json()) : token;
+  if (!text.is_string()) return std::nullopt;
+  const auto found = ids.find(text.get<std::string>());
+  return found == ids.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+TokenizerFiles find_tokenizer_files(const fs::path& folder) {
+  TokenizerFiles tokenizer;
+  for (const char* name : names) {
+    std::error_code ignored;
+    if (fs::is_regular_file(folder / name, ignored)) tokenizer.files.push_back(folder / name);
+  }
+  if (tokenizer.files.empty()) {
+    fail_request("{} has no file of a tokenizer, such as {} or {}", folder.string(), names[0], names[4]);
+  }
+  const auto has = [&](const char* name) {
+    return std::ranges::find(tokenizer.files, folder / name) != tokenizer.files.end();
+  };
+  if (!has("tokenizer.json")) return tokenizer;
+  try {
+    const auto ids = read_ids(read_json(folder / "tokenizer.json"));
+    for (const auto& [text, id] : ids) tokenizer.largest_id = std::max(tokenizer.largest_id.value_or(id), id);
+    if (!has("tokenizer_config.json")) return tokenizer;
+    const Json config = read_json(folder / "tokenizer_config.json");
+    tokenizer.bos_token_id = id_of(config, "bos_token", ids);
+    tokenizer.eos_token_id = id_of(config, "eos_token", ids);
+    tokenizer.pad_token_id = id_of(config, "pad_token", ids);
+  } catch (const Json::exception& error) {
+    fail_request("the tokenizer in {} is not written as one: {}", folder.string(), error.what());
+  }
+  return tokenizer;
+}
+
+void expect_vocabulary(const TokenizerFiles& tokenizer, std::int64_t vocab_size) {
+  if (tokenizer.largest_id.value_or(-1) >= vocab_size) {
+    fail_request("the tokenizer has ids up to {}, but the model a vocabulary of {}", *tokenizer.largest_id, vocab_size);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,121 @@
+#include "trainer/huggingface/weight_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "parallel/runtime/element_type.h"
+#include "parallel/runtime/error.h"
+#include "trainer/huggingface/shards.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* single_name = "model.safetensors";
+
+// The file of each tensor, as the index has it.
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  const MappedFile file(path.string());
+  std::map<std::string, std::string> files;
+  try {
+    const Json json = Json::parse(file.bytes().begin(), file.bytes().end());
+    for (const auto& [tensor, name] : json.at("weight_map").items()) files[tensor] = name.get<std::string>();
+  } catch (const Json::exception& error) {
+    fail_request("{} is not an index of tensors: {}", path.string(), error.what());
+  }
+  for (const auto& [tensor, name] : files) {
+    if (name.empty() || fs::path(name).filename() != name || name == "." || name == "..") {
+      fail_request("{}: \"{}\", where {} should be, is not a file of the folder", path.string(), name, tensor);
+    }
+  }
+  return files;
+}
+
+std::string list(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+}  // namespace
+
+WeightFolder::WeightFolder(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / index_name, ignored)) {
+    if (!fs::exists(folder / single_name, ignored)) {
+      fail_request("{} has neither {} nor {}", folder.string(), index_name, single_name);
+    }
+    read_file(folder / single_name);
+    return;
+  }
+  const auto index = read_index(folder / index_name);
+  std::set<std::string> names;
+  for (const auto& [tensor, name] : index) names.insert(name);
+  for (const std::string& name : names) read_file(folder / name);
+  std::vector<std::string> faults;
+  for (const auto& [tensor, name] : index) {
+    const auto at = entries_.find(tensor);
+    if (at == entries_.end() || at->second.file != name) faults.push_back(fmt::format("{} is not in {}", tensor, name));
+  }
+  for (const auto& [tensor, entry] : entries_) {
+    if (!index.contains(tensor)) faults.push_back(fmt::format("{} of {} is not in the index", tensor, entry.file));
+  }
+  if (!faults.empty()) fail_request("{}: {}", (folder / index_name).string(), fmt::join(faults, "\n  and "));
+}
+
+void WeightFolder::read_file(const fs::path& path) {
+  const MappedFile& file = files_.emplace_back(path.string());
+  const SafetensorsHeader header = parse_safetensors(file.bytes(), path.string());
+  for (const SafetensorsTensor& tensor : header.tensors) {
+    const auto bytes = file.bytes().subspan(static_cast<std::size_t>(header.data_begin + tensor.begin),
+                                            static_cast<std::size_t>(tensor.bytes()));
+    if (!entries_.try_emplace(tensor.name, Entry{tensor, bytes, path.filename().string()}).second) {
+      fail_request("{} stands in {} and in another file of its folder", tensor.name, path.string());
+    }
+  }
+}
+
+const SafetensorsTensor* WeightFolder::find(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second.tensor;
+}
+
+std::span<const std::uint8_t> WeightFolder::bytes(const std::string& name) const {
+  return entries_.at(name).bytes;
+}
+
+std::vector<std::string> WeightFolder::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> WeightFolder::find_faults(const std::vector<FolderTensor>& expected) const {
+  std::vector<std::string> faults;
+  std::set<std::string_view> known;
+  for (const FolderTensor& tensor : expected) {
+    known.insert(tensor.name);
+    const SafetensorsTensor* there = find(tensor.name);
+    if (there == nullptr) {
+      faults.push_back(fmt::format("{} {} is missing", tensor.name, list(tensor.shape)));
+      continue;
+    }
+    if (there->shape != tensor.shape) {
+      faults.push_back(fmt::format("{} has the shape {}, not {}", tensor.name, list(there->shape), list(tensor.shape)));
+    }
+    const auto dtype = dtype_of_safetensors(there->dtype);
+    if (!dtype || !is_compute_type(*dtype)) {
+      faults.push_back(fmt::format("{} is in {}; Weft reads F32, BF16 and F16", tensor.name, there->dtype));
+    }
+  }
+  for (const auto& [name, entry] : entries_) {
+    if (!known.contains(name) && !is_ignored_tensor(name)) {
+      faults.push_back(fmt::format("{} {} is no tensor of this model", name, list(entry.tensor.shape)));
+    }
+  }
+  return faults;
+}
+
+}  // namespace weft
