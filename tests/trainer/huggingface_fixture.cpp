@@ -91,7 +91,7 @@ NamedValues random_weights(const ModelConfig& model, unsigned seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0.0f, 0.3f);
   NamedValues weights;
-  for (const ParameterSpec& parameter : exchanged_parameters(model)) {
+  for (const ParameterSpec& parameter : model_parameters(model)) {
     const float mean = parameter.initializer == Initializer::ones ? 1.0f : 0.0f;
     Values& values = weights[parameter.name];
     for (std::int64_t i = 0; i < parameter.global_size(); ++i) {
@@ -104,7 +104,7 @@ NamedValues random_weights(const ModelConfig& model, unsigned seed) {
 void write_checkpoint(const fs::path& folder, const ModelConfig& model, const NamedValues& weights, DType dtype,
                       DType dtype_of_router) {
   fs::create_directories(folder);
-  const std::vector<ParameterSpec> parameters = exchanged_parameters(model);
+  const std::vector<ParameterSpec> parameters = model_parameters(model);
   const FileCalls calls = FileCalls::of_system();
   Manifest manifest;
   manifest.progress.step = 12;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_fields.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -21,13 +20,6 @@ bool is_of_model(const std::string& section) {
 std::vector<ConfigKey> model_schema() {
   std::vector<ConfigKey> schema = config_schema();
   std::erase_if(schema, [](const ConfigKey& key) { return !is_of_model(key.section); });
-  // A folder may have tied weights whether or not this version trains them.
-  for (ConfigKey& key : schema) {
-    if (key.path() != "model.tie_word_embeddings") continue;
-    key = config_fields::boolean_key(
-        "model.tie_word_embeddings", "one weight for embedding and head",
-        [](auto& c) -> auto& { return c.model.tie_word_embeddings; });
-  }
   return schema;
 }
 

@@ -109,18 +109,10 @@ std::vector<std::int64_t> FolderPart::shape() const {
   return {rows, columns};
 }
 
-std::vector<ParameterSpec> exchanged_parameters(const ModelConfig& model) {
-  std::vector<ParameterSpec> parameters = model_parameters(model);
-  if (model.tie_word_embeddings) {
-    std::erase_if(parameters, [](const ParameterSpec& parameter) { return parameter.name == "head.weight"; });
-  }
-  return parameters;
-}
-
 std::vector<FolderPart> folder_parts(Architecture architecture, const ModelConfig& model, ExpertTensors experts) {
   const Renaming renaming(architecture, experts);
   std::vector<FolderPart> parts;
-  for (const ParameterSpec& parameter : exchanged_parameters(model)) parts.push_back(renaming.part(parameter));
+  for (const ParameterSpec& parameter : model_parameters(model)) parts.push_back(renaming.part(parameter));
   return parts;
 }
 

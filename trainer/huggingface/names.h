@@ -49,7 +49,4 @@ bool is_ignored_tensor(std::string_view name);
 inline constexpr const char* folder_embedding = "model.embed_tokens.weight";
 inline constexpr const char* folder_head = "lm_head.weight";
 
-// The parameters of a model, each once: a tied head has no weight of its own.
-std::vector<ParameterSpec> exchanged_parameters(const ModelConfig& model);
-
 }  // namespace weft
