@@ -23,12 +23,7 @@ class Head final : public Segment {
       : setup_(setup),
         rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)),
         norm_(setup, name_, Family::head) {
-    const ModelConfig& model = setup.model;
-    ParameterSpec projection = whole_parameter("head.weight", Family::head, model.vocab_size, model.hidden_size,
-                                               Initializer::normal, model.initializer_range);
-    projection.row_begin = rows_.begin;
-    projection.rows = rows_.count;
-    parameters_ = {norm_.parameter(), projection};
+    parameters_ = head_parameters(setup);
   }
 
   const std::string& name() const override { return name_; }
@@ -135,6 +130,16 @@ class Head final : public Segment {
 };
 
 }  // namespace
+
+std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
+  const ModelConfig& model = setup.model;
+  const Range rows = balanced_part(model.vocab_size, setup.tensor, setup.tensor_rank);
+  ParameterSpec projection = whole_parameter("head.weight", Family::head, model.vocab_size, model.hidden_size,
+                                             Initializer::normal, model.initializer_range);
+  projection.row_begin = rows.begin;
+  projection.rows = rows.count;
+  return {PreNorm(setup, "head", Family::head).parameter(), projection};
+}
 
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup) {
   return std::make_unique<Head>(setup);
