@@ -33,8 +33,8 @@ std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t v
 
 }  // namespace
 
-MappedFile::MappedFile(std::string name) : name_(std::move(name)) {
-  const auto refuse = [this](const char* why) { fail_request("data.train: \"{}\": {}", name_, why); };
+MappedFile::MappedFile(std::string name, std::string_view role) : name_(std::move(name)) {
+  const auto refuse = [&](const char* why) { fail_request("{}: \"{}\": {}", role, name_, why); };
   const int descriptor = open(name_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) refuse(std::strerror(errno));
   struct stat status {};

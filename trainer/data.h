@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -14,8 +15,9 @@ namespace weft {
 // A whole file, mapped read-only. Movable; the mapping ends with the owner.
 class MappedFile {
  public:
-  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory.
-  explicit MappedFile(std::string name);
+  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory and was given
+  // as `role`.
+  explicit MappedFile(std::string name, std::string_view role = "data.train");
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
