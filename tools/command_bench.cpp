@@ -10,6 +10,7 @@ void add_bench_command(CLI::App& program) {
   add_bench_window_command(*bench);
   add_bench_timing_command(*bench);
   add_bench_simulated_command(*bench);
+  add_bench_checkpoint_command(*bench);
 }
 
 }  // namespace weft

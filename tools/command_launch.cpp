@@ -136,7 +136,7 @@ class Launch {
   explicit Launch(const LaunchRequest& request) {
     sigset_t watched;
     sigemptyset(&watched);
-    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&watched, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
     sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
     signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = free_port();
@@ -160,7 +160,7 @@ class Launch {
         entry.fd = output.descriptor();
       }
     }
-    return exit_code_;
+    return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
   }
 
  private:
@@ -234,8 +234,13 @@ class Launch {
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      if (exit_code_ == 0) exit_code_ = 128 + signal;
-      end_all(signal);
+      if (signal == SIGINT) {
+        if (exit_code_ == 0) exit_code_ = 128 + signal;
+        end_all(signal);
+      } else {
+        // They save, and those that leave do so when they are done.
+        signal_all(signal);
+      }
     }
   }
 
@@ -245,13 +250,14 @@ class Launch {
       if (ranks_[rank].process <= 0 || waitpid(ranks_[rank].process, &status, WNOHANG) <= 0) continue;
       ranks_[rank].process = -1;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      if (code == 0 || exit_code_ != 0) continue;
+      if (code == stopped_by_signal) stopped_ = true;
+      if (code == 0 || code == stopped_by_signal || exit_code_ != 0) continue;
       exit_code_ = code;
       const std::string how =
           WIFEXITED(status) ? fmt::format("ended with {}", code)
                             : fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
       fmt::print(stderr, "weft launch: rank {} {}; the others are told to end\n", rank, how);
-      end_all(SIGTERM);
+      end_all(SIGINT);  // SIGTERM would have them save, which takes all ranks
     }
   }
 
@@ -261,6 +267,7 @@ class Launch {
   std::vector<Output> outputs_;
   std::optional<Clock::time_point> deadline_;  // after which those that still run are killed
   int exit_code_ = 0;
+  bool stopped_ = false;  // a rank saved and left
 };
 
 }  // namespace
@@ -279,7 +286,7 @@ void add_launch_command(CLI::App& program) {
       "Ranks find their place in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Standard output is that of\n"
       "rank 0; what others print comes to standard error, marked [rank N]. When one fails, the rest is ended within 5 "
       "s\n"
-      "and its exit code returned.");
+      "and its exit code returned. SIGTERM, SIGUSR1 and SIGUSR2 are handed on to all ranks.");
   command->callback([request] {
     if (const int code = Launch(*request).wait_for_all(); code != 0) throw CLI::RuntimeError(code);
   });

@@ -5,10 +5,17 @@
 
 #include "tools/commands.h"
 #include "trainer/console.h"
+#include "trainer/run_signals.h"
 #include "trainer/train.h"
 
 namespace weft {
 namespace {
+
+constexpr const char* signals_help = R"(
+Checkpoints and signals:
+  --checkpoint.interval=100 saves every 100 steps below run.directory/checkpoints; the same command goes on from the
+  newest, also with other degrees, schedule or precision. SIGTERM and SIGUSR1 save and leave with exit code 75, a second
+  one ends at once; SIGUSR2 saves and goes on.)";
 
 // Domain and range names are those of nvtx.h and execute.h.
 constexpr const char* profiling_help = R"(
@@ -34,11 +41,14 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   CLI::App* command = program.add_subcommand("train", "run CONFIG; leaves metrics and a summary in run.directory");
   const auto file = std::make_shared<std::string>();
   add_config_arguments(*command, *file)->required();
-  command->footer(command->get_footer() + "\n" + profiling_help);
+  command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
-    train(resolved, {command_line, version_text()}, console);
+    RunSignals signals;
+    const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); }};
+    const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
+    if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,11 @@
 #include "trainer/config/config_reader.h"
 
 namespace weft {
+
+class CheckpointReader;
+
+// The exit code of a run that was asked to save and leave (EX_TEMPFAIL of sysexits.h): to be started again.
+inline constexpr int stopped_by_signal = 75;
 
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
@@ -34,7 +40,18 @@ void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
 void add_bench_timing_command(CLI::App& bench);
 void add_bench_simulated_command(CLI::App& bench);
+void add_bench_checkpoint_command(CLI::App& bench);
 
+// With the commands below it.
+void add_checkpoint_command(CLI::App& program);
+void add_checkpoint_inspect_command(CLI::App& checkpoint);
+void add_checkpoint_verify_command(CLI::App& checkpoint);
+void add_checkpoint_diff_command(CLI::App& checkpoint);
+
+// Lets `command` take the path of a checkpoint (resolve_checkpoint).
+CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path);
+// Throws Error: a request where `path` is no checkpoint, a failure where it is one that is damaged.
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
 // Lets `command` take CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // Separated by blanks, but for those between quotes, which are dropped: "--shard.residency='window 2'" is one word.

@@ -25,6 +25,7 @@ int run(int count, char** arguments) {
   weft::add_units_command(program);
   weft::add_program_command(program);
   weft::add_layout_command(program);
+  weft::add_checkpoint_command(program);
   weft::add_bench_command(program);
   weft::add_mesh_command(program);
   weft::add_keys_command(program);

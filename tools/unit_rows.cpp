@@ -37,10 +37,11 @@ std::vector<UnitRow> unit_rows(const Config& config) {
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<UnitRow> rows;
   const std::vector<int> ranks = stage_ranks(config);
+  const std::vector<StageBlocks> layout = stage_layout(config);
   for (int stage = 0; stage < config.stages(); ++stage) {
     const int rank = ranks[static_cast<std::size_t>(stage)];
     const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    for (PlannedUnit& unit : plan_stage(config, mesh, at, stage).units) {
+    for (PlannedUnit& unit : plan_stage(config, mesh, at, stage, layout).units) {
       UnitRow row{stage, std::move(unit)};
       row.wrap = wrap_of(config, row.unit.plan);
       if (!row.unit.frozen) {

@@ -75,9 +75,10 @@ void Console::step(const StepMetrics& metrics, std::int64_t steps) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }
   out_ << '\n';
+  ++taken_;
   if (terminal_ && metrics.step < steps) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    const double left = spent / static_cast<double>(metrics.step) * static_cast<double>(steps - metrics.step);
+    const double left = spent / static_cast<double>(taken_) * static_cast<double>(steps - metrics.step);
     fmt::print(out_, "{:3.0f} %, {} left", 100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps),
                clock_time(left));
   }

@@ -30,6 +30,7 @@ class Console {
  private:
   std::ostream& out_;
   bool terminal_;
+  std::int64_t taken_ = 0;  // steps of this process, which need not begin with the first
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -1,14 +1,7 @@
 #include "trainer/data.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -33,30 +26,6 @@ std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t v
 
 }  // namespace
 
-MappedFile::MappedFile(std::string name, std::string_view role) : name_(std::move(name)) {
-  const auto refuse = [&](const char* why) { fail_request("{}: \"{}\": {}", role, name_, why); };
-  const int descriptor = open(name_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) refuse(std::strerror(errno));
-  struct stat status {};
-  const bool known = fstat(descriptor, &status) == 0;
-  const bool regular = known && S_ISREG(status.st_mode);
-  const auto size = static_cast<std::size_t>(regular ? status.st_size : 0);
-  void* data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
-  const int reason = errno;
-  close(descriptor);  // the mapping does not need it
-  if (known && !regular) refuse("it is not a regular file");
-  if (known && size == 0) refuse("the file is empty");
-  if (data == MAP_FAILED) refuse(std::strerror(reason));
-  bytes_ = {static_cast<const std::uint8_t*>(data), size};
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
-}
-
 std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count) {
   require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
   const RandomStream random(seed, fmt::format("data.order.{}", epoch));
@@ -80,13 +49,12 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
     try {
       const auto size = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size());
       if (size <= sequence_length) {
-        fail_request("data.train: \"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
+        fail_request("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
                      sequence_length + 1);
       }
       first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
     } catch (const Error& error) {
-      faults += faults.empty() ? "" : "\n";
-      faults += error.what();
+      faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", error.what());
     }
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);

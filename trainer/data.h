@@ -7,28 +7,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "parallel/runtime/mapped_file.h"
+
 namespace weft {
-
-// A whole file, mapped read-only. Movable; the mapping ends with the owner.
-class MappedFile {
- public:
-  // Throws Error (request) saying what is wrong with `name`, which is relative to the current directory and was given
-  // as `role`.
-  explicit MappedFile(std::string name, std::string_view role = "data.train");
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  const std::string& name() const { return name_; }
-  std::span<const std::uint8_t> bytes() const { return bytes_; }
-
- private:
-  std::string name_;
-  std::span<const std::uint8_t> bytes_;
-};
 
 // Where sample `index` of an epoch stands when `count` samples are shuffled: for each (seed, epoch) a permutation of
 // 0 .. count-1, computed without a table. Requires 0 <= index < count <= 2^62.
@@ -59,9 +42,9 @@ class TokenDataset {
 };
 
 // Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix
-// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence in step s the ranks
-// together read exactly the samples s * sequences() .. (s + 1) * sequences() - 1, the same set for every data-parallel
-// degree, microbatch size and number of microbatches with the same product.
+// with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence the ranks together
+// read exactly the sequences() samples from `first` on, the same set for every data-parallel degree, microbatch size
+// and number of microbatches with the same product; the next step begins where this one ended, whatever its batch is.
 struct BatchPlan {
   std::int64_t microbatches = 1;
   std::int64_t data_ranks = 1;
@@ -69,9 +52,10 @@ struct BatchPlan {
 
   // The global batch.
   std::int64_t sequences() const { return microbatches * data_ranks * microbatch_size; }
-  // All arguments count from 0; `data_rank` is Mesh::data_index.
-  std::int64_t sample(std::int64_t step, std::int64_t microbatch, std::int64_t data_rank, std::int64_t sequence) const {
-    return ((step * microbatches + microbatch) * data_ranks + data_rank) * microbatch_size + sequence;
+  // `first`: samples read by all steps before. The others count from 0; `data_rank` is Mesh::data_index.
+  std::int64_t sample(std::int64_t first, std::int64_t microbatch, std::int64_t data_rank,
+                      std::int64_t sequence) const {
+    return first + (microbatch * data_ranks + data_rank) * microbatch_size + sequence;
   }
 };
 

@@ -3,6 +3,7 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/runtime/error.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
 #include "trainer/solved_timing.h"
 
@@ -34,8 +35,9 @@ ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pip
 }
 
 ForwardPlan plan_forward(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  return assemble_forward(config, plan_inputs(config, at), at.pp, static_cast<int>(config.microbatches()),
-                          [&](int stage) { return plan_stage(config, mesh, at, stage); });
+  return assemble_forward(
+      config, plan_inputs(config, at), at.pp, static_cast<int>(config.microbatches()),
+      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
 }
 
 }  // namespace weft

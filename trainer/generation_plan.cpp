@@ -36,8 +36,9 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   SegmentMakers makers;
   makers.attention = [&shape](const SegmentSetup& of, int block) { return make_cached_attention(of, shape, block); };
   makers.head = [&shape](const SegmentSetup& of) { return make_logits_head(of, shape); };
-  return assemble_forward(config, std::move(inputs), at.pp, 1, [&](int stage) {
-    return plan_stage(config, mesh, stage, make_segments(config, setup, stage, makers));
+  return assemble_forward(config, std::move(inputs), at.pp, 1, [&, layout = stage_layout(config)](int stage) {
+    const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+    return plan_stage(config, mesh, stage, make_segments(config, setup, stage, blocks, makers));
   });
 }
 

@@ -31,6 +31,13 @@ LossScaler::LossScaler(const Config& config)
       scale_(active_ ? config.training.initial_loss_scale : 1.0),
       growth_steps_(config.training.loss_scale_growth_steps) {}
 
+void LossScaler::resume(std::int64_t good_steps, std::int64_t good_in_a_row, std::optional<double> scale) {
+  good_steps_ = good_steps;
+  if (!active_ || !scale) return;
+  scale_ = *scale;
+  in_a_row_ = good_in_a_row;
+}
+
 void LossScaler::end_step(bool finite) {
   require(finite || active_, "an overflow without a loss scale has ended the run");
   if (!finite) {

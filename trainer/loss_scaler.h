@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "trainer/config/config.h"
 
@@ -20,6 +21,10 @@ class LossScaler {
   double scale() const { return scale_; }
   // Steps that have changed the parameters; the schedule of the learning rate counts these.
   std::int64_t good_steps() const { return good_steps_; }
+  // Of these, the last ones since the scale changed.
+  std::int64_t good_in_a_row() const { return in_a_row_; }
+  // Goes on where a run was saved; the scale stays as it begins where that run had none.
+  void resume(std::int64_t good_steps, std::int64_t good_in_a_row, std::optional<double> scale);
   // After a step whose gradient norm was finite, or was not.
   void end_step(bool finite);
 

@@ -30,6 +30,11 @@ OrderInput order_input(const Config& config) {
           .microbatch_group = config.pipeline.microbatch_group};
 }
 
+std::vector<std::vector<Action>> compute_order(const Config& config) {
+  if (config.pipeline.own_order) return config.pipeline.own_order->ranks;
+  return find_schedule(config.pipeline.schedule).order(order_input(config));
+}
+
 Program place_step(const Config& config, const ProgramTables& tables) {
   if (config.pipeline.own_order) return place_order(tables, *config.pipeline.own_order);
   return place_order(tables, find_schedule(config.pipeline.schedule), order_input(config));

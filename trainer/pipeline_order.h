@@ -14,6 +14,9 @@ std::vector<int> stage_ranks(const Config& config);
 // Ascending.
 std::vector<int> stages_of_rank(const Config& config, int pipeline_rank);
 OrderInput order_input(const Config& config);
+// By pipeline rank: stage-level compute actions, in time order. Throws Error (request) when the schedule refuses the
+// numbers.
+std::vector<std::vector<Action>> compute_order(const Config& config);
 
 // Who computes what when; nothing of units yet. Throws Error (request) when the schedule refuses the numbers.
 Program place_step(const Config& config, const ProgramTables& tables);

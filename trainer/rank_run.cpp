@@ -7,6 +7,7 @@
 #include "layers/context_parallel.h"
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
+#include "trainer/same_program.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
 #include "trainer/verify_step.h"
@@ -16,6 +17,14 @@ namespace {
 
 std::int64_t step_tokens(const Config& config) {
   return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+}
+
+// Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
+// they connect.
+Program shared_program(const Config& config, const Mesh& mesh, Communicator& world) {
+  Program program = step_program(config, mesh, mesh.coordinates(world.rank()));
+  require_same_program(program, world);
+  return program;
 }
 
 // Later minus earlier counts; keys that did not move are left out.
@@ -42,7 +51,7 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       ledger_(seat.backend.device(), lanes_[Lane::compute]),
       products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      program_(step_program(config, mesh, mesh.coordinates(seat.world.rank()))),
+      program_(shared_program(config, mesh, seat.world)),
       actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(seat.world.rank()).pp)]),
       groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_),
       optimizer_kernels_(seat.backend.optimizer_kernels()),
@@ -90,7 +99,7 @@ void RankRun::read_batch() {
   auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
   for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
     for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
-      data_.read(plan.sample(step_ - 1, m, mesh_.data_index(world_.rank()), s), tokens, targets);
+      data_.read(plan.sample(progress_.samples, m, mesh_.data_index(world_.rank()), s), tokens, targets);
       for (const Range& run : runs) {
         next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
         next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
@@ -100,7 +109,25 @@ void RankRun::read_batch() {
   text_.upload(kernels_.stream, text_on_device_);
 }
 
-StepMetrics RankRun::step(std::int64_t step) {
+Progress RankRun::progress() const {
+  Progress progress = progress_;
+  progress.good_steps = scaler_.good_steps();
+  progress.good_in_a_row = scaler_.good_in_a_row();
+  if (scaler_.active()) progress.loss_scale = scaler_.scale();
+  return progress;
+}
+
+void RankRun::resume(const Progress& progress) {
+  progress_ = progress;
+  scaler_.resume(progress.good_steps, progress.good_in_a_row, progress.loss_scale);
+}
+
+std::vector<CheckpointRows> RankRun::checkpoint_rows() {
+  return weft::checkpoint_rows(*stages_, optimizer_, mesh_, world_.rank());
+}
+
+StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
+  require(step == progress_.step + 1, "steps follow each other");
   profiler_->begin_step(step);
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
@@ -135,12 +162,16 @@ StepMetrics RankRun::step(std::int64_t step) {
     const auto span = profiler_->host("wait for totals");
     return sums_.total(groups_.on(Lane::compute, Group::world),
                        {difference(world_.counters(), counted_before), ledger_.at_peak(), predicted_.bytes,
-                        device.system_allocations() - allocations_before});
+                        device.system_allocations() - allocations_before, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
   measured_ = totals.at_peak_of_rank;
   predicted_of_all_ = totals.predicted_of_rank;
+  votes_ = totals.votes;
+  progress_.step = step;
+  progress_.samples += config_.training.global_batch_size;
+  progress_.tokens += config_.training.global_batch_size * config_.training.sequence_length;
 
   StepMetrics metrics;
   metrics.step = step;
@@ -191,6 +222,7 @@ void RankRun::gradient_norm() {
 void RankRun::optimizer_step() {
   const std::int64_t update = scaler_.good_steps() + 1;
   learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, update, config_.run.steps);
+  if (change_after_) kernels_.stream.wait(change_after_);
   optimizer_.step(update, gradient_scale_);
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "parallel/pipeline/execute.h"
+#include "trainer/checkpoint/checkpoint_rows.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/data.h"
 #include "trainer/launch.h"
 #include "trainer/loss_scaler.h"
@@ -39,8 +41,21 @@ class RankRun final : private ActionHandler {
 
   // Hears of every action of the steps to come; outlives them.
   void observe(ActionObserver& observer) { watching_.push_back(&observer); }
-  // One training step, collective over the world; `step` counts from 1. Every rank gets the same metrics.
-  StepMetrics step(std::int64_t step);
+  // One training step, collective over the world; `step` counts from 1, or from where the run goes on. Every rank gets
+  // the same metrics.
+  StepMetrics step(std::int64_t step, const RunVotes& votes = {});
+  // What all ranks have brought to the last step's totals, `votes` of each added up.
+  const RunVotes& votes() const { return votes_; }
+
+  // How far the run has come, and going on from there: before the first step.
+  Progress progress() const;
+  void resume(const Progress& progress);
+  // What is saved of this rank, in place.
+  std::vector<CheckpointRows> checkpoint_rows();
+  // The next step changes nothing before `fence`.
+  void change_after(Fence fence) { change_after_ = std::move(fence); }
+
+  Communicator& world() { return world_; }
 
   int rank() const { return world_.rank(); }
   RankStages& stages() { return *stages_; }
@@ -103,6 +118,10 @@ class RankRun final : private ActionHandler {
   StepSums sums_;
   Tensor gradient_scale_;  // [1, 1] float32
   std::vector<BucketBytes> measured_, predicted_of_all_;
+
+  Progress progress_;  // after the last step; of the scaler's numbers, scaler_ has those that count
+  Fence change_after_;
+  RunVotes votes_;
 
   // The step in progress.
   std::int64_t step_ = 0;

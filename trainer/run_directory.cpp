@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -47,8 +48,22 @@ RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string&
     fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
   }
   write_whole(path_, "config.toml", resolved_toml);
+}
+
+void RunDirectory::begin_after(std::int64_t step) {
   const std::string file = (path_ / "metrics.jsonl").string();
-  metrics_.reset(std::fopen(file.c_str(), "w"));
+  std::string kept;
+  if (step > 0) {
+    std::ifstream metrics(file);
+    for (std::string line; std::getline(metrics, line);) {
+      const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
+      // A run that was killed may have left half a line.
+      if (!entry.is_object() || entry.value("step", step + 1) > step) break;
+      kept += line + "\n";
+    }
+  }
+  write_whole(path_, "metrics.jsonl", kept);
+  metrics_.reset(std::fopen(file.c_str(), "a"));
   if (!metrics_) fail_request("{} cannot be written: {}", file, std::strerror(errno));
 }
 

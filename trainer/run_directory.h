@@ -25,6 +25,9 @@ class RunDirectory {
   // Creates the directory. Throws Error (request) when that is refused.
   RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml);
 
+  // Before the first step: the metrics of steps after `step`, which will be taken again, go; 0: all of them.
+  void begin_after(std::int64_t step);
+
   const std::filesystem::path& path() const { return path_; }
   void append(const StepMetrics& metrics);
   void summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,

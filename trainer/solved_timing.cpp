@@ -7,6 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_costs.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
 #include "trainer/step_plan.h"
 #include "trainer/update_plan.h"
@@ -33,7 +34,17 @@ std::vector<Held> held_by_ranks(const Config& config, const Mesh& mesh) {
   return held;
 }
 
-void require_budget(std::int64_t budget, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
+// Where the layout was dealt under the budget too (automatic_layout.h), and more than one could have been.
+std::string dealt_for_least_memory(const Config& config) {
+  const auto* layout = std::get_if<std::string>(&config.pipeline.layout);
+  const bool dealt =
+      layout && *layout == "auto" && !config.pipeline.first_stage_blocks && !config.pipeline.last_stage_blocks;
+  if (!dealt || config.stages() == 1) return {};
+  return fmt::format(", with the layout that takes least, {}", to_string(stage_layout(config), config.model));
+}
+
+void require_budget(const Config& config, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
+  const std::int64_t budget = *config.memory_budget;
   std::size_t fullest = 0;
   std::int64_t smallest = 0;
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
@@ -45,8 +56,8 @@ void require_budget(std::int64_t budget, const std::vector<Held>& held, const Ti
   if (budget >= smallest) return;
   fail_request(
       "memory_budget {} bytes is too small for any timing of this step: pipeline rank {} holds {} all the time, and "
-      "its largest action, or its update, takes {} more; the smallest budget that does is {} bytes",
-      budget, fullest, held[fullest].always, smallest - held[fullest].always, smallest);
+      "its largest action, or its update, takes {} more; the smallest budget that does is {} bytes{}",
+      budget, fullest, held[fullest].always, smallest - held[fullest].always, smallest, dealt_for_least_memory(config));
 }
 
 }  // namespace
@@ -67,7 +78,7 @@ TimingPlan solve_timing(const Config& config, const Mesh& mesh) {
   const TimingProblem problem = timing_problem(placed, step_costs(config, mesh, first), budgets);
   SolveOptions options;
   options.pin_reductions = reduces_once(config);
-  require_budget(*config.memory_budget, held, problem, options.pin_reductions);
+  require_budget(config, held, problem, options.pin_reductions);
   return solve_timing(problem, options).plan;
 }
 

@@ -154,9 +154,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
 }
 
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
-                                                    const SegmentMakers& makers) {
-  const auto layout = stage_layout(config);
-  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+                                                    const StageBlocks& blocks, const SegmentMakers& makers) {
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
@@ -170,7 +168,13 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
 }
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
-  return plan_stage(config, mesh, stage, make_segments(config, segment_setup(config, at), stage));
+  return plan_stage(config, mesh, at, stage, stage_layout(config));
+}
+
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
+                        const std::vector<StageBlocks>& layout) {
+  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+  return plan_stage(config, mesh, stage, make_segments(config, segment_setup(config, at), stage, blocks));
 }
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage,
@@ -189,8 +193,9 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage,
 }
 
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
   std::vector<PlannedStage> stages;
-  for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage));
+  for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage, layout));
   return stages;
 }
 
@@ -207,8 +212,9 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
 }
 
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary,
-                                      [&](int stage) { return plan_stage(config, mesh, at, stage); });
+  ProgramTables tables = stage_tables(
+      config, plan_inputs(config, at).boundary,
+      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
   return tables;
@@ -305,7 +311,8 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
     config.shard_by_family[family] = {};
   }
   std::vector<ParameterSpec> all;
-  for (const auto& segment : make_segments(config, segment_setup(config, Coordinates{}), 0)) {
+  const SegmentSetup setup = segment_setup(config, Coordinates{});
+  for (const auto& segment : make_segments(config, setup, 0, stage_layout(config).front())) {
     all.insert(all.end(), segment->parameters().begin(), segment->parameters().end());
   }
   return all;

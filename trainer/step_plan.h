@@ -17,6 +17,7 @@
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
 #include "trainer/config/config.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 
@@ -63,9 +64,12 @@ struct SegmentMakers {
 };
 // Of one stage, in forward order.
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
-                                                    const SegmentMakers& makers = {});
+                                                    const StageBlocks& blocks, const SegmentMakers& makers = {});
 // One stage as a rank with these coordinates (tensor, expert, ...) would hold it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
+// The same by the stages of stage_layout(), for those who plan several: dealing blocks to many stages takes its time.
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
+                        const std::vector<StageBlocks>& layout);
 // The same of segments that compute something else of the stage's parameters, as forward_plan.h makes them.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage,
                         std::vector<std::unique_ptr<Segment>> segments);

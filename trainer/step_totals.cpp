@@ -1,6 +1,7 @@
 #include "trainer/step_totals.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "parallel/mesh/mesh.h"
@@ -19,6 +20,9 @@ constexpr auto groups = [] {
 }();
 constexpr std::size_t group_count = groups.size();
 
+constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
+                                    &RunVotes::saves_failed};
+
 // Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already
 // summed.
 struct Places {
@@ -27,8 +31,9 @@ struct Places {
   static constexpr std::size_t loss = 0;
   std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
   std::size_t allocations() const { return block(blocks); }                 // the first that the host brings
+  std::size_t votes() const { return allocations() + 1; }
   std::size_t communication(std::size_t group, std::size_t op) const {
-    return allocations() + 1 + 2 * (group * operations + op);  // count, bytes
+    return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
   }
   std::size_t memory(std::size_t rank) const { return communication(group_count, 0) + rank * bucket_count; }
   std::size_t predicted(std::size_t rank) const { return memory(ranks) + rank * bucket_count; }
@@ -81,6 +86,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   };
   std::ranges::fill(brought, 0.0);
   bring(at.allocations(), own.system_allocations);
+  for (std::size_t v = 0; v < vote_fields.size(); ++v) bring(at.votes() + v, own.votes.*vote_fields[v]);
   for (const auto& [key, count] : own.communication) {
     const std::size_t place = at.communication(group_index(key.group), static_cast<std::size_t>(key.op));
     bring(place, count.count);
@@ -100,6 +106,9 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   totals.loss_sum = values[Places::loss];
   totals.gradient_square_sum = values[at.gradient_square_sum()];
   totals.system_allocations = std::llround(values[at.allocations()]);
+  for (std::size_t v = 0; v < vote_fields.size(); ++v) {
+    totals.votes.*vote_fields[v] = std::llround(values[at.votes() + v]);
+  }
   for (std::size_t b = 0; b < blocks_; ++b) {
     MoeTotals moe{values[at.block(b)], values[at.block(b) + 1], {}};
     for (std::size_t e = 0; e < experts_; ++e) {

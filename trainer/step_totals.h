@@ -11,12 +11,19 @@
 
 namespace weft {
 
+// What ranks tell each other at the end of a step, summed over them, so that all do the same next.
+struct RunVotes {
+  std::int64_t save_requests = 0, stop_requests = 0;  // somebody asked for a checkpoint, or for the end of the run
+  std::int64_t saves_written = 0, saves_failed = 0;  // of the checkpoint under way: ranks that are done with their part
+};
+
 // What one rank's host brings.
 struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
   const BucketBytes& predicted;
   std::int64_t system_allocations = 0;
+  RunVotes votes = {};
 };
 
 struct MoeTotals {
@@ -31,6 +38,7 @@ struct StepTotals {
   CommunicationCounters communication;  // summed over ranks
   std::vector<BucketBytes> at_peak_of_rank, predicted_of_rank;
   std::int64_t system_allocations = 0;
+  RunVotes votes;
 };
 
 // The vector of one rank, kept for the whole run. Its work is queued on `stream`.

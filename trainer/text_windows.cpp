@@ -13,15 +13,15 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   std::string faults;
   for (const std::string& name : files) {
     try {
-      const auto predicted = static_cast<std::int64_t>(files_.emplace_back(name, "--data").bytes().size()) - 1;
+      const auto predicted = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size()) - 1;
       if (predicted < 1) {
-        fail_request("--data: \"{}\": a single byte leaves nothing to predict: only what follows another is", name);
+        fail_request("\"{}\": a single byte leaves nothing to predict: only what follows another is", name);
       }
       tokens_ += predicted;
       first_window_.push_back(first_window_.back() + (predicted + window_tokens - 1) / window_tokens);
     } catch (const Error& error) {
       faults += faults.empty() ? "" : "\n";
-      faults += error.what();
+      faults += fmt::format("--data: {}", error.what());
     }
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);

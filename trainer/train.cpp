@@ -1,12 +1,14 @@
 #include "trainer/train.h"
 
+#include <cstdio>
 #include <optional>
 
 #include "trainer/console.h"
 
 namespace weft {
 
-TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend) {
+TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
+                      const CheckpointSetup& setup, const RunRequests& requests) {
   const Mesh mesh(config.parallelism);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
@@ -14,21 +16,35 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   TrainResult result;
   run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
     RankRun run(config, mesh, data, domain, seat);
+    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.ledger(), setup);
+    run.resume(checkpoints.load());
     if (observer.before_first_step) observer.before_first_step(run);
-    for (std::int64_t step = 1; step <= config.run.steps; ++step) {
-      const StepMetrics metrics = run.step(step);
+    bool stop = false;
+    for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
+      RunVotes votes = checkpoints.votes();
+      if (run.rank() == first_rank) {
+        votes.stop_requests = requests.stop() ? 1 : 0;
+        votes.save_requests = requests.save() ? 1 : 0;
+      }
+      const StepMetrics metrics = run.step(step, votes);
       if (observer.after_step) observer.after_step(run, metrics);
       if (run.rank() == first_rank) {
         result.steps.push_back(metrics);
         result.predicted = run.predicted_of_all();
         result.measured = run.measured();
       }
+      checkpoints.end_step(run.progress(), run.votes());
+      run.change_after(checkpoints.copied());
+      stop = run.votes().stop_requests > 0;
     }
+    checkpoints.finish();
+    if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
   });
   return result;
 }
 
-TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console) {
+TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
+                  const RunRequests& requests) {
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
   const Mesh mesh(config.parallelism);
@@ -47,7 +63,9 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
 
   RunObserver observer;
   observer.before_first_step = [&](RankRun& run) {
-    if (run.rank() == 0) console.note("attention", run.attention());
+    if (run.rank() != 0) return;
+    directory->begin_after(run.progress().step);
+    console.note("attention", run.attention());
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
@@ -57,8 +75,18 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     directory->append(metrics);
     console.step(metrics, config.run.steps);
   };
-  TrainResult result = run_steps(config, observer);
+  CheckpointSetup checkpoints;
+  checkpoints.config_text = resolved.toml;
+  checkpoints.say = [&](int rank, const std::string& text) {
+    if (rank == 0) return console.note("checkpoint", text);
+    fmt::print(stderr, "rank {}: {}\n", rank, text);
+  };
+  TrainResult result = run_steps(config, observer, {}, checkpoints, requests);
   if (!speaks) return result;
+  if (result.steps.empty()) {
+    console.note("checkpoint", fmt::format("all {} steps of the run had been taken", config.run.steps));
+    return result;
+  }
   console.memory_table(result.predicted, result.measured);
   directory->summary(result.steps, result.predicted, result.measured, record);
   console.finished(result.steps, directory->path());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/rank_checkpoints.h"
 #include "trainer/config/config_reader.h"
 #include "trainer/metrics.h"
 #include "trainer/rank_run.h"
@@ -22,16 +23,25 @@ struct RunObserver {
 };
 
 struct TrainResult {
-  std::vector<StepMetrics> steps;
+  std::vector<StepMetrics> steps;                // that were taken here; none of those that a checkpoint had behind it
+  bool stopped = false;                          // a signal asked for the end before the last step
   std::vector<BucketBytes> predicted, measured;  // by rank, at the last step's peak
 };
 
-// Runs the ranks of this process, on what run.device says unless told otherwise, and returns when they are done. Writes
-// nothing. Throws Error with the first failure.
-TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {});
+// What a run is asked to do while it goes on. Polled by every process of the run, on the thread of its first rank.
+struct RunRequests {
+  std::function<bool()> stop = [] { return false; };  // save and leave
+  std::function<bool()> save = [] { return false; };  // save and go on; true once for each request
+};
+
+// Runs the ranks of this process, on what run.device says unless told otherwise, from the checkpoint that [checkpoint]
+// goes on with, and returns when they are done. Writes nothing but checkpoints. Throws Error with the first failure.
+TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {},
+                      const CheckpointSetup& checkpoints = {}, const RunRequests& requests = {});
 
 // The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json)
 // and tells the console.
-TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console);
+TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
+                  const RunRequests& requests = {});
 
 }  // namespace weft

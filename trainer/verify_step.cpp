@@ -219,8 +219,9 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (const PlannedUnit& unit : planned.units) {
     description.units.push_back(describe_unit(unit, config, rank, groups));
   }
+  const std::vector<StageBlocks> layout = stage_layout(config);
   for (int stage = 0; stage < config.stages(); ++stage) {
-    for (const auto& segment : plan_stage(config, mesh, at, stage).segments) {
+    for (const auto& segment : plan_stage(config, mesh, at, stage, layout).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
         description.stage_of_parameter[parameter.name] = stage;
         if (stage != planned.stage) continue;

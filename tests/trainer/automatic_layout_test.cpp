@@ -89,7 +89,7 @@ TEST(AutomaticLayout, IsTheBestOfAllLayoutsWithABlockEverywhere) {
     const int blocks = 1 + static_cast<int>(random() % 8),
               stages = 1 + static_cast<int>(random() % static_cast<unsigned>(blocks));
     const Judge judge{random_items(random, blocks, true), stages, 1 + static_cast<int>(random() % 6)};
-    const Counts found = automatic_layout(judge.items, stages, judge.microbatches);
+    const Counts found = automatic_layout(judge.items, one_stage_each(stages, judge.microbatches));
     ASSERT_EQ(found.size(), static_cast<std::size_t>(stages));
 
     std::vector<Counts> everywhere = all_counts(blocks, stages, 1, blocks), alone;
@@ -120,7 +120,7 @@ TEST(AutomaticLayout, GivesLaterStagesMoreAmongEquals) {
     const int blocks = 1 + static_cast<int>(random() % 8),
               stages = 1 + static_cast<int>(random() % static_cast<unsigned>(blocks));
     const Judge judge{random_items(random, blocks, false), stages, 4};
-    const Counts found = automatic_layout(judge.items, stages, 4);
+    const Counts found = automatic_layout(judge.items, one_stage_each(stages, 4));
     if (found.back() == 0) continue;
     Counts latest;
     for (const Counts& counts : all_counts(blocks, stages, 1, blocks)) {
@@ -141,7 +141,7 @@ TEST(AutomaticLayout, LeavesNoStageIdleThatNeedNotBe) {
     std::mt19937 random(seed);
     const int blocks = 1 + static_cast<int>(random() % 5), stages = blocks + 1;
     const Judge judge{random_items(random, blocks, true), stages, 1 + static_cast<int>(random() % 9)};
-    const Counts found = automatic_layout(judge.items, stages, judge.microbatches);
+    const Counts found = automatic_layout(judge.items, one_stage_each(stages, judge.microbatches));
     std::vector<Counts> candidates;
     for (const Counts& counts : all_counts(blocks, stages, 0, 1)) {
       if (std::count(counts.begin() + 1, counts.end() - 1, 0) == 0) candidates.push_back(counts);
@@ -159,24 +159,24 @@ TEST(AutomaticLayout, LeavesNoStageIdleThatNeedNotBe) {
   EXPECT_GT(head_alone, 50);
 
   std::mt19937 random(1);
-  EXPECT_EQ(automatic_layout(random_items(random, 3, true), 5, 8), (Counts{0, 1, 1, 1, 0}));
-  EXPECT_EQ(automatic_layout(random_items(random, 3, true), 8, 8), (Counts{0, 0, 0, 0, 1, 1, 1, 0}));
+  EXPECT_EQ(automatic_layout(random_items(random, 3, true), one_stage_each(5, 8)), (Counts{0, 1, 1, 1, 0}));
+  EXPECT_EQ(automatic_layout(random_items(random, 3, true), one_stage_each(8, 8)), (Counts{0, 0, 0, 0, 1, 1, 1, 0}));
 }
 
 // Costs may be measured ones, with every bit of a double and an embedding that takes time.
 TEST(AutomaticLayout, WeighsWhateverCostsItIsGiven) {
   LayoutItems items{{0.7, 0, 0}, {2.5, 0, 0}, {}};
   for (const double cost : {1.1, 0.9, 1.0, 1.05, 0.95, 1.2}) items.blocks.push_back({cost, 0, 0});
-  EXPECT_EQ(automatic_layout(items, 1, 8), (Counts{6}));
-  EXPECT_EQ(automatic_layout(items, 4, 8), (Counts{2, 2, 2, 0}));
+  EXPECT_EQ(automatic_layout(items, one_stage_each(1, 8)), (Counts{6}));
+  EXPECT_EQ(automatic_layout(items, one_stage_each(4, 8)), (Counts{2, 2, 2, 0}));
   items.head.cost = 0.1;
-  EXPECT_EQ(automatic_layout(items, 4, 8), (Counts{1, 2, 2, 1}));
+  EXPECT_EQ(automatic_layout(items, one_stage_each(4, 8)), (Counts{1, 2, 2, 1}));
 }
 
 // A model of a thousand blocks on 128 stages is dealt at once.
 TEST(AutomaticLayout, DealsLargeModels) {
   LayoutItems items{{}, {3, 0, 0}, std::vector<LayoutItem>(1000, LayoutItem{1, 1, 1})};
-  const Counts counts = automatic_layout(items, 128, 512);
+  const Counts counts = automatic_layout(items, one_stage_each(128, 512));
   EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), 1000);
   EXPECT_EQ(*std::max_element(counts.begin(), counts.end()), 8);
 }

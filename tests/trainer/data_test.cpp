@@ -211,7 +211,7 @@ TEST(BatchPlan, RanksTogetherReadTheGlobalBatch) {
         for (std::int64_t rank = 0; rank < data_ranks; ++rank) {
           for (std::int64_t microbatch = 0; microbatch < plan.microbatches; ++microbatch) {
             for (std::int64_t sequence = 0; sequence < microbatch_size; ++sequence) {
-              samples.push_back(plan.sample(step, microbatch, rank, sequence));
+              samples.push_back(plan.sample(step * plan.sequences(), microbatch, rank, sequence));
             }
           }
         }

@@ -127,7 +127,7 @@ TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
   constexpr std::int64_t windows = 100;
   const std::int64_t length = config.training.sequence_length;
   const BatchPlan plan{config.microbatches(), 4, 1};
-  const std::int64_t window = shuffled_position(config.run.seed, 0, plan.sample(1, 1, 2, 0), windows);
+  const std::int64_t window = shuffled_position(config.run.seed, 0, plan.sample(plan.sequences(), 1, 2, 0), windows);
   const std::int64_t offset = window * length + 3;  // inside the window: at its ends two windows share a token
   std::string text(static_cast<std::size_t>(windows * length + 1), 'a');
   text[static_cast<std::size_t>(offset)] = static_cast<char>(200);

@@ -109,6 +109,29 @@ TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
   }
 }
 
+// What the automatic layout takes a rank to need at least is never less than what the solver says of the layout: the
+// smallest budget that a refusal names is enough under the layout that is dealt for it, and so is any larger one. Heavy
+// experts, and blocks that are not: a layout by cost alone gives one rank most of the bytes.
+TEST(SolvedTimingLayout, IsDealtToFitTheBudget) {
+  int changed = 0;
+  for (const Order& order : orders) {
+    Config config = configured(order, "d d d d d d e e", "auto");
+    config.model.moe.moe_intermediate_size *= 16;
+    config.training.sequence_length = 16;
+    config.memory_budget = std::int64_t{1} << 40;
+    const auto roomy = stage_layout(config);
+    const Mesh mesh(config.parallelism);
+    const std::int64_t smallest = smallest_budget(config);
+    for (const double share : {1.0, 1.02, 1.1, 1.3}) {
+      SCOPED_TRACE(fmt::format("{}, {} x {} bytes", order.name(), share, smallest));
+      config.memory_budget = static_cast<std::int64_t>(share * static_cast<double>(smallest));
+      EXPECT_NO_THROW(solve_timing(config, mesh));
+      changed += stage_layout(config) != roomy;
+    }
+  }
+  EXPECT_GT(changed, 5);
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders, SolvedTiming, ::testing::ValuesIn(orders),
                          [](const auto& instance) { return instance.param.name(); });
 

@@ -163,7 +163,10 @@ TEST(StageLayout, SchedulesSayHowManyChunksARankRuns) {
   Config config = read({}).config;
   config.parallelism.pipeline = 2;
   config.pipeline.chunks = 2;
+  EXPECT_THROW(stage_layout(config), Error);  // gpipe has no order to deal by
+  config.pipeline.schedule = "looped_bfs";
   EXPECT_EQ(to_string(stage_layout(config), config.model), "Ed|e|e|eL");
+  config.pipeline.schedule = "gpipe";
   config.pipeline.layout = std::vector<std::int64_t>{1, 1, 1, 0, 1, 0};
   EXPECT_EQ(layout_faults(config),
             (std::vector<std::string>{"the layout has the counts of 6 stages, but pipeline 2 x chunks 2 = 4: write 4 "

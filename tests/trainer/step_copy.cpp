@@ -106,7 +106,7 @@ class Rank final : ActionHandler {
       for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
         tokens.resize(tokens.size() + length);
         targets.resize(tokens.size());
-        data_.read(plan.sample(step_ - 1, m, data_rank, s), std::span(tokens).last(length),
+        data_.read(plan.sample((step_ - 1) * plan.sequences(), m, data_rank, s), std::span(tokens).last(length),
                    std::span(targets).last(length));
       }
     }

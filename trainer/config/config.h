@@ -157,6 +157,21 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
+// When a run is saved and what it goes on with; the words are explained in config_checkpoint_keys.cpp.
+struct CheckpointConfig {
+  std::string directory = {};  // empty: in run.directory
+  std::int64_t interval = 0;   // steps; 0: never, but when a signal asks for it
+  bool at_first_step = false, at_end = true;
+  std::int64_t keep_latest = 3, keep_every = 0;  // 0: all of them, none
+  bool asynchronous = true;
+  bool resume = true;
+  std::string start_from = {};
+  bool weights_only = true;  // of start_from
+  std::vector<std::string> rename = {}, allow_missing = {}, allow_unused = {};
+
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
 // Which steps are recorded.
 struct ProfilingConfig {
   std::int64_t first_step = 0;  // counted from 1; 0: none
@@ -187,7 +202,13 @@ struct Config {
   std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (optimizer/groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;
+  CheckpointConfig checkpoint;
   ProfilingConfig profiling;
+
+  // Where this run's checkpoints stand.
+  std::string checkpoint_directory() const {
+    return checkpoint.directory.empty() ? run.directory + "/checkpoints" : checkpoint.directory;
+  }
 
   std::int64_t microbatches() const {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());

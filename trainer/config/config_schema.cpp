@@ -253,13 +253,13 @@ std::vector<ConfigKey> config_schema() {
   for (const UpdateGroup group : update_groups) add(optimizer_keys(group));
   add(scheduler_keys());
   add(data_keys());
+  add(checkpoint_keys());
   add(profiling_keys());
   return schema;
 }
 
 std::vector<EmptySection> empty_sections() {
-  return {{"checkpoint", "this version does not save checkpoints"},
-          {"metrics", "metrics.jsonl is always written to run.directory"}};
+  return {{"metrics", "metrics.jsonl is always written to run.directory"}};
 }
 
 }  // namespace weft

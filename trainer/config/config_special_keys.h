@@ -23,5 +23,6 @@ ConfigKey frozen_key();  // a list
 // Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
 ConfigKey train_key();  // a list
+std::vector<ConfigKey> checkpoint_keys();
 
 }  // namespace weft::config_fields

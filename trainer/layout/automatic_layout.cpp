@@ -2,78 +2,67 @@
 
 #include <algorithm>
 #include <compare>
-#include <limits>
+#include <functional>
+#include <tuple>
 
 #include "parallel/runtime/error.h"
+#include "trainer/layout/layout_loads.h"
+#include "trainer/layout/rank_layout.h"
 
 namespace weft {
 namespace {
 
+constexpr std::int64_t infinite = std::numeric_limits<std::int64_t>::max();
+
 // Of the stage with most; less is better, and cost comes first.
 struct Worst {
-  double cost = 0.0, bytes = 0.0;
+  std::int64_t cost = 0, bytes = 0;
   auto operator<=>(const Worst&) const = default;
 };
-constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr Worst impossible = {infinite, infinite};
 
 Worst larger(const Worst& a, const Worst& b) {
   return {std::max(a.cost, b.cost), std::max(a.bytes, b.bytes)};
 }
 
-// Of stages by the blocks [begin, end) they hold.
-class Loads {
- public:
-  Loads(const LayoutItems& items, int stages, int microbatches)
-      : items_(items), stages_(stages), microbatches_(microbatches), until_(items.blocks.size() + 1) {
-    for (std::size_t i = 0; i < items.blocks.size(); ++i) add(until_[i], items.blocks[i], until_[i + 1]);
-  }
+// What counts of a stage by the blocks [begin, end) it holds. Does not fall when a block is added.
+using Measure = std::function<Worst(int stage, int begin, int end)>;
 
-  int stages() const { return stages_; }
-  int blocks() const { return static_cast<int>(items_.blocks.size()); }
-  Worst of(int stage, int begin, int end) const {
-    const LayoutItem all = sum(stage, begin, end);
-    return {all.cost, all.resident_bytes + std::min(stages_ - stage, microbatches_) * all.activation_bytes};
+// Bounds of which only those of one stage are set.
+class LoneStage {
+ public:
+  explicit LoneStage(int stages) : bounds_(static_cast<std::size_t>(stages) + 1) {}
+  const std::vector<int>& of(int stage, int begin, int end) {
+    bounds_[static_cast<std::size_t>(stage)] = begin;
+    bounds_[static_cast<std::size_t>(stage) + 1] = end;
+    return bounds_;
   }
 
  private:
-  static void add(const LayoutItem& a, const LayoutItem& b, LayoutItem& sum) {
-    sum = {a.cost + b.cost, a.resident_bytes + b.resident_bytes, a.activation_bytes + b.activation_bytes};
-  }
-  LayoutItem sum(int stage, int begin, int end) const {
-    const LayoutItem &from = until_[static_cast<std::size_t>(begin)], &to = until_[static_cast<std::size_t>(end)];
-    LayoutItem all = {to.cost - from.cost, to.resident_bytes - from.resident_bytes,
-                      to.activation_bytes - from.activation_bytes};
-    if (stage == 0) add(all, items_.embedding, all);
-    if (stage == stages_ - 1) add(all, items_.head, all);
-    return all;
-  }
-
-  const LayoutItems& items_;
-  int stages_, microbatches_;
-  std::vector<LayoutItem> until_;  // sums of the blocks before each
+  std::vector<int> bounds_;
 };
 
 struct Split {
   Worst worst;
-  std::vector<int> counts;
+  std::vector<int> bounds;  // where each stage begins, and the number of blocks
 };
 
-// All blocks on the first `rows` stages, at least one each. Costs do not fall when a block is added.
-Split best_split(const Loads& loads, int rows) {
+// All blocks on the first `rows` stages, at least one each.
+Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
   const int blocks = loads.blocks();
   const auto cell = [&](int s, int e) {
     return static_cast<std::size_t>(s) * static_cast<std::size_t>(blocks + 1) + static_cast<std::size_t>(e);
   };
   // best[s, e]: of the first e blocks on the first s stages; cut[s, e]: where the last of these begins.
-  std::vector<Worst> best(cell(rows, blocks) + 1, Worst{infinite, infinite});
+  std::vector<Worst> best(cell(rows, blocks) + 1, impossible);
   std::vector<int> cut(best.size(), 0);
   best[cell(0, 0)] = {};
   for (int s = 1; s <= rows; ++s) {
     for (int end = s == rows ? blocks : s; end <= blocks; ++end) {
       Worst& least = best[cell(s, end)];
       for (int begin = end - 1; begin >= s - 1; --begin) {
-        const Worst own = loads.of(s - 1, begin, end);
-        if (own.cost > least.cost) break;
+        const Worst own = measure(s - 1, begin, end);
+        if (own.cost > least.cost || own == impossible) break;
         const Worst worst = larger(best[cell(s - 1, begin)], own);
         if (worst > least) continue;
         least = worst;
@@ -81,54 +70,104 @@ Split best_split(const Loads& loads, int rows) {
       }
     }
   }
-  Split split{best[cell(rows, blocks)], std::vector<int>(static_cast<std::size_t>(loads.stages()), 0)};
+  Split split{best[cell(rows, blocks)], std::vector<int>(static_cast<std::size_t>(loads.stages()) + 1, blocks)};
+  if (split.worst == impossible) return split;
   for (int s = rows, end = blocks; s >= 1; --s) {
-    const int begin = cut[cell(s, end)];
-    split.counts[static_cast<std::size_t>(s) - 1] = end - begin;
-    end = begin;
+    end = cut[cell(s, end)];
+    split.bounds[static_cast<std::size_t>(s) - 1] = end;
   }
   return split;
 }
 
-std::vector<int> with_blocks_everywhere(const Loads& loads) {
+// With a block everywhere, and with the head alone where there is a stage before it.
+std::vector<Split> both_splits(const LayoutLoads& loads, const Measure& measure) {
   const int stages = loads.stages(), blocks = loads.blocks();
-  Split split = best_split(loads, stages);
-  if (stages > 1) {
-    Split head_alone = best_split(loads, stages - 1);
-    const Worst worst = larger(head_alone.worst, loads.of(stages - 1, blocks, blocks));
-    if (worst.cost < split.worst.cost) return head_alone.counts;
+  std::vector<Split> splits{best_split(loads, measure, stages)};
+  if (stages == 1) return splits;
+  splits.push_back(best_split(loads, measure, stages - 1));
+  splits.back().worst = larger(splits.back().worst, measure(stages - 1, blocks, blocks));
+  return splits;
+}
+
+Split better_of(std::vector<Split> splits) {
+  return splits.size() > 1 && splits[1].worst.cost < splits[0].worst.cost ? std::move(splits[1]) : std::move(splits[0]);
+}
+
+std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
+  LoneStage lone(loads.stages());
+  const auto needed = [&](int stage, int begin, int end) {
+    return loads.needed_bytes(loads.rank_of(stage), lone.of(stage, begin, end));
+  };
+  const auto within = [&](std::int64_t most) {
+    return better_of(both_splits(loads, [&, most](int stage, int begin, int end) {
+      if (most != infinite && needed(stage, begin, end) > most) return impossible;
+      return Worst{loads.cost(stage, begin, end), loads.bytes(loads.rank_of(stage), lone.of(stage, begin, end))};
+    }));
+  };
+  const Split split = within(limit);
+  if (split.worst.cost != infinite) return split.bounds;
+  const Split least = better_of(both_splits(loads, [&](int stage, int begin, int end) {
+    return Worst{needed(stage, begin, end), 0};
+  }));
+  return within(least.worst.cost).bounds;
+}
+
+std::vector<int> deal_several_each(const LayoutLoads& loads, std::int64_t limit) {
+  std::vector<std::vector<int>> starts;
+  for (Split& split : both_splits(loads, [&](int stage, int begin, int end) {
+         return Worst{loads.cost(stage, begin, end), 0};
+       })) {
+    starts.push_back(std::move(split.bounds));
   }
-  return split.counts;
+  return deal_to_ranks(loads, limit, starts);
 }
 
 // One block a stage, none before stage `first`.
-std::vector<int> one_block_each(const Loads& loads, int first) {
-  std::vector<int> counts(static_cast<std::size_t>(loads.stages()), 0);
-  std::fill_n(counts.begin() + first, loads.blocks(), 1);
-  return counts;
+std::vector<int> one_block_each(const LayoutLoads& loads, int first) {
+  std::vector<int> bounds;
+  for (int stage = 0; stage <= loads.stages(); ++stage) bounds.push_back(std::clamp(stage - first, 0, loads.blocks()));
+  return bounds;
 }
 
 // The embedding or the head alone.
-std::vector<int> with_one_stage_to_spare(const Loads& loads) {
-  const auto worst = [&](int first) {
-    Worst most;
-    for (int s = 0; s < loads.stages(); ++s) {
-      const int begin = std::clamp(s - first, 0, loads.blocks()), end = std::clamp(s - first + 1, 0, loads.blocks());
-      most = larger(most, loads.of(s, begin, end));
-    }
-    return most;
+std::vector<int> with_one_stage_to_spare(const LayoutLoads& loads, std::int64_t limit) {
+  const std::vector<int> embedding_alone = one_block_each(loads, 1), head_alone = one_block_each(loads, 0);
+  const LayoutScore embedding = loads.score(embedding_alone), head = loads.score(head_alone);
+  const auto order = [](const LayoutScore& score) {
+    return std::tuple(score.rank_cost, score.stage_cost, score.bytes);
   };
-  return one_block_each(loads, worst(1) <= worst(0) ? 1 : 0);
+  if (std::max(embedding.needed_bytes, head.needed_bytes) > limit && embedding.needed_bytes != head.needed_bytes)
+    return embedding.needed_bytes < head.needed_bytes ? embedding_alone : head_alone;
+  return order(embedding) <= order(head) ? embedding_alone : head_alone;
+}
+
+std::vector<int> deal(const LayoutLoads& loads, std::int64_t limit) {
+  if (loads.stages() <= loads.blocks()) {
+    return loads.stages() == loads.ranks() ? deal_to_stages(loads, limit) : deal_several_each(loads, limit);
+  }
+  if (loads.stages() == loads.blocks() + 1) return with_one_stage_to_spare(loads, limit);
+  return one_block_each(loads, loads.stages() - 1 - loads.blocks());
 }
 
 }  // namespace
 
-std::vector<int> automatic_layout(const LayoutItems& items, int stages, int microbatches) {
-  require(stages >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
-  const Loads loads(items, stages, microbatches);
-  if (stages <= loads.blocks()) return with_blocks_everywhere(loads);
-  if (stages == loads.blocks() + 1) return with_one_stage_to_spare(loads);
-  return one_block_each(loads, stages - 1 - loads.blocks());
+LayoutRanks one_stage_each(int stages, int microbatches) {
+  LayoutRanks ranks;
+  for (int stage = 0; stage < stages; ++stage) {
+    ranks.rank_of_stage.push_back(stage);
+    ranks.kept.push_back({{std::min(stages - stage, microbatches)}});
+  }
+  return ranks;
+}
+
+std::vector<int> automatic_layout(const LayoutItems& items, const LayoutRanks& ranks,
+                                  std::optional<double> memory_limit) {
+  require(ranks.stages() >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
+  const LayoutLoads loads(items, ranks);
+  const std::vector<int> bounds = deal(loads, memory_limit ? static_cast<std::int64_t>(*memory_limit) : infinite);
+  std::vector<int> counts;
+  for (std::size_t stage = 0; stage + 1 < bounds.size(); ++stage) counts.push_back(bounds[stage + 1] - bounds[stage]);
+  return counts;
 }
 
 }  // namespace weft

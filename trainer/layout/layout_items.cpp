@@ -6,6 +6,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -39,6 +40,30 @@ double resident_bytes(const PlannedUnit& unit) {
   return static_cast<double>(bytes);
 }
 
+// Of resident_bytes those that no timing of gathers and reductions does without. Reduced once a step, gradients stay.
+void add_least_bytes(const PlannedUnit& unit, LayoutItem& item) {
+  if (unit.plan.replicated()) {
+    const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
+    // Parameters, their gradient, and what it is summed in.
+    item.always_bytes += static_cast<double>(unit.optimizer_state_bytes + whole * (unit.frozen ? 1 : 3));
+    return;
+  }
+  const UnitBytes own = unit_bytes(unit.setup());
+  const std::int64_t gradients = unit.frozen ? 0 : own.unsharded_gradients + own.reduce_input + own.reduce_part;
+  const bool stay = unit.policy.reduce_every == 0;
+  item.always_bytes += static_cast<double>(unit.optimizer_state_bytes + own.sharded_parameters + own.sharded_gradients +
+                                           (stay ? gradients : 0));
+  item.passing_bytes += static_cast<double>(own.unsharded_parameters + (stay ? 0 : gradients));
+}
+
+bool parts_backwards(const Config& config) {
+  for (const std::vector<Action>& actions : compute_order(config)) {
+    if (std::ranges::any_of(actions, [](const Action& action) { return action.op == Op::backward_weight; }))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 LayoutItems modelled_items(const Config& config) {
@@ -46,16 +71,26 @@ LayoutItems modelled_items(const Config& config) {
   const Mesh mesh(sample.parallelism);
   const PlannedStage planned = plan_stage(sample, mesh, mesh.coordinates(0), 0);
 
+  // What a weight gradient needs is kept for many microbatches where it comes apart from the input gradient, and
+  // otherwise for the one that is computed.
+  const bool waits = config.memory_budget && parts_backwards(config);
+
   // Embedding, two segments a block, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
   std::map<std::string_view, std::size_t> piece_of;  // by parameter
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
-    pieces[(s + 1) / 2].activation_bytes += static_cast<double>(segment.activation_bytes());
+    LayoutItem& piece = pieces[(s + 1) / 2];
+    piece.activation_bytes += static_cast<double>(segment.activation_bytes());
+    const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
+    piece.kept_bytes += static_cast<double>(segment.activation_bytes() + (waits ? more : 0));
+    piece.passing_bytes += static_cast<double>(waits ? 0 : more);
     for (const ParameterSpec& parameter : segment.parameters()) piece_of[parameter.name] = (s + 1) / 2;
   }
   for (const PlannedUnit& unit : planned.units) {
-    pieces[piece_of.at(unit.plan.parameters.front().name)].resident_bytes += resident_bytes(unit);
+    LayoutItem& piece = pieces[piece_of.at(unit.plan.parameters.front().name)];
+    piece.resident_bytes += resident_bytes(unit);
+    add_least_bytes(unit, piece);
   }
 
   LayoutItems items;

@@ -7,7 +7,8 @@
 namespace weft {
 
 // Costs are modelled: matrix-product operations of a forward (stage_layout.h). Bytes are those that a rank would hold
-// with everything of a unit there at once, from the plan of a stage with one block of each kind.
+// with everything of a unit there at once, and at least, from the plan of a stage with one block of each kind. Units
+// are taken to hold one block at most.
 LayoutItems modelled_items(const Config& config);
 
 // The same with the seconds of a microbatch, forward and backward, that the table of pipeline.costs gives where it

@@ -91,7 +91,8 @@ LayoutSummary summarize_layout(const Config& config) {
     stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
     stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
     stage.forward_flops = stage_flops(config, blocks);
-    const PlannedStage planned = plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s);
+    const PlannedStage planned =
+        plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
     count_bytes(planned, stage);
 

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/layout_items.h"
+#include "trainer/layout/layout_ranks.h"
 #include "trainer/layout/layout_text.h"
 
 namespace weft {
@@ -201,7 +202,10 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   if (!is_automatic(config)) return from_text(written_layout(config));
   if (EndStages(config).given()) return from_end_stages(config);
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
-  const auto counts = automatic_layout(layout_items(config), config.stages(), static_cast<int>(config.microbatches()));
+  // solved_timing.cpp refuses a budget that no layout keeps: it knows what this one takes to the byte.
+  const std::optional<std::int64_t> budget = config.memory_budget;
+  const auto counts = automatic_layout(layout_items(config), layout_ranks(config),
+                                       budget ? std::optional(static_cast<double>(*budget)) : std::nullopt);
   return from_counts({counts.begin(), counts.end()});
 }
 

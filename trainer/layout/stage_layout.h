@@ -23,7 +23,8 @@ struct StageBlocks {
 double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
 double head_flops(const ModelConfig& model);
 
-// Every stage of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults().
+// Every stage of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults(), and for
+// "auto" with what keeps the schedule from having an order.
 std::vector<StageBlocks> stage_layout(const Config& config);
 
 // All that keeps what is written from being a layout of the model, with the place in its text and what would do. Empty

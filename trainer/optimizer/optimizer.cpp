@@ -56,6 +56,9 @@ void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows,
       if (!array.keeps(groups_, *rows[i].parameter)) continue;
       const std::int64_t size = rows[i].values.size(), begin = array.place(rows[i].offset, size, end);
       (array.state == 0 ? added[i].first_state : added[i].second_state) = state.rows_from(begin, size);
+      if (!is_trained(added[i])) continue;
+      const UpdateRule rule = groups_[static_cast<std::size_t>(added[i].group)].rule;
+      kept_.push_back({rows[i], state_name(rule, array.state), state.rows_from(begin, size)});
     }
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {

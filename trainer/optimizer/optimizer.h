@@ -4,7 +4,9 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
@@ -23,6 +25,13 @@ struct OptimizerGroups {
   Communicator& stage;
 };
 
+// One state of rows that a rank owns, an element for each of theirs.
+struct StateRows {
+  OwnedRows owned;
+  std::string_view state;  // state_name() of its rule
+  TensorView values;
+};
+
 class Optimizer {
  public:
   // Work is queued on the stream of the groups, for which the products were made. Everything handed in outlives the
@@ -38,6 +47,8 @@ class Optimizer {
   // the rate of each group. Gradients are multiplied by gradient_scale [1, 1] float32 first (the clip factor); where it
   // is not finite nothing changes.
   void step(std::int64_t step, ConstTensorView gradient_scale);
+  // Of rows that are trained, in the order in which they were added.
+  std::span<const StateRows> states() const { return kept_; }
 
  private:
   // The matrices of one group that are stepped as wholes.
@@ -60,6 +71,7 @@ class Optimizer {
   MemoryLedger& ledger_;
   PhaseClock& clock_;
   std::vector<Tensor> states_;
+  std::vector<StateRows> kept_;  // in states_
   std::vector<UpdateRows> rows_;
   std::optional<std::vector<WholeMatrices>> matrices_;
   std::map<std::string, std::int64_t>

@@ -57,6 +57,11 @@ constexpr int states_of(UpdateRule rule, double momentum) {
   return 0;
 }
 inline constexpr int most_states = 2;
+// What checkpoints call state `state` of a rule: PyTorch's words, which people look for.
+constexpr std::string_view state_name(UpdateRule rule, int state) {
+  if (rule == UpdateRule::sgd || rule == UpdateRule::muon) return "momentum_buffer";
+  return state == 0 ? "exp_avg" : "exp_avg_sq";
+}
 
 // One step of a group of parameters that are stepped alike.
 struct GroupStep {

@@ -1,0 +1,201 @@
+// Where checkpoints stand: names, what is complete, how one takes its place, which are kept.
+#include <algorithm>
+#include <cerrno>
+
+#include "parallel/runtime/error.h"
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/checkpoint/folder.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointFolders : public testing::Test {
+ protected:
+  const fs::path& path() const { return folder_.path(); }
+  fs::path make(const std::string& name, bool manifest = true) const {
+    fs::create_directories(path() / name);
+    if (manifest) write_file(path() / name / manifest_name, name);
+    return path() / name;
+  }
+  // Begins and publishes one whose manifest says `text`.
+  CheckpointFolder publish(std::int64_t step, const std::string& text,
+                           const ExchangeNames& exchange = exchange_names) const {
+    fs::create_directories(unfinished_path(path(), step));
+    write_file(unfinished_path(path(), step) / manifest_name, text);
+    return publish_checkpoint(path(), step, exchange);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(path())) found.push_back(entry.path().filename());
+    std::ranges::sort(found);
+    return found;
+  }
+  template <typename Call>
+  static std::string said(ErrorKind kind, Call call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      return error.what();
+    }
+    return "";
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(CheckpointFolders, NamesSortAsSteps) {
+  EXPECT_EQ(checkpoint_name(0), "step-00000000");
+  EXPECT_EQ(checkpoint_name(1000), "step-00001000");
+  EXPECT_EQ(checkpoint_name(123'456'789), "step-123456789");
+}
+
+TEST_F(CheckpointFolders, CompleteOnesNewestFirst) {
+  EXPECT_TRUE(find_checkpoints(path() / "nowhere").empty());
+  const auto old = make("step-00000007"), middle = make("step-00000100"), large = make("step-123456789");
+  make("step-00000200", false);  // without a manifest
+  for (const char* name : {"step-00000300.tmp", "step-7", "step--0000001", "step-0000004x", "step-", "x-00000005",
+                           "step-99999999999999999999", "step-+0000005", "step-000000009"}) {
+    make(name);
+  }
+  write_file(path() / "step-00000400", "a file");
+  write_file(path() / "latest", "step-00000007\n");
+  EXPECT_EQ(find_checkpoints(path()), (std::vector<CheckpointFolder>{{123'456'789, large}, {100, middle}, {7, old}}));
+}
+
+TEST_F(CheckpointFolders, UnfinishedOnesAreListed) {
+  const auto a = make("step-00000003.tmp", false), b = make("step-00000004.tmp"),
+             c = make("step-00000004.tmp.replaced.tmp");
+  make("step-00000005");
+  make("other.tmp");
+  EXPECT_EQ(find_unfinished(path()), (std::vector<fs::path>{a, b, c}));
+}
+
+// To have no checkpoint means to start at step 0: a folder that cannot be read must not look like it.
+TEST_F(CheckpointFolders, AFolderThatCannotBeReadIsNoEmptyOne) {
+  fs::create_symlink("loop", path() / "loop");
+  EXPECT_NE(said(ErrorKind::failure, [&] { find_checkpoints(path() / "loop"); }).find("cannot be read: Too many"),
+            std::string::npos);
+  write_file(path() / "file", "");
+  EXPECT_TRUE(find_checkpoints(path() / "file").empty());
+}
+
+TEST_F(CheckpointFolders, WhatAPathMeans) {
+  const auto first = make("run/checkpoints/step-00000005"), second = make("run/checkpoints/step-00000010");
+  const auto kept = make("run/best");
+  const CheckpointFolder newest{10, second};
+  EXPECT_EQ(resolve_checkpoint(path() / "run"), newest);
+  EXPECT_EQ(resolve_checkpoint(path() / "run/"), newest);
+  EXPECT_EQ(resolve_checkpoint(path() / "run/checkpoints"), newest);
+  EXPECT_EQ(resolve_checkpoint(second), newest);
+  EXPECT_EQ(resolve_checkpoint(first.string() + "/"), (CheckpointFolder{5, first}));
+  EXPECT_EQ(resolve_checkpoint(kept), (CheckpointFolder{0, kept}));
+  fs::create_directories(path() / "empty");
+  const std::string nothing = said(ErrorKind::request, [&] { resolve_checkpoint(path() / "empty"); });
+  EXPECT_EQ(nothing, fmt::format("{0}/empty is no checkpoint: it has no manifest.json, and neither it nor "
+                                 "{0}/empty/checkpoints has folders step-<number> with one",
+                                 path().string()));
+  write_file(path() / "file", "");
+  for (const char* name : {"nowhere", "file", "file/x"}) {
+    EXPECT_NE(said(ErrorKind::request, [&] { resolve_checkpoint(path() / name); }).find("there is no such folder"),
+              std::string::npos);
+  }
+}
+
+TEST_F(CheckpointFolders, PublishingGivesTheName) {
+  EXPECT_EQ(publish(12, "first"), (CheckpointFolder{12, path() / "step-00000012"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"latest", "latest_checkpointed_iteration.txt", "step-00000012"}));
+  EXPECT_EQ(read_file(path() / "latest"), "step-00000012\n");
+  EXPECT_EQ(read_file(path() / "latest_checkpointed_iteration.txt"), "12\n");
+  publish(100'000'000, "later");
+  EXPECT_EQ(read_file(path() / "latest"), "step-100000000\n");
+  EXPECT_EQ(read_file(path() / "latest_checkpointed_iteration.txt"), "100000000\n");
+  EXPECT_EQ(find_checkpoints(path()).size(), 2u);
+}
+
+TEST_F(CheckpointFolders, PublishingNeedsAManifest) {
+  publish(12, "first");
+  fs::create_directories(unfinished_path(path(), 12));
+  EXPECT_NE(said(ErrorKind::failure, [&] { publish_checkpoint(path(), 12); }).find("has no manifest.json"),
+            std::string::npos);
+  EXPECT_EQ(read_file(path() / "step-00000012" / manifest_name), "first");
+  EXPECT_NE(said(ErrorKind::failure, [&] { publish_checkpoint(path(), 13); }), "");
+}
+
+// On file systems that exchange names, the complete one stands under its name at any time.
+TEST_F(CheckpointFolders, PublishingOverOneThatIsThere) {
+  publish(12, "first");
+  int exchanged = 0;
+  publish(12, "second", [&](const char* a, const char* b) {
+    EXPECT_EQ(fs::path(a), path() / "step-00000012.tmp");
+    EXPECT_EQ(fs::path(b), path() / "step-00000012");
+    EXPECT_EQ(read_file(fs::path(b) / manifest_name), "first");
+    ++exchanged;
+    const int result = exchange_names(a, b);
+    EXPECT_EQ(read_file(fs::path(b) / manifest_name), "second");
+    return result;
+  });
+  EXPECT_EQ(exchanged, 1);
+  EXPECT_EQ(read_file(path() / "step-00000012" / manifest_name), "second");
+  EXPECT_EQ(names().size(), 3u);
+}
+
+TEST_F(CheckpointFolders, FileSystemsThatCannotExchangeNames) {
+  publish(12, "0");
+  std::string count = "0";
+  for (const int reason : {EINVAL, ENOSYS, ENOTSUP}) {
+    make("step-00000012.tmp.replaced.tmp");  // of a save that was ended in between
+    count += "1";
+    publish(12, count, [&](const char*, const char*) {
+      errno = reason;
+      return -1;
+    });
+    EXPECT_EQ(read_file(path() / "step-00000012" / manifest_name), count);
+    EXPECT_EQ(names().size(), 3u);
+  }
+  const auto refused = [&](const char*, const char*) {
+    errno = EACCES;
+    return -1;
+  };
+  EXPECT_NE(said(ErrorKind::failure, [&] { publish(12, "new", refused); }).find("cannot be renamed to"),
+            std::string::npos);
+  EXPECT_EQ(read_file(path() / "step-00000012" / manifest_name), count);
+  EXPECT_EQ(find_unfinished(path()), std::vector<fs::path>{path() / "step-00000012.tmp"});
+  // The new one vanishes in between: the old one gets its name back.
+  const auto vanishes = [&](const char* from, const char*) {
+    fs::remove_all(from);
+    errno = EINVAL;
+    return -1;
+  };
+  EXPECT_NE(said(ErrorKind::failure, [&] { publish(12, "new", vanishes); }).find("No such file"), std::string::npos);
+  EXPECT_EQ(read_file(path() / "step-00000012" / manifest_name), count);
+}
+
+// By hand: of 60 50 40 30 20 10, what stays under each rule.
+TEST_F(CheckpointFolders, WhatIsKept) {
+  struct Case {
+    std::int64_t keep_latest, keep_every;
+    std::vector<std::int64_t> goes;
+  };
+  std::vector<CheckpointFolder> complete;
+  for (const std::int64_t step : {60, 50, 40, 30, 20, 10, 0}) complete.push_back({step, {}});
+  for (const Case& one : std::vector<Case>{{0, 0, {}},
+                                           {0, 20, {}},
+                                           {1, 0, {50, 40, 30, 20, 10, 0}},
+                                           {3, 0, {30, 20, 10, 0}},
+                                           {2, 20, {30, 10}},
+                                           {1, 50, {40, 30, 20, 10}},
+                                           {1, 7, {50, 40, 30, 20, 10}},
+                                           {7, 0, {}},
+                                           {100, 0, {}}}) {
+    std::vector<std::int64_t> goes;
+    for (const auto& folder : superseded(complete, one.keep_latest, one.keep_every)) goes.push_back(folder.step);
+    EXPECT_EQ(goes, one.goes) << one.keep_latest << " " << one.keep_every;
+  }
+  EXPECT_TRUE(superseded({}, 1, 0).empty());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,276 @@
+// Saves that fail, and checkpoints that are damaged or of something else: the one before stays, and nothing is taken
+// for what it is not.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+
+#include "tests/trainer/saved_run.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace weft {
+namespace {
+
+const TinyLayout two_by_two{.layers = "d e", .degrees = {.pipeline = 2, .data_shard = 2}};
+
+std::vector<std::int64_t> saved_steps(const std::filesystem::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const CheckpointFolder& saved : find_checkpoints(directory)) steps.push_back(saved.step);
+  return steps;
+}
+
+void flip_bit(const std::filesystem::path& file, std::int64_t at) {
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(at);
+  const int byte = bytes.get();
+  bytes.seekp(at);
+  bytes.put(static_cast<char>(byte ^ 4));
+}
+
+// The message that a run ends with.
+std::string failure_of(const Config& config, const CheckpointSetup& setup = {}) {
+  try {
+    run_steps(config, {}, {}, setup);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Ways in which the system refuses. After so many calls, each fails once: of four ranks, one has a bad moment.
+struct Refusal {
+  std::string name;
+  std::function<void(FileCalls&, std::atomic<int>&, int)> break_after;
+  std::string message;
+};
+
+std::vector<Refusal> refusals() {
+  return {
+      {"no_space",
+       [](FileCalls& calls, std::atomic<int>& count, int at) {
+         calls.write = [&count, at](int file, const void* data, std::size_t bytes) -> ssize_t {
+           if (++count != at) return ::write(file, data, bytes);
+           errno = ENOSPC;
+           return -1;
+         };
+       },
+       "No space left on device"},
+      {"input_output",
+       [](FileCalls& calls, std::atomic<int>& count, int at) {
+         calls.flush = [&count, at](int file) {
+           if (++count != at) return ::fsync(file);
+           errno = EIO;
+           return -1;
+         };
+       },
+       "Input/output error"},
+      {"nothing_taken",
+       [](FileCalls& calls, std::atomic<int>& count, int at) {
+         calls.write = [&count, at](int file, const void* data, std::size_t bytes) -> ssize_t {
+           return ++count == at ? 0 : ::write(file, data, bytes);
+         };
+       },
+       "takes no more bytes"},
+  };
+}
+
+class SaveRefused : public ::testing::TestWithParam<Refusal> {};
+
+// Four ranks with two files and a part each make 12 calls to flush in a save, and rank 0's manifest and pointers
+// follow; calls to write are more. Wherever the refusal comes, a checkpoint is complete or is none.
+TEST_P(SaveRefused, LeavesTheOneBefore) {
+  int refused_saves = 0;
+  for (int at = 1; at <= 60; at += 3) {
+    const TemporaryFolder folder;
+    Config config = saving_config(two_by_two, folder / "a", 3, 1);
+    config.checkpoint.keep_latest = 0;
+    SaidLines said;
+    CheckpointSetup setup = said.setup();
+    std::atomic<int> count = 0;
+    GetParam().break_after(setup.calls, count, at);
+    const std::string failure = failure_of(config, setup);
+    const std::vector<std::int64_t> steps = saved_steps(folder / "a");
+    for (const std::int64_t step : steps) {
+      EXPECT_EQ(CheckpointReader(folder / "a" / checkpoint_name(step)).find_faults(), std::vector<std::string>{});
+    }
+    if (said.count("NOT saved") == 0) continue;
+    ++refused_saves;
+    EXPECT_EQ(said.count("NOT saved"), 1) << said.all();
+    EXPECT_GE(said.count(GetParam().message), 1) << said.all();
+    // Where the last save is the one that failed, the run says so at its end.
+    EXPECT_EQ(failure.empty(), !steps.empty() && steps.front() == 3) << failure;
+    EXPECT_EQ(steps.size(), 2u) << said.all();
+    // The next run goes on from the newest, and takes away what was left.
+    config.run.steps = 4;
+    EXPECT_EQ(failure_of(config), "");
+    EXPECT_EQ(saved_steps(folder / "a").front(), 4);
+    EXPECT_TRUE(find_unfinished(folder / "a").empty());
+  }
+  EXPECT_GT(refused_saves, 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, SaveRefused, ::testing::ValuesIn(refusals()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(SaveFault, WritesInPiecesAreWhole) {
+  const TemporaryFolder folder;
+  const Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  CheckpointSetup setup;
+  setup.calls.write = [](int file, const void* data, std::size_t bytes) {
+    return ::write(file, data, std::min<std::size_t>(bytes, 37));
+  };
+  run_steps(config, {}, {}, setup);
+  EXPECT_EQ(CheckpointReader(folder / "a" / "step-00000001").find_faults(), std::vector<std::string>{});
+}
+
+TEST(SaveFault, ADirectoryThatVanishesIsMadeAgain) {
+  const TemporaryFolder folder;
+  const Config config = saving_config(two_by_two, folder / "a", 4, 1);
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (run.rank() == 0 && metrics.step == 3) std::filesystem::remove_all(folder / "a");
+  };
+  SaidLines said;
+  run_steps(config, observer, {}, said.setup());
+  EXPECT_EQ(saved_steps(folder / "a").front(), 4) << said.all();
+}
+
+TEST(SaveFault, APlaceThatCannotBeWrittenIsToldAtTheFirstStep) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "file") << "in the way";
+  Config config = saving_config(two_by_two, folder / "file" / "below", 2, 2);
+  config.checkpoint.at_first_step = true;
+  SaidLines said;
+  EXPECT_NE(failure_of(config, said.setup()).find("step-00000002 was NOT saved"), std::string::npos);
+  EXPECT_EQ(said.count("step-00000001 was NOT saved: 4 of 4 ranks"), 1) << said.all();
+  EXPECT_GE(said.count("cannot be made: Not a directory"), 4) << said.all();
+}
+
+TEST(LoadFault, ADamagedOneIsPassedOverLoudly) {
+  for (const char* file :
+       {"weights-00001-of-00004.safetensors", "optimizer-00002-of-00004.safetensors", "manifest.json"}) {
+    const TemporaryFolder folder;
+    Config config = saving_config(two_by_two, folder / "a", 2, 1);
+    run_steps(config);
+    const auto path = folder / "a" / "step-00000002" / file;
+    flip_bit(path, static_cast<std::int64_t>(std::filesystem::file_size(path)) - 40);
+    config.run.steps = 3;
+    SaidLines said;
+    const TrainResult result = run_steps(config, {}, {}, said.setup());
+    EXPECT_EQ(result.steps.front().step, 2) << "goes on from step 1";
+    EXPECT_EQ(said.count("step-00000002 IS DAMAGED and is passed over"), 1) << said.all();
+    EXPECT_EQ(said.count("goes on from"), 1);
+    EXPECT_GE(said.count(file), 1) << said.all();
+    // The damaged one was saved again.
+    EXPECT_EQ(CheckpointReader(folder / "a" / "step-00000002").find_faults(), std::vector<std::string>{});
+  }
+}
+
+TEST(LoadFault, TruncatedAndMissingFilesAreDamage) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 3, 1);
+  run_steps(config);
+  std::filesystem::resize_file(folder / "a" / "step-00000003" / "weights-00000-of-00004.safetensors", 100);
+  std::filesystem::remove(folder / "a" / "step-00000002" / "optimizer-00003-of-00004.safetensors");
+  SaidLines said;
+  EXPECT_EQ(run_steps(config, {}, {}, said.setup()).steps.front().step, 2);
+  EXPECT_EQ(said.count("IS DAMAGED"), 2) << said.all();
+  EXPECT_GE(said.count("has 100 bytes where"), 1);
+  EXPECT_GE(said.count("No such file"), 1);
+}
+
+TEST(LoadFault, NothingBeginsAnewInSilence) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  run_steps(config);
+  flip_bit(folder / "a" / "step-00000001" / "manifest.json", 50);
+  config.run.steps = 2;
+  EXPECT_NE(failure_of(config).find("none of the 1 checkpoints of"), std::string::npos) << failure_of(config);
+  config.checkpoint.resume = false;
+  EXPECT_NE(failure_of(config).find("would pass for older ones"), std::string::npos) << failure_of(config);
+}
+
+TEST(LoadFault, AnotherModelIsRefusedWithItsKeys) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  run_steps(config);
+  config.run.steps = 2;
+  Config other = config;
+  other.model.head_dim = 8;
+  other.model.qk_norm = false;
+  const std::string failure = failure_of(other);
+  EXPECT_NE(failure.find("model.head_dim is 6 in the checkpoint and 8 here"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("model.qk_norm is true in the checkpoint and false here"), std::string::npos);
+  EXPECT_EQ(failure.find("model.hidden_size"), std::string::npos);
+  other = config;
+  other.training.sequence_length = 16;
+  EXPECT_NE(failure_of(other).find("training.sequence_length is 8 in the checkpoint and 16 here"), std::string::npos);
+  other = config;
+  other.optimizer.rule = UpdateRule::lion;
+  EXPECT_NE(failure_of(other).find("tensors of the checkpoint are unknown here"), std::string::npos)
+      << failure_of(other);
+  // What only losses see may change.
+  config.model.moe.router_aux_loss_coef = 0.5;
+  EXPECT_EQ(failure_of(config), "");
+  config.run.steps = other.run.steps = 3;
+  other.checkpoint.allow_unused = {"*.exp_avg_sq"};
+  EXPECT_EQ(failure_of(other), "");
+}
+
+TEST(LoadFault, TensorsAreComparedBothWays) {
+  Manifest manifest;
+  const auto tensor = [](const std::string& name, const std::string& state, std::int64_t rows) {
+    SavedTensor saved;
+    saved.name = name;
+    saved.state = state;
+    saved.rows = rows;
+    saved.columns = 3;
+    return saved;
+  };
+  manifest.tensors = {tensor("a", "", 4), tensor("a", "exp_avg", 4), tensor("old", "", 5), tensor("z", "", 6)};
+  const std::vector<ExpectedTensor> expected = {{"a", "", 4, 3}, {"new", "", 5, 3}, {"w", "", 1, 3}, {"z", "", 7, 3}};
+  const auto faults = [&](const LoadRules& rules) -> std::string {
+    try {
+      plan_load(manifest, expected, rules);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(
+      faults({}),
+      "2 tensors are missing (checkpoint.allow_missing would start them anew): new, w\n"
+      "2 tensors of the checkpoint are unknown here (checkpoint.allow_unused would leave them out): a.exp_avg, old\n"
+      "1 tensors have another shape: z (6 x 3 there, 7 x 3 here)");
+  manifest.tensors[3].rows = 7;
+  EXPECT_EQ(faults({true, {{"old", "new"}}, {"w"}, {}}), "");
+  EXPECT_EQ(faults({false, {{"old", "new"}}, {"*"}, {"*.exp_*"}}), "");
+  EXPECT_NE(faults({true, {{"old", "a"}}, {"w"}, {}}).find("two tensors of the checkpoint would be a"),
+            std::string::npos);
+  const LoadPlan plan = plan_load(manifest, expected, {true, {{"old", "new"}}, {"w"}, {}});
+  EXPECT_EQ(plan.at({"new", ""}), &manifest.tensors[2]);
+  EXPECT_FALSE(plan.contains({"w", ""}));
+}
+
+TEST(LoadPattern, StarsStandForAnything) {
+  for (const auto& [pattern, text, matches] :
+       std::vector<std::tuple<std::string, std::string, bool>>{{"", "", true},
+                                                               {"", "a", false},
+                                                               {"*", "", true},
+                                                               {"a*c", "abc", true},
+                                                               {"a*c", "ac", true},
+                                                               {"a*c", "acb", false},
+                                                               {"*.bias", "x.y.bias", true},
+                                                               {"a*b*c", "aXbYbZc", true},
+                                                               {"a*b*c", "aXcYb", false},
+                                                               {"**a", "ba", true},
+                                                               {"abc", "abcd", false}}) {
+    EXPECT_EQ(matches_pattern(pattern, text), matches) << pattern << " " << text;
+  }
+}
+
+}  // namespace
+}  // namespace weft

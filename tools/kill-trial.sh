@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Kills a run with SIGKILL at random moments, 200 times or as often as asked, and compares what it ends with to a run
+# that nobody touched.
+#   tools/kill-trial.sh [kills]      after tools/build.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build="${WEFT_BUILD:-build}"
+if [[ ! -x $build/test_tools ]]; then
+  echo "kill-trial.sh: $build/test_tools is not there: build with tools/test.sh first" >&2
+  exit 2
+fi
+WEFT_KILLS="${1:-200}" "$build/test_tools" --gtest_filter='KilledRun.*'

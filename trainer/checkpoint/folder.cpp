@@ -1,0 +1,142 @@
+#include "trainer/checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+#include "trainer/checkpoint/output_file.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view name_prefix = "step-", unfinished_suffix = ".tmp";
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(name_prefix)) return std::nullopt;
+  name.remove_prefix(name_prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  // As it is written, so that one step has one name.
+  const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0 &&
+                     checkpoint_name(step).substr(name_prefix.size()) == name;
+  return whole ? std::optional(step) : std::nullopt;
+}
+
+template <typename Take>
+void for_each_folder(const fs::path& directory, Take take) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->is_directory(ignored)) take(entry->path());
+  }
+  const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !absent) fail("the folder {} cannot be read: {}", directory.string(), error.message());
+}
+
+// `from` takes the name of `to`, where something may stand, which is then called `from`. Where a file system cannot
+// exchange names, nothing is called `to` for a moment.
+void take_place(const fs::path& from, const fs::path& to, const ExchangeNames& exchange) {
+  const auto refuse = [&](int reason) {
+    fail("{} cannot be renamed to {}: {}", from.string(), to.string(), std::strerror(reason));
+  };
+  std::error_code ignored;
+  if (!fs::exists(to, ignored)) {
+    if (rename(from.c_str(), to.c_str()) != 0) refuse(errno);
+    return;
+  }
+  if (exchange(from.c_str(), to.c_str()) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) refuse(errno);
+  const fs::path old = from.string() + ".replaced.tmp";
+  fs::remove_all(old, ignored);
+  if (rename(to.c_str(), old.c_str()) != 0) refuse(errno);
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    const int reason = errno;
+    rename(old.c_str(), to.c_str());  // what stood there stays, where that can be
+    refuse(reason);
+  }
+  if (rename(old.c_str(), from.c_str()) != 0) refuse(errno);
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:08}", name_prefix, step);
+}
+
+fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
+  return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
+}
+
+std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
+  std::vector<CheckpointFolder> found;
+  for_each_folder(directory, [&](const fs::path& path) {
+    std::error_code ignored;
+    const auto step = step_of(path.filename().string());
+    if (step && fs::exists(path / manifest_name, ignored)) found.push_back({*step, path});
+  });
+  std::ranges::sort(found, std::greater(), &CheckpointFolder::step);
+  return found;
+}
+
+std::vector<fs::path> find_unfinished(const fs::path& directory) {
+  std::vector<fs::path> found;
+  for_each_folder(directory, [&](const fs::path& path) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(name_prefix) && name.ends_with(unfinished_suffix)) found.push_back(path);
+  });
+  std::ranges::sort(found);
+  return found;
+}
+
+CheckpointFolder resolve_checkpoint(const fs::path& path) {
+  std::error_code error;
+  const fs::path folder = path.filename().empty() ? path.parent_path() : path;
+  if (!fs::is_directory(folder, error)) fail_request("{}: there is no such folder", folder.string());
+  if (fs::exists(folder / manifest_name, error)) return {step_of(folder.filename().string()).value_or(0), folder};
+  for (const fs::path& directory : {folder, folder / "checkpoints"}) {
+    const auto found = find_checkpoints(directory);
+    if (!found.empty()) return found.front();
+  }
+  fail_request("{} is no checkpoint: it has no {}, and neither it nor {} has folders {}<number> with one",
+               folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);
+}
+
+int exchange_names(const char* a, const char* b) {
+  return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+}
+
+CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step, const ExchangeNames& exchange) {
+  const fs::path unfinished = unfinished_path(directory, step), path = directory / checkpoint_name(step);
+  std::error_code ignored;
+  if (!fs::exists(unfinished / manifest_name, ignored)) fail("{} has no {}", unfinished.string(), manifest_name);
+  flush_folder(unfinished);
+  take_place(unfinished, path, exchange);
+  flush_folder(directory);
+  const FileCalls calls = FileCalls::of_system();
+  replace_file(directory / "latest", checkpoint_name(step) + "\n", calls);
+  replace_file(directory / "latest_checkpointed_iteration.txt", fmt::format("{}\n", step), calls);
+  flush_folder(directory);
+  fs::remove_all(unfinished, ignored);  // what was called `path` before
+  return {step, path};
+}
+
+std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,
+                                         std::int64_t keep_every) {
+  std::vector<CheckpointFolder> rest;
+  if (keep_latest == 0) return rest;
+  for (std::size_t i = static_cast<std::size_t>(keep_latest); i < complete.size(); ++i) {
+    if (keep_every == 0 || complete[i].step % keep_every != 0) rest.push_back(complete[i]);
+  }
+  return rest;
+}
+
+}  // namespace weft

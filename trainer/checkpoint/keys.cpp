@@ -1,0 +1,69 @@
+#include "trainer/checkpoint/keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "trainer/config/config_schema.h"
+
+namespace weft {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.router_aux_loss_coef"sv,
+                                  "model.moe.router_z_loss_coef"sv};
+constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv};
+
+// A pattern can be written in many ways.
+std::string blocks_text(const ModelConfig& model) {
+  std::string text;
+  for (const BlockKind kind : model.blocks) text += kind == BlockKind::dense ? 'd' : 'e';
+  return toml_text(text);
+}
+
+template <typename Chosen>
+KeyValues chosen_keys(const Config& config, Chosen chosen) {
+  KeyValues values;
+  for (const ConfigKey& key : config_schema()) {
+    if (chosen(key)) values[key.path()] = key.write(config);
+  }
+  return values;
+}
+
+}  // namespace
+
+KeyValues model_keys(const Config& config) {
+  KeyValues values = chosen_keys(config, [](const ConfigKey& key) {
+    return (key.section == "model" || key.section == "model.moe") &&
+           std::ranges::find(free_keys, key.path()) == free_keys.end();
+  });
+  values["model.layers"] = blocks_text(config.model);
+  return values;
+}
+
+KeyValues data_keys(const Config& config) {
+  return chosen_keys(config, [](const ConfigKey& key) {
+    return key.section == "data" || std::ranges::find(order_keys, key.path()) != order_keys.end();
+  });
+}
+
+std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
+  std::set<std::string> keys;
+  for (const KeyValues* values : {&saved, &own}) {
+    for (const auto& [key, value] : *values) keys.insert(key);
+  }
+  std::string text;
+  for (const std::string& key : keys) {
+    const auto there = saved.find(key), here = own.find(key);
+    if (there != saved.end() && here != own.end() && there->second == here->second) continue;
+    text += fmt::format("{}{} is {} in the checkpoint and {} here", text.empty() ? "" : "\n", key,
+                        there == saved.end() ? "absent" : there->second, here == own.end() ? "absent" : here->second);
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,139 @@
+#include "trainer/checkpoint/load.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/staging.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t most_listed = 20;
+
+std::string full_name(const std::string& name, const std::string& state) {
+  return state.empty() ? name : fmt::format("{}.{}", name, state);
+}
+
+bool any_matches(const std::vector<std::string>& patterns, std::string_view text) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_pattern(pattern, text); });
+}
+
+void list(std::string& text, const char* what, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  const std::size_t shown = std::min(names.size(), most_listed);
+  text += fmt::format("{}{} {}: {}{}", text.empty() ? "" : "\n", names.size(), what,
+                      fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                      shown < names.size() ? ", ..." : "");
+}
+
+template <typename From, typename To>
+void convert(std::span<const std::uint8_t> bytes, Staging& staging) {
+  const std::span<To> to = staging.as<To>();
+  const auto* from = reinterpret_cast<const From*>(bytes.data());
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<float>(from[i]));
+}
+
+template <typename From>
+void convert(std::span<const std::uint8_t> bytes, DType dtype, Staging& staging) {
+  if (dtype == DType::float32) return convert<From, float>(bytes, staging);
+  if (dtype == DType::bfloat16) return convert<From, bfloat16>(bytes, staging);
+  fail("no rank keeps rows in this dtype");
+}
+
+void read_into(const CheckpointReader& reader, const SavedTensor& tensor, const CheckpointRows& rows,
+               Staging& staging) {
+  const DType dtype = rows.values.dtype();
+  if (tensor.dtype == dtype) {
+    const auto bytes = dtype == DType::float32 ? std::as_writable_bytes(staging.as<float>())
+                                               : std::as_writable_bytes(staging.as<bfloat16>());
+    return reader.read_rows(tensor, rows.row_begin, rows.rows(),
+                            {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+  }
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows.rows() * tensor.row_bytes()));
+  reader.read_rows(tensor, rows.row_begin, rows.rows(), bytes);
+  if (tensor.dtype == DType::float32) return convert<float>(bytes, dtype, staging);
+  if (tensor.dtype == DType::bfloat16) return convert<bfloat16>(bytes, dtype, staging);
+  if (tensor.dtype == DType::float16) return convert<float16>(bytes, dtype, staging);
+  fail_request("{}: {} is not saved in a floating point dtype", reader.folder().string(), tensor.name);
+}
+
+}  // namespace
+
+bool matches_pattern(std::string_view pattern, std::string_view text) {
+  // Where the last star was, and where in the text what it stands for ends so far.
+  std::size_t p = 0, t = 0, star = std::string_view::npos, end = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      end = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++end;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> expected, const LoadRules& rules) {
+  std::map<std::string, std::string> new_names(rules.renamed.begin(), rules.renamed.end());
+  LoadPlan saved;
+  for (const SavedTensor& tensor : manifest.tensors) {
+    if (rules.weights_only && !tensor.state.empty()) continue;
+    const auto renamed = new_names.find(tensor.name);
+    const std::string& name = renamed == new_names.end() ? tensor.name : renamed->second;
+    if (!saved.emplace(std::pair(name, tensor.state), &tensor).second) {
+      fail_request("two tensors of the checkpoint would be {}: {} is renamed to it", full_name(name, tensor.state),
+                   tensor.name);
+    }
+  }
+  LoadPlan plan;
+  std::vector<std::string> missing, unused, differing;
+  for (const ExpectedTensor& tensor : expected) {
+    const std::string name = full_name(tensor.name, tensor.state);
+    const auto found = saved.find({tensor.name, tensor.state});
+    if (found == saved.end()) {
+      if (!any_matches(rules.may_miss, name)) missing.push_back(name);
+      continue;
+    }
+    const SavedTensor& there = *found->second;
+    if (there.rows != tensor.rows || there.columns != tensor.columns) {
+      differing.push_back(fmt::format("{} ({} x {} there, {} x {} here)", name, there.rows, there.columns, tensor.rows,
+                                      tensor.columns));
+    }
+    plan.insert(*found);
+    saved.erase(found);
+  }
+  for (const auto& [key, tensor] : saved) {
+    const std::string name = full_name(key.first, key.second);
+    if (!any_matches(rules.may_go_unused, name)) unused.push_back(name);
+  }
+  std::string faults;
+  list(faults, "tensors are missing (checkpoint.allow_missing would start them anew)", missing);
+  list(faults, "tensors of the checkpoint are unknown here (checkpoint.allow_unused would leave them out)", unused);
+  list(faults, "tensors have another shape", differing);
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+  return plan;
+}
+
+void load_rows(const CheckpointReader& reader, const LoadPlan& plan, std::span<const CheckpointRows> rows,
+               Stream& stream) {
+  for (const CheckpointRows& held : rows) {
+    const auto found = plan.find({held.name, held.state});
+    if (found == plan.end()) continue;
+    Staging staging(stream.device(), held.values.dtype(), held.values.size());
+    read_into(reader, *found->second, held, staging);
+    staging.upload(stream, held.values.reshaped(held.values.size(), 1));
+  }
+  stream.synchronize();
+}
+
+}  // namespace weft

@@ -1,0 +1,78 @@
+#include "trainer/checkpoint/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const char* what, int reason) {
+  fail("{} cannot be {}: {}", path.string(), what, std::strerror(reason));
+}
+
+}  // namespace
+
+FileCalls FileCalls::of_system() {
+  return {[](int descriptor, const void* data, std::size_t bytes) { return ::write(descriptor, data, bytes); },
+          [](int descriptor) { return ::fsync(descriptor); }};
+}
+
+OutputFile::OutputFile(const std::filesystem::path& path, const FileCalls& calls) : path_(path), calls_(calls) {
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) refuse(path_, "created", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void OutputFile::write(std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = calls_.write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) refuse(path_, "written", errno);
+    if (written == 0) fail("{} cannot be written: the system takes no more bytes", path_.string());
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    bytes_ += written;
+  }
+}
+
+void OutputFile::write(std::string_view text) {
+  write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
+
+void OutputFile::finish() {
+  while (calls_.flush(descriptor_) != 0) {
+    if (errno != EINTR) refuse(path_, "flushed to disk", errno);
+  }
+  const int descriptor = std::exchange(descriptor_, -1);
+  // Interrupted or not, it is closed then, and the bytes are on disk already.
+  if (close(descriptor) != 0 && errno != EINTR) refuse(path_, "closed", errno);
+}
+
+void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls) {
+  const std::filesystem::path partial = path.string() + ".partial";
+  std::error_code error;
+  std::filesystem::remove(partial, error);
+  OutputFile file(partial, calls);
+  file.write(text);
+  file.finish();
+  std::filesystem::rename(partial, path, error);
+  if (error) fail("{} cannot be put in place: {}", path.string(), error.message());
+}
+
+void flush_folder(const std::filesystem::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) refuse(path, "opened", errno);
+  const int result = fsync(descriptor), reason = errno;
+  close(descriptor);
+  if (result != 0) refuse(path, "flushed to disk", reason);
+}
+
+}  // namespace weft

@@ -1,0 +1,227 @@
+#include "trainer/checkpoint/rank_checkpoints.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/staging.h"
+#include "trainer/checkpoint/keys.h"
+#include "trainer/checkpoint/publish.h"
+
+namespace weft {
+namespace {
+
+LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
+  LoadRules rules{weights_only, {}, config.allow_missing, config.allow_unused};
+  for (const std::string& renaming : config.rename) {
+    const std::size_t sign = renaming.find('=');
+    rules.renamed.emplace_back(renaming.substr(0, sign), renaming.substr(sign + 1));
+  }
+  return rules;
+}
+
+// Throws Error (request) where a checkpoint is of another model, or of another run's data.
+void require_equal_keys(const Config& config, const Manifest& manifest, bool weights_only) {
+  std::string differing = differing_keys(manifest.model, model_keys(config));
+  if (!differing.empty()) fail_request("it is of another model:\n{}", differing);
+  if (weights_only) return;
+  differing = differing_keys(manifest.data, data_keys(config));
+  if (differing.empty()) return;
+  fail_request(
+      "its data is not that of this run, which could not go on at the same sample:\n{}\nTo take its weights alone and "
+      "begin anew, name it in checkpoint.start_from with another checkpoint.directory",
+      differing);
+}
+
+}  // namespace
+
+RankCheckpoints::RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world,
+                                 MemoryLedger& ledger, const CheckpointSetup& setup)
+    : config_(config),
+      directory_(config.checkpoint_directory()),
+      rows_(std::move(rows)),
+      world_(world),
+      ledger_(ledger),
+      setup_(setup) {}
+
+std::vector<double> RankCheckpoints::sum(std::span<const double> own) {
+  Tensor totals = ledger_.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
+  write<double>(world_.stream(), own, totals);
+  world_.all_reduce(totals);
+  return read<double>(world_.stream(), totals);
+}
+
+Progress RankCheckpoints::load() {
+  const bool speaks = world_.rank() == 0;
+  const std::vector<std::filesystem::path> unfinished = find_unfinished(directory_);
+  std::vector<CheckpointFolder> candidates = find_checkpoints(directory_);
+  const bool own = !candidates.empty();
+  if (own && !config_.checkpoint.resume) {
+    fail_request(
+        "checkpoint.resume is false, but {} has checkpoints, the newest {}: those of a run that begins anew "
+        "would pass for older ones. Move them, or choose another checkpoint.directory",
+        directory_.string(), checkpoint_name(candidates.front().step));
+  }
+  if (!own && !config_.checkpoint.start_from.empty()) {
+    candidates.push_back(resolve_checkpoint(config_.checkpoint.start_from));
+  }
+  const bool weights_only = !own && config_.checkpoint.weights_only;
+  Progress progress;
+  bool loaded = candidates.empty();
+  for (const CheckpointFolder& candidate : candidates) {
+    Manifest manifest;
+    if (try_load(candidate, rules_of(config_.checkpoint, weights_only), manifest) == Loaded::damaged_somewhere) {
+      if (speaks) setup_.say(0, fmt::format("{} IS DAMAGED and is passed over", candidate.path.string()));
+      continue;
+    }
+    loaded = true;
+    if (!weights_only) progress = manifest.progress;
+    if (speaks) {
+      setup_.say(0, weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
+                                 : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
+                                               progress.step, progress.samples));
+    }
+    break;
+  }
+  if (!loaded) {
+    fail_request("none of the {} checkpoints of {} can be read. To begin anew, choose another checkpoint.directory",
+                 candidates.size(), candidates.front().path.parent_path().string());
+  }
+  // What an earlier run was writing when it ended goes once all ranks have looked, and before any writes again.
+  world_.barrier();
+  if (speaks) {
+    for (const std::filesystem::path& path : unfinished) {
+      std::error_code error;
+      std::filesystem::remove_all(path, error);
+      setup_.say(0, fmt::format("{} was never finished and is removed", path.string()));
+    }
+  }
+  world_.barrier();
+  return progress;
+}
+
+RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candidate, const LoadRules& rules,
+                                                  Manifest& manifest) {
+  std::optional<CheckpointReader> reader;
+  bool damaged = false;
+  const auto attempt = [&](const auto& read) {
+    try {
+      read();
+    } catch (const Error& error) {
+      damaged = true;
+      setup_.say(world_.rank(), error.what());
+    }
+  };
+  attempt([&] { reader.emplace(candidate.path); });
+  if (!damaged) {
+    LoadPlan plan;
+    try {
+      manifest = reader->manifest();
+      require_equal_keys(config_, manifest, rules.weights_only);
+      plan = plan_load(reader->manifest(), expected_tensors(config_, rules.weights_only), rules);
+    } catch (const Error& error) {
+      fail_request("{}: {}", candidate.path.string(), error.what());
+    }
+    attempt([&] { load_rows(*reader, plan, rows_, world_.stream()); });
+  }
+  const auto step = static_cast<double>(candidate.step);
+  const auto totals = sum(std::vector<double>{damaged ? 1.0 : 0.0, step});
+  if (totals[1] != step * world_.size()) {
+    fail("rank {} would go on from {}, others from another checkpoint: do all ranks see the same directory?",
+         world_.rank(), candidate.path.string());
+  }
+  return totals[0] > 0.0 ? Loaded::damaged_somewhere : Loaded::everywhere;
+}
+
+bool RankCheckpoints::due(std::int64_t step) const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (checkpoint.interval == 0) return false;
+  return step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1) ||
+         (checkpoint.at_end && step == config_.run.steps);
+}
+
+RunVotes RankCheckpoints::votes() {
+  RunVotes votes;
+  if (!under_way_) return votes;
+  if (!own_part_ && writer_->done()) {
+    const auto failure = writer_->wait();
+    own_part_ = !failure;
+    if (failure) setup_.say(world_.rank(), *failure);
+  }
+  if (own_part_) ++(*own_part_ ? votes.saves_written : votes.saves_failed);
+  return votes;
+}
+
+void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) {
+  settle(votes.saves_written, votes.saves_failed);
+  if (publishing_ && writer_->done()) report(writer_->wait());
+  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0) save(progress);
+}
+
+void RankCheckpoints::save(const Progress& progress) {
+  conclude();
+  if (writer_ == nullptr) {
+    std::vector<CheckpointRows> saved;
+    std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
+    writer_ = std::make_unique<RankWriter>(world_.stream().device(), world_.rank(), world_.size(), std::move(saved),
+                                           setup_.calls);
+  }
+  Manifest part;
+  part.progress = progress;
+  part.mesh = config_.parallelism;
+  part.model = model_keys(config_);
+  part.data = data_keys(config_);
+  writer_->begin(unfinished_path(directory_, progress.step), part, world_.stream());
+  under_way_ = progress;
+  own_part_.reset();
+  if (!config_.checkpoint.asynchronous) conclude();
+}
+
+void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
+  if (!under_way_ || written + failed < world_.size()) return;
+  const Progress progress = *std::exchange(under_way_, std::nullopt);
+  failure_.reset();
+  if (failed > 0) {
+    failure_ = fmt::format("checkpoint {} was NOT saved: {} of {} ranks could not write their parts",
+                           checkpoint_name(progress.step), failed, world_.size());
+    if (world_.rank() == 0) setup_.say(0, *failure_ + "; the one before stays the newest");
+    return;
+  }
+  if (world_.rank() != 0) return;
+  publishing_ = progress;
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.config_text,
+                                                checkpoint.keep_latest, checkpoint.keep_every}] {
+    publish(request, setup_.calls);
+  });
+}
+
+void RankCheckpoints::conclude() {
+  if (under_way_) {
+    if (!own_part_) {
+      const auto failure = writer_->wait();
+      own_part_ = !failure;
+      if (failure) setup_.say(world_.rank(), *failure);
+    }
+    const auto totals = sum(std::vector<double>{*own_part_ ? 1.0 : 0.0, *own_part_ ? 0.0 : 1.0});
+    settle(std::llround(totals[0]), std::llround(totals[1]));
+  }
+  if (!publishing_) return;
+  report(writer_->wait());
+}
+
+void RankCheckpoints::report(const std::optional<std::string>& failure) {
+  const Progress progress = *std::exchange(publishing_, std::nullopt);
+  if (failure) {
+    failure_ = fmt::format("checkpoint {} was NOT saved: {}", checkpoint_name(progress.step), *failure);
+    setup_.say(0, *failure_ + "; the one before stays the newest");
+  } else {
+    setup_.say(0, fmt::format("saved {}", (directory_ / checkpoint_name(progress.step)).string()));
+  }
+}
+
+void RankCheckpoints::finish() {
+  conclude();
+  if (failure_) fail("{}", *failure_);
+}
+
+}  // namespace weft

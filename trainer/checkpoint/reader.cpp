@@ -1,0 +1,150 @@
+#include "trainer/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+#include "trainer/checkpoint/checksum.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/safetensors.h"
+
+namespace weft {
+namespace {
+
+std::string read_text(const std::filesystem::path& path) {
+  const MappedFile file(path.string());
+  return {file.bytes().begin(), file.bytes().end()};
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder, Manifest manifest)
+    : folder_(std::move(folder)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder)
+    : CheckpointReader(folder, parse_manifest(read_text(folder / manifest_name), (folder / manifest_name).string())) {
+  std::string faults;
+  for (const SavedFile& file : manifest_.files) {
+    const std::string fault = size_fault(file);
+    if (!fault.empty()) faults += (faults.empty() ? "" : "\n") + fault;
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+std::string CheckpointReader::size_fault(const SavedFile& file) const {
+  const std::filesystem::path path = folder_ / file.name;
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) return fmt::format("{}: {}", path.string(), error.message());
+  if (bytes == static_cast<std::uintmax_t>(file.bytes)) return "";
+  return fmt::format("{} has {} bytes where {} were written", path.string(), bytes, file.bytes);
+}
+
+const MappedFile& CheckpointReader::file(int index) const {
+  const std::scoped_lock lock(mutex_);
+  std::unique_ptr<MappedFile>& mapped = files_[static_cast<std::size_t>(index)];
+  if (mapped != nullptr) return *mapped;
+  const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
+  auto opened = std::make_unique<MappedFile>((folder_ / saved.name).string());
+  if (std::ssize(opened->bytes()) != saved.bytes) {
+    fail_request("{} has {} bytes where {} were written", opened->name(), opened->bytes().size(), saved.bytes);
+  }
+  if (checksum(opened->bytes().first(static_cast<std::size_t>(saved.prefix_bytes))) != saved.checksum) {
+    fail_request("{}: its first {} bytes are not those that were written (checksum {} was expected)", opened->name(),
+                 saved.prefix_bytes, checksum_text(saved.checksum));
+  }
+  return *(mapped = std::move(opened));
+}
+
+std::span<const std::uint8_t> CheckpointReader::bytes_of(const SavedTensor& tensor, const SavedBox& box) const {
+  const MappedFile& mapped = file(box.file);
+  const auto bytes = mapped.bytes().subspan(static_cast<std::size_t>(box.offset), static_cast<std::size_t>(box.bytes));
+  const std::pair place(box.file, box.offset);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (verified_.contains(place)) return bytes;
+  }
+  if (checksum(bytes) != box.checksum) {
+    fail_request(
+        "{}: rows {} to {} of {}{}{} (bytes {} to {}) are not those that were written: their checksum is not {}",
+        mapped.name(), box.row_begin, box.row_begin + box.rows - 1, tensor.name, tensor.state.empty() ? "" : " ",
+        tensor.state, box.offset, box.offset + box.bytes - 1, checksum_text(box.checksum));
+  }
+  const std::scoped_lock lock(mutex_);
+  verified_.insert(place);
+  return bytes;
+}
+
+void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_begin, std::int64_t rows,
+                                 std::span<std::uint8_t> to) const {
+  const std::int64_t row_bytes = tensor.row_bytes();
+  require(row_begin >= 0 && rows >= 0 && row_begin <= tensor.rows && rows <= tensor.rows - row_begin &&
+              std::ssize(to) == rows * row_bytes,
+          "rows of a tensor are read into as many bytes");
+  if (rows == 0) return;
+  // Boxes have every row once, in order.
+  auto box = std::ranges::upper_bound(tensor.boxes, row_begin, {}, &SavedBox::row_begin);
+  for (box = std::prev(box); box != tensor.boxes.end() && box->row_begin < row_begin + rows; ++box) {
+    const auto bytes = bytes_of(tensor, *box);
+    const std::int64_t first = std::max(row_begin, box->row_begin);
+    const std::int64_t last = std::min(row_begin + rows, box->row_begin + box->rows);
+    std::memcpy(to.data() + (first - row_begin) * row_bytes, bytes.data() + (first - box->row_begin) * row_bytes,
+                static_cast<std::size_t>((last - first) * row_bytes));
+  }
+}
+
+std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& checked) const {
+  std::vector<std::string> faults;
+  const auto look = [&](const auto& read) {
+    try {
+      read();
+      return true;
+    } catch (const Error& error) {
+      faults.push_back(error.what());
+      return false;
+    }
+  };
+  // By place in their files, as these are read fastest.
+  std::vector<std::vector<std::pair<const SavedBox*, const SavedTensor*>>> boxes(manifest_.files.size());
+  for (const SavedTensor& tensor : manifest_.tensors) {
+    for (const SavedBox& box : tensor.boxes) boxes[static_cast<std::size_t>(box.file)].emplace_back(&box, &tensor);
+  }
+  std::int64_t done = 0, all = 0;
+  for (const SavedFile& saved : manifest_.files) all += saved.bytes;
+  const auto add = [&](std::int64_t bytes) {
+    done += bytes;
+    if (checked) checked(done, all);
+  };
+  for (std::size_t f = 0; f < boxes.size(); ++f) {
+    const SavedFile& saved = manifest_.files[f];
+    const std::int64_t next = done + saved.bytes;
+    const bool opened = look([&] {
+      const std::string fault = size_fault(saved);
+      if (!fault.empty()) throw Error(ErrorKind::request, fault);
+      const MappedFile& mapped = file(static_cast<int>(f));
+      if (mapped.name().ends_with(".safetensors")) parse_safetensors(mapped.bytes(), mapped.name());
+    });
+    if (opened) {
+      std::ranges::sort(boxes[f], {}, [](const auto& place) { return place.first->offset; });
+      add(saved.prefix_bytes);
+      for (const auto& [box, tensor] : boxes[f]) {
+        look([&] { bytes_of(*tensor, *box); });
+        add(box->bytes);
+      }
+    }
+    add(next - done);
+  }
+  return faults;
+}
+
+std::vector<std::string> find_checkpoint_faults(const std::filesystem::path& folder, const CheckedBytes& checked) {
+  const std::string name = (folder / manifest_name).string();
+  try {
+    return CheckpointReader(folder, parse_manifest(read_text(name), name)).find_faults(checked);
+  } catch (const Error& error) {
+    return {error.what()};
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+// What the ranks of a pipeline carry under a split of the blocks. Costs are whole numbers of a quantum, so that equal
+// sums are equal whatever the order of their terms.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "trainer/layout/automatic_layout.h"
+
+namespace weft {
+
+// Of the rank or stage that has most of each.
+struct LayoutScore {
+  std::int64_t rank_cost = 0, stage_cost = 0;
+  std::int64_t needed_bytes = 0;  // at least, on a rank
+  std::int64_t bytes = 0;         // with everything there at once, on a rank
+};
+// A bound on each; none of what is at the largest number.
+constexpr LayoutScore unlimited = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max(),
+                                   std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()};
+
+class LayoutLoads {
+ public:
+  // Both outlive the loads.
+  LayoutLoads(const LayoutItems& items, const LayoutRanks& ranks);
+
+  int stages() const { return ranks_.stages(); }
+  int ranks() const { return ranks_.ranks(); }
+  int blocks() const { return static_cast<int>(items_.blocks.size()); }
+  int rank_of(int stage) const { return ranks_.rank_of_stage[static_cast<std::size_t>(stage)]; }
+  const std::vector<int>& stages_of(int rank) const { return stages_of_[static_cast<std::size_t>(rank)]; }
+
+  // Of blocks [begin, end) on a stage, with the embedding or the head that stands there.
+  std::int64_t cost(int stage, int begin, int end) const;
+  // Of the blocks alone.
+  std::int64_t cost_until(int block) const { return until_[static_cast<std::size_t>(block)].cost; }
+  std::int64_t total_cost() const { return cost_until(blocks()) + embedding_.cost + head_.cost; }
+  std::int64_t embedding_cost() const { return embedding_.cost; }
+  std::int64_t head_cost() const { return head_.cost; }
+
+  // `bounds`: stage s holds the blocks [bounds[s], bounds[s + 1]).
+  std::int64_t rank_cost(int rank, std::span<const int> bounds) const;
+  std::int64_t needed_bytes(int rank, std::span<const int> bounds) const;
+  std::int64_t bytes(int rank, std::span<const int> bounds) const;
+  LayoutScore score(std::span<const int> bounds) const;
+
+ private:
+  struct Sums {
+    std::int64_t cost = 0, resident = 0, activation = 0, always = 0, kept = 0;
+  };
+  Sums sums(const LayoutItem& item) const;
+  Sums on_stage(int stage, int begin, int end) const;
+  std::int64_t passing(int stage, int begin, int end) const;
+  // At the fullest instant of a rank, where a microbatch takes `field` on each stage.
+  std::int64_t fullest(int rank, std::span<const int> bounds, std::int64_t Sums::*field) const;
+
+  const LayoutItems& items_;
+  const LayoutRanks& ranks_;
+  double quanta_ = 1.0;  // of one unit of cost
+  Sums embedding_, head_;
+  std::vector<Sums> until_;  // of the blocks before each
+  std::vector<std::vector<int>> stages_of_;
+};
+
+}  // namespace weft

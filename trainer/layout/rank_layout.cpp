@@ -1,0 +1,181 @@
+#include "trainer/layout/rank_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/layout/rank_search.h"
+
+namespace weft {
+namespace {
+
+using Bounds = std::vector<int>;
+using Field = std::int64_t LayoutScore::*;
+
+// Positions of cuts that a deal may try, all in all and for one question: about a tenth of a second.
+constexpr std::int64_t most_work = 600'000, most_work_once = 100'000;
+// Measured costs differ from block to block, and the last thousandth of a rank's load can cost a stage of twice the
+// size: a rank may have so large a part more than need be.
+constexpr std::int64_t slack = 100;
+constexpr std::int64_t infinite = std::numeric_limits<std::int64_t>::max();
+
+// The largest of several loads, and of equal ones the more even: fewer are as large.
+struct Evenness {
+  std::int64_t largest = 0;
+  double squares = 0;
+
+  void add(std::int64_t load) {
+    largest = std::max(largest, load);
+    squares += static_cast<double>(load) * static_cast<double>(load);
+  }
+  bool better_than(const Evenness& other) const {
+    return largest != other.largest ? largest < other.largest : squares < other.squares * (1 - 1e-12);
+  }
+};
+
+Evenness evenness(const LayoutLoads& loads, const Bounds& bounds, Field field) {
+  Evenness all;
+  for (int stage = 0; field == &LayoutScore::stage_cost && stage < loads.stages(); ++stage) {
+    const auto s = static_cast<std::size_t>(stage);
+    all.add(loads.cost(stage, bounds[s], bounds[s + 1]));
+  }
+  for (int rank = 0; field != &LayoutScore::stage_cost && rank < loads.ranks(); ++rank) {
+    all.add(field == &LayoutScore::rank_cost ? loads.rank_cost(rank, bounds) : loads.needed_bytes(rank, bounds));
+  }
+  return all;
+}
+
+bool keeps(const LayoutLoads& loads, const Bounds& bounds, const LayoutScore& caps) {
+  for (int rank = 0; rank < loads.ranks(); ++rank) {
+    if (caps.rank_cost != infinite && loads.rank_cost(rank, bounds) > caps.rank_cost) return false;
+    if (caps.needed_bytes != infinite && loads.needed_bytes(rank, bounds) > caps.needed_bytes) return false;
+  }
+  return true;
+}
+
+// Cuts i to j, all one block on or one back: a block goes from a stage to another, and those between are handed on.
+Bounds moved(const LayoutLoads& loads, Bounds bounds, const LayoutScore& caps, Field field) {
+  const auto stages = static_cast<std::size_t>(loads.stages());
+  const bool head_alone = bounds[stages - 1] == bounds[stages];
+  const std::size_t cuts = head_alone ? stages - 1 : stages;  // those in front of this one may move
+  Evenness best = evenness(loads, bounds, field);
+  constexpr int most_rounds = 100;
+  bool improved = true;
+  for (int round = 0; improved && round < most_rounds; ++round) {
+    improved = false;
+    for (std::size_t i = 1; i < cuts; ++i) {
+      for (const int step : {-1, 1}) {
+        Bounds tried = bounds;
+        for (std::size_t j = i; j < cuts; ++j) {
+          tried[j] += step;
+          if (tried[i] <= tried[i - 1]) break;
+          if (tried[j] >= tried[j + 1]) continue;  // unless the next moves too
+          const Evenness now = evenness(loads, tried, field);
+          if (!now.better_than(best) || !keeps(loads, tried, caps)) continue;
+          best = now;
+          bounds = tried;
+          improved = true;
+        }
+      }
+    }
+  }
+  return bounds;
+}
+
+class Deal {
+ public:
+  Deal(const LayoutLoads& loads, Bounds start, std::int64_t& work)
+      : loads_(loads), search_(loads, start), bounds_(std::move(start)), work_(work) {}
+
+  // Whether there is one whose ranks need no more than that; else the least that was found.
+  bool fit(std::int64_t limit) {
+    if (limit == infinite) return true;
+    if (score().needed_bytes > limit) bounds_ = moved(loads_, bounds_, unlimited, &LayoutScore::needed_bytes);
+    if (score().needed_bytes <= limit) return true;
+    LayoutScore caps = unlimited;
+    caps.needed_bytes = limit;
+    if (const auto found = ask(caps, &LayoutScore::needed_bytes).bounds) {
+      bounds_ = *found;
+      return true;
+    }
+    minimize(unlimited, &LayoutScore::needed_bytes, limit, 0);
+    return false;
+  }
+
+  void improve(std::int64_t limit) {
+    LayoutScore caps = unlimited;
+    caps.needed_bytes = limit;
+    const std::int64_t total = loads_.total_cost();
+    bounds_ = moved(loads_, bounds_, caps, &LayoutScore::rank_cost);
+    minimize(caps, &LayoutScore::rank_cost, total / loads_.ranks(), 0);
+    const std::int64_t least = score().rank_cost;
+    caps.rank_cost = least + least / slack;
+    bounds_ = moved(loads_, bounds_, caps, &LayoutScore::stage_cost);
+    minimize(caps, &LayoutScore::stage_cost, total / loads_.stages(), 0);
+    caps.stage_cost = score().stage_cost;
+    minimize(caps, &LayoutScore::rank_cost, least, 0);
+    caps.rank_cost = score().rank_cost;
+    minimize(caps, &LayoutScore::bytes, 0, 10);
+  }
+
+  LayoutScore score() const { return loads_.score(bounds_); }
+  const Bounds& bounds() const { return bounds_; }
+
+ private:
+  RankSearch::Answer ask(const LayoutScore& caps, Field field) {
+    std::int64_t once = std::min(work_, most_work_once);
+    const std::int64_t before = once;
+    RankSearch::Answer answer = search_.find(caps, field, once);
+    work_ -= before - once;
+    return answer;
+  }
+
+  // Within `caps`, between what no split is below and the one at hand; to 1 / 2^`precision` of it, 0 for exactly.
+  void minimize(LayoutScore caps, Field field, std::int64_t least, int precision) {
+    std::int64_t most = score().*field;
+    for (bool first = true; work_ > 0 && least < most && (precision == 0 || least < most - (most >> precision));
+         first = false) {
+      caps.*field = first ? least : least + (most - least) / 2;
+      const RankSearch::Answer answer = ask(caps, field);
+      if (answer.bounds) {
+        bounds_ = *answer.bounds;
+        most = score().*field;
+      } else {
+        // A question that took too long counts as answered by no.
+        least = answer.finished ? std::min(answer.exceeded, most) : caps.*field + 1;
+      }
+    }
+  }
+
+  const LayoutLoads& loads_;
+  RankSearch search_;
+  Bounds bounds_;
+  std::int64_t& work_;
+};
+
+}  // namespace
+
+std::vector<int> deal_to_ranks(const LayoutLoads& loads, std::int64_t limit, const std::vector<Bounds>& starts) {
+  std::vector<Deal> deals;
+  std::vector<char> fits;
+  std::int64_t least = infinite;
+  std::int64_t work = most_work;
+  for (const Bounds& start : starts) {
+    deals.emplace_back(loads, start, work);
+    fits.push_back(deals.back().fit(limit));
+    if (!fits.back()) least = std::min(least, deals.back().score().needed_bytes);
+  }
+  if (std::ranges::count(fits, 1) == 0) {
+    limit = least;
+    for (std::size_t i = 0; i < deals.size(); ++i) fits[i] = deals[i].score().needed_bytes <= limit;
+  }
+  const Deal* best = nullptr;
+  for (std::size_t i = 0; i < deals.size(); ++i) {
+    if (!fits[i]) continue;
+    deals[i].improve(limit);
+    const LayoutScore now = deals[i].score(), before = best ? best->score() : unlimited;
+    if (std::pair(now.rank_cost, now.stage_cost) < std::pair(before.rank_cost, before.stage_cost)) best = &deals[i];
+  }
+  return best->bounds();
+}
+
+}  // namespace weft
