@@ -1,6 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/load_weights.h"
 #include "trainer/evaluation.h"
 
 namespace weft {
@@ -24,10 +26,10 @@ nlohmann::ordered_json as_json(const EvaluationResult& result) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& program, const WeightsOfCheckpoint& weights_of) {
+void add_eval_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.toml and the weights")->required();
+  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
   command->add_option("--data", arguments->files, "files of text")->required();
   command->add_flag("--json", arguments->json, "print one JSON document");
   command->allow_extras();
@@ -37,10 +39,11 @@ void add_eval_command(CLI::App& program, const WeightsOfCheckpoint& weights_of) 
       "file is predicted once, from those before it in its window; a file's last window may be shorter and counts by "
       "its\n"
       "bytes. Any layout gives the same figures.\n"
-      "Any key of CHECKPOINT/config.toml can be given as --section.key=value, the value in TOML syntax.");
-  command->callback([command, arguments, weights_of] {
-    const Config config = read_config_given_to(*command, arguments->checkpoint + "/config.toml").config;
-    const EvaluationResult result = evaluate(config, arguments->files, weights_of(arguments->checkpoint));
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+  command->callback([command, arguments] {
+    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
+    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
+    const EvaluationResult result = evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config));
     if (first_rank_of_process(config) != 0) return;
     if (arguments->json) {
       fmt::print("{}\n", as_json(result).dump(2));

@@ -5,6 +5,8 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/load_weights.h"
 #include "trainer/generation.h"
 
 namespace weft {
@@ -84,10 +86,10 @@ void add_request_options(CLI::App& command, GenerationRequest& request) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& program, const WeightsOfCheckpoint& weights_of) {
+void add_generate_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("generate", "text from a trained model");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("CHECKPOINT", arguments->checkpoint, "folder with config.toml and the weights")->required();
+  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
   add_request_options(*command, arguments->request);
   command->add_flag("--json", arguments->json, "print one JSON document, at the end");
   command->allow_extras();
@@ -97,10 +99,11 @@ void add_generate_command(CLI::App& program, const WeightsOfCheckpoint& weights_
       "not UTF-8 are replaced in the \"text\" of --json, and stand in its \"bytes\". Any layout but context "
       "parallelism\n"
       "makes the same text from the same seed.\n"
-      "Any key of CHECKPOINT/config.toml can be given as --section.key=value, the value in TOML syntax.");
-  command->callback([command, arguments, weights_of] {
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+  command->callback([command, arguments] {
     const GenerationRequest& request = arguments->request;
-    const Config config = read_config_given_to(*command, arguments->checkpoint + "/config.toml").config;
+    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
+    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
     require_sound(request, config);
     const bool speaks = first_rank_of_process(config) == 0;
     const auto positions = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
@@ -110,10 +113,10 @@ void add_generate_command(CLI::App& program, const WeightsOfCheckpoint& weights_
     }
     std::optional<Printed> printed;
     if (speaks && !arguments->json) printed.emplace(request.samples);
-    const GenerationResult result =
-        generate(config, request, weights_of(arguments->checkpoint), [&](std::int64_t sample, std::string_view text) {
-          if (printed) printed->stream(sample, text);
-        });
+    const GenerationResult result = generate(config, request, weights_of_checkpoint(checkpoint, config),
+                                             [&](std::int64_t sample, std::string_view text) {
+                                               if (printed) printed->stream(sample, text);
+                                             });
     if (!speaks) return;
     if (printed) printed->finish(result);
     if (arguments->json) {

@@ -19,9 +19,9 @@ GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_
   shape_ = {.capacity = capacity};
   run_ = std::make_unique<ForwardRun>(config, mesh, plan_generation(config, mesh, at_, shape_), fill_weights, seat);
   const std::int64_t experts = config.model.moe.num_experts;
-  report_ = run_->ledger().allocate(
-      Bucket::workspace, DType::float64,
-      StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
+  report_ =
+      run_->ledger().allocate(Bucket::workspace, DType::float64,
+                              StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
   fill(run_->kernels().stream, report_, 0.0f);
   predicted_ = run_->plan().predicted.bytes;
   for (const auto& [block, size] : planned_caches(config, at_, sequences, capacity)) {
