@@ -32,7 +32,7 @@ class PassText {
     auto next_token = text.begin(), next_target = text.begin() + half_;
     for (std::int64_t m = 0; m < plan.microbatches; ++m) {
       for (std::int64_t s = 0; s < training.microbatch_size; ++s) {
-        windows.read(plan.sample(pass, m, data_index_, s), tokens, targets);
+        windows.read(plan.sample(pass * plan.sequences(), m, data_index_, s), tokens, targets);
         for (const Range& run : runs_) {
           next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
           next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
