@@ -15,6 +15,9 @@ Config without_training(Config config) {
         "shard.residency \"auto\" is solved for a training step, and nothing is trained here: say how long parameters "
         "stay, as with --shard.residency=stage");
   }
+  // Dealt for the step that was trained: other batches are no reason for other stages.
+  config.pipeline.layout = to_string(stage_layout(config), config.model);
+  config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
   config.training.frozen = {Family::dense,     Family::experts, Family::routing,
                             Family::embedding, Family::head,    Family::root};
   config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;

@@ -9,8 +9,9 @@
 namespace weft {
 
 // The configuration of a run whose model is used and not trained: every family frozen, so that units have neither
-// gradients nor optimizer state, and no auxiliary losses, which only gradients need. Throws Error (request) where
-// parameters are gathered as a plan of the training step says (residency "auto"): there is no such step.
+// gradients nor optimizer state, and no auxiliary losses, which only gradients need. Stages stay as the training step
+// has them. Throws Error (request) where parameters are gathered as a plan of the training step says (residency
+// "auto"): there is no such step.
 Config without_training(Config config);
 
 // All that one rank needs to walk the program.
