@@ -10,8 +10,7 @@
 namespace weft {
 namespace {
 
-// Order of the segment's parameters.
-enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
+using enum AttentionOrder::Index;
 
 struct SavedAttention final : Saved {
   PreNorm::Kept norm;
@@ -34,18 +33,7 @@ class Attention final : public Segment {
               setup.local_sequence()};
     runs_ = context_runs(setup.sequence_length, setup.context, setup.context_rank);
 
-    parameters_ = {norm_.parameter(), split_rows("q_proj", model.num_attention_heads, false),
-                   split_rows("k_proj", model.num_key_value_heads, false),
-                   split_rows("v_proj", model.num_key_value_heads, false),
-                   split_rows("o_proj", model.num_attention_heads, true)};
-    if (model.qk_norm) {
-      for (const char* which : {"q_norm", "k_norm"}) {
-        ParameterSpec head_norm = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense,
-                                                  model.head_dim, 1, Initializer::ones);
-        head_norm.tensor_replicated = true;
-        parameters_.push_back(head_norm);
-      }
-    }
+    parameters_ = attention_parameters(setup, block);
   }
 
   const std::string& name() const override { return name_; }
@@ -173,16 +161,6 @@ class Attention final : public Segment {
   }
 
  private:
-  ParameterSpec split_rows(const char* which, std::int64_t heads, bool transposed) const {
-    const ModelConfig& model = setup_.model;
-    ParameterSpec spec =
-        whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense, heads * model.head_dim,
-                        model.hidden_size, Initializer::normal, model.initializer_range);
-    spec.rows /= setup_.tensor;
-    spec.row_begin = spec.rows * setup_.tensor_rank;
-    spec.transposed = transposed;
-    return spec;
-  }
   Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);
   }
@@ -196,7 +174,7 @@ class Attention final : public Segment {
     heads.sequence_length = setup_.sequence_length;
     return heads;
   }
-  ConstTensorView head_norm(Weights weights, Index index) const {
+  ConstTensorView head_norm(Weights weights, AttentionOrder::Index index) const {
     return setup_.model.qk_norm ? weights[index] : ConstTensorView();
   }
 
@@ -209,6 +187,32 @@ class Attention final : public Segment {
 };
 
 }  // namespace
+
+std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int block) {
+  const ModelConfig& model = setup.model;
+  const std::string name = fmt::format("blocks.{}.attention", block);
+  const auto split_rows = [&](const char* which, std::int64_t heads, bool transposed) {
+    ParameterSpec spec =
+        whole_parameter(fmt::format("{}.{}.weight", name, which), Family::dense, heads * model.head_dim,
+                        model.hidden_size, Initializer::normal, model.initializer_range);
+    spec.rows /= setup.tensor;
+    spec.row_begin = spec.rows * setup.tensor_rank;
+    spec.transposed = transposed;
+    return spec;
+  };
+  std::vector<ParameterSpec> parameters = {
+      PreNorm(setup, name, Family::dense).parameter(), split_rows("q_proj", model.num_attention_heads, false),
+      split_rows("k_proj", model.num_key_value_heads, false), split_rows("v_proj", model.num_key_value_heads, false),
+      split_rows("o_proj", model.num_attention_heads, true)};
+  if (!model.qk_norm) return parameters;
+  for (const char* which : {"q_norm", "k_norm"}) {
+    ParameterSpec head_norm =
+        whole_parameter(fmt::format("{}.{}.weight", name, which), Family::dense, model.head_dim, 1, Initializer::ones);
+    head_norm.tensor_replicated = true;
+    parameters.push_back(head_norm);
+  }
+  return parameters;
+}
 
 std::unique_ptr<Segment> make_attention(const SegmentSetup& setup, int block) {
   return std::make_unique<Attention>(setup, block);

@@ -5,6 +5,12 @@
 
 namespace weft {
 
+// Order of the segment's parameters; the last two with QK-norm only.
+struct AttentionOrder {
+  enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
+};
+std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int block);
+
 std::unique_ptr<Segment> make_attention(const SegmentSetup& setup, int block);
 
 }  // namespace weft

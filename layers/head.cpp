@@ -24,17 +24,7 @@ class Head final : public Segment {
       : setup_(setup),
         rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)),
         norm_(setup, name_, Family::head) {
-    ParameterSpec projection = vocabulary_table(setup);
-    if (setup.model.tie_word_embeddings) {
-      require(setup.head_compute == setup.embedding_compute,
-              "a tied weight is gathered in one dtype, which embedding and head compute in");
-      require(setup.trains(Family::head) == setup.trains(Family::embedding),
-              "of a tied weight embedding and head are frozen together");
-    } else {
-      projection.name = "head.weight";
-      projection.family = Family::head;
-    }
-    parameters_ = {norm_.parameter(), projection};
+    parameters_ = head_parameters(setup);
   }
 
   const std::string& name() const override { return name_; }
@@ -141,6 +131,20 @@ class Head final : public Segment {
 };
 
 }  // namespace
+
+std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
+  ParameterSpec projection = vocabulary_table(setup);
+  if (setup.model.tie_word_embeddings) {
+    require(setup.head_compute == setup.embedding_compute,
+            "a tied weight is gathered in one dtype, which embedding and head compute in");
+    require(setup.trains(Family::head) == setup.trains(Family::embedding),
+            "of a tied weight embedding and head are frozen together");
+  } else {
+    projection.name = "head.weight";
+    projection.family = Family::head;
+  }
+  return {PreNorm(setup, "head", Family::head).parameter(), projection};
+}
 
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup) {
   return std::make_unique<Head>(setup);

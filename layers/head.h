@@ -7,6 +7,9 @@
 
 namespace weft {
 
+// The norm's weight, then the projection's rows of this rank's part of the vocabulary.
+std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
+
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup);
 
 }  // namespace weft

@@ -50,8 +50,8 @@ struct SegmentSetup {
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
 };
 
-// One microbatch's text, [microbatch_tokens, 1] int32 each: ids and the ids that follow them. Stays in place for the
-// whole step.
+// One microbatch's text, [microbatch_tokens, 1] int32 each: ids and the ids that follow them, below 0 where a token
+// does not count. Stays in place for the whole step.
 struct MicrobatchInput {
   ConstTensorView tokens;
   ConstTensorView targets;
@@ -84,6 +84,8 @@ class StepReport {
   std::int64_t experts_ = 0;
 };
 
+struct GenerationState;  // generation_state.h
+
 // What a running segment is handed. `loss_factor` is 1 / tokens of the global batch: the one normalisation of a step.
 // `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a router's losses),
 // so that small ones do not vanish in float16; what is reported is not scaled.
@@ -97,6 +99,7 @@ struct LayerContext {
   double loss_factor = 1.0;
   StepReport report;
   double loss_scale = 1.0;
+  GenerationState* generation = nullptr;  // where text is generated
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };

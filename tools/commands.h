@@ -23,6 +23,8 @@ void add_keys_command(CLI::App& program);
 void add_train_command(CLI::App& program, const std::string& command_line);
 // Ends by CLI::RuntimeError with the exit code of a rank that failed.
 void add_launch_command(CLI::App& program);
+void add_eval_command(CLI::App& program);
+void add_generate_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
 // Checkpoints to folders of Hugging Face, and back.

@@ -33,13 +33,12 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
       planned_(std::move(planned)),
       local_segment_(places_on_rank(tables.segments, planned_)),
       local_unit_(places_on_rank(tables.units, planned_)),
+      forward_only_(tables.forward_only),
       lanes_(lanes),
       groups_(groups),
       kernels_(kernels),
       reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]) {
-  rotary_table_ = kernels.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
-                                          inputs_.rotary.heads.head_dim);
-  write<float>(kernels.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+  make_rotary_table();
   for (const PlannedStage& stage : planned_) {
     const std::size_t first_unit = planned_units_.size();
     for (const PlannedUnit& unit : stage.units) add_unit(unit, seed);
@@ -52,6 +51,31 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
     const ProgramUnit& copy = tables.units[static_cast<std::size_t>(*unit.tied_to)];
     if (tied_rank(tables, copy) != rank) continue;
     local_copy_[local_unit(*copy.tied_to)] = local_unit(*unit.tied_to);
+  }
+}
+
+void RankStages::make_rotary_table() {
+  rotary_table_ = kernels_.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
+                                           inputs_.rotary.heads.head_dim);
+  write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+}
+
+void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
+                                  const ProgramTables& tables) {
+  require(flowing_.empty() && saved_.empty(), "segments are replaced between steps");
+  require(planned.size() == planned_.size(), "the stages of a rank stay");
+  const bool same_angles = inputs.positions == inputs_.positions;
+  inputs_ = std::move(inputs);
+  if (!same_angles) make_rotary_table();
+  pieces_.clear();
+  std::size_t first_unit = 0;
+  for (std::size_t s = 0; s < planned.size(); ++s) {
+    PlannedStage& stage = planned_[s];
+    require(planned[s].stage == stage.stage && planned[s].units.size() == stage.units.size(),
+            "the units of a stage stay");
+    stage.segments = std::move(planned[s].segments);
+    add_pieces(stage, tables, first_unit);
+    first_unit += stage.units.size();
   }
 }
 
@@ -101,11 +125,13 @@ std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
   return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
 }
 
-void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report) {
+void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
+                            GenerationState* generation) {
   batch_ = batch;
   loss_factor_ = loss_factor;
   loss_scale_ = loss_scale;
   report_ = report;
+  generation_ = generation;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
   }
@@ -146,7 +172,10 @@ void RankStages::forward(int segment, int microbatch) {
                               batch_.targets.rows_from(microbatch * tokens, tokens)};
   LayerContext layer = context();
   Tensor x = take_flowing(here.stage, microbatch);
-  Tensor y = here.segment->forward(layer, weights_of(here), input, std::move(x), saved_[{here.segment, microbatch}]);
+  std::unique_ptr<Saved> kept;
+  Tensor y = here.segment->forward(layer, weights_of(here), input, std::move(x), kept);
+  // Without a backward nobody reads what the segment kept.
+  if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
   if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
 }
 

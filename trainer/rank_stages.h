@@ -29,9 +29,15 @@ class RankStages {
   RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables, std::uint64_t seed,
              Lanes& lanes, RankGroups& groups, KernelContext& kernels);
 
+  // From here on the stages compute with these: the same parameters in the same units, and segments for microbatches of
+  // another shape. Between steps.
+  void replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables);
+
   // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
-  // `loss_scale` multiplies every gradient (layers/segment.h).
-  void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report);
+  // `loss_scale` multiplies every gradient, and `generation` is what segments that generate are handed
+  // (layers/segment.h).
+  void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
+                  GenerationState* generation = nullptr);
   // The caller's compute lane has waited for the reduce lane: inputs of reductions are given back.
   void finish_reductions() { reduce_inputs_.finish(); }
   // Every microbatch has come back; peers have what was sent.
@@ -77,6 +83,7 @@ class RankStages {
   };
 
   void add_unit(const PlannedUnit& unit, std::uint64_t seed);
+  void make_rotary_table();
   void add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit);
 
   Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
@@ -93,7 +100,8 @@ class RankStages {
             rotary_table_,
             loss_factor_,
             report_,
-            loss_scale_};
+            loss_scale_,
+            generation_};
   }
 
   // A microbatch's tensor between segments or stages.
@@ -109,6 +117,7 @@ class RankStages {
   // By index into the program's tables; meaningful for what is on this rank.
   std::vector<std::size_t> local_segment_, local_unit_;
   std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: the copy that it is tied to, if it is here
+  bool forward_only_;
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;
@@ -123,6 +132,7 @@ class RankStages {
   StepBatch batch_;
   double loss_factor_ = 0.0, loss_scale_ = 1.0;
   StepReport report_;
+  GenerationState* generation_ = nullptr;
   // By stage and microbatch: activations on their way forward, or gradients on their way back. A stage has at most one
   // of a microbatch.
   std::map<std::pair<int, int>, Flowing> flowing_;

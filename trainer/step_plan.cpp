@@ -25,38 +25,6 @@
 namespace weft {
 namespace {
 
-std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const Coordinates& at, int stage,
-                                                    const StageBlocks& blocks) {
-  SegmentSetup setup;
-  setup.model = config.model;
-  setup.compute = config.precision_of(Family::dense).compute;
-  setup.embedding_compute = config.precision_of(Family::embedding).compute;
-  setup.expert_compute = config.precision_of(Family::experts).compute;
-  setup.head_compute = config.precision_of(Family::head).compute;
-  setup.frozen = config.training.frozen;
-  setup.sequence_length = config.training.sequence_length;
-  setup.context = config.parallelism.context;
-  setup.context_rank = at.cp;
-  setup.microbatch_tokens = config.microbatch_tokens() / setup.context;
-  setup.tensor = config.parallelism.tensor;
-  setup.tensor_rank = at.tp;
-  setup.expert = config.parallelism.expert;
-  setup.expert_rank = at.ep;
-  setup.expert_tensor = config.parallelism.expert_tensor;
-  setup.expert_tensor_rank = at.etp;
-
-  std::vector<std::unique_ptr<Segment>> segments;
-  if (blocks.embedding) segments.push_back(make_embedding(setup));
-  for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
-    segments.push_back(make_attention(setup, block));
-    const bool dense = config.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
-    segments.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
-  }
-  if (blocks.head) segments.push_back(make_head(setup));
-  if (segments.empty()) segments.push_back(make_passage(stage));
-  return segments;
-}
-
 PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPlan plan) {
   PlannedUnit unit;
   unit.policy = resolve_policy(config, plan.family, stage);
@@ -204,16 +172,56 @@ Op op_of(SegmentTraffic::When when) {
 
 }  // namespace
 
+SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
+  SegmentSetup setup;
+  setup.model = config.model;
+  setup.compute = config.precision_of(Family::dense).compute;
+  setup.embedding_compute = config.precision_of(Family::embedding).compute;
+  setup.expert_compute = config.precision_of(Family::experts).compute;
+  setup.head_compute = config.precision_of(Family::head).compute;
+  setup.frozen = config.training.frozen;
+  setup.sequence_length = config.training.sequence_length;
+  setup.context = config.parallelism.context;
+  setup.context_rank = at.cp;
+  setup.microbatch_tokens = config.microbatch_tokens() / setup.context;
+  setup.tensor = config.parallelism.tensor;
+  setup.tensor_rank = at.tp;
+  setup.expert = config.parallelism.expert;
+  setup.expert_rank = at.ep;
+  setup.expert_tensor = config.parallelism.expert_tensor;
+  setup.expert_tensor_rank = at.etp;
+  return setup;
+}
+
+std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
+                                                    const StageBlocks& blocks, const SegmentMakers& makers) {
+  std::vector<std::unique_ptr<Segment>> segments;
+  if (blocks.embedding) segments.push_back(make_embedding(setup));
+  for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
+    segments.push_back(makers.attention(setup, block));
+    const bool dense = config.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
+    segments.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
+  }
+  if (blocks.head) segments.push_back(makers.head(setup));
+  if (segments.empty()) segments.push_back(make_passage(stage));
+  return segments;
+}
+
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
   return plan_stage(config, mesh, at, stage, stage_layout(config));
 }
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout) {
+  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+  return plan_stage(config, mesh, stage, blocks, make_segments(config, segment_setup(config, at), stage, blocks));
+}
+
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
+                        std::vector<std::unique_ptr<Segment>> segments) {
   PlannedStage planned;
   planned.stage = stage;
-  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
-  planned.segments = make_segments(config, at, stage, blocks);
+  planned.segments = std::move(segments);
   const TiedCopy tied = tied_copy(config, blocks);
   for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, wrap_rules(config, stage))) {
     planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
@@ -242,15 +250,22 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
 }
 
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  ProgramTables tables;
+  ProgramTables tables = stage_tables(
+      config, plan_inputs(config, at).boundary,
+      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
+  return tables;
+}
+
+ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
+                           const std::function<PlannedStage(int stage)>& plan) {
+  ProgramTables tables;
   const std::vector<int> ranks = stage_ranks(config);
   std::vector<TiedUnit> ties;
-  const std::int64_t boundary_bytes = plan_inputs(config, at).boundary.bytes();
-  const std::vector<StageBlocks> layout = stage_layout(config);
+  const std::int64_t boundary_bytes = boundary.bytes();
   for (int s = 0; s < config.stages(); ++s) {
-    const PlannedStage planned = plan_stage(config, mesh, at, s, layout);
+    const PlannedStage planned = plan(s);
     ProgramStage stage;
     stage.rank = ranks[static_cast<std::size_t>(s)];
     stage.output_bytes = boundary_bytes;
@@ -340,8 +355,8 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
     config.shard_by_family[family] = {};
   }
   std::vector<ParameterSpec> all;
-  for (const ScopedParameters& piece :
-       pieces_of(make_segments(config, Coordinates{}, 0, stage_layout(config).front()))) {
+  const SegmentSetup setup = segment_setup(config, Coordinates{});
+  for (const ScopedParameters& piece : pieces_of(make_segments(config, setup, 0, stage_layout(config).front()))) {
     all.insert(all.end(), piece.parameters.begin(), piece.parameters.end());
   }
   return all;

@@ -2,10 +2,13 @@
 // units with layout, groups and policy, and the step as a program.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "layers/attention.h"
+#include "layers/head.h"
 #include "layers/kernels/rotary.h"
 #include "layers/segment.h"
 #include "parallel/mesh/mesh.h"
@@ -57,11 +60,24 @@ struct PlannedStage {
   std::vector<PlannedUnit> units;
 };
 
+// What decides the segments that a rank with these coordinates trains with.
+SegmentSetup segment_setup(const Config& config, const Coordinates& at);
+// What makes the segments that are not the same in every use of the model.
+struct SegmentMakers {
+  std::function<std::unique_ptr<Segment>(const SegmentSetup& setup, int block)> attention = make_attention;
+  std::function<std::unique_ptr<Segment>(const SegmentSetup& setup)> head = make_head;
+};
+// Of one stage, in forward order.
+std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
+                                                    const StageBlocks& blocks, const SegmentMakers& makers = {});
 // One stage as a rank with these coordinates (tensor, expert, ...) would hold it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
 // The same by the stages of stage_layout(), for those who plan several: dealing blocks to many stages takes its time.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout);
+// The same of segments that compute something else of the stage's parameters, as forward_plan.h makes them.
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
+                        std::vector<std::unique_ptr<Segment>> segments);
 // All that the rank with these coordinates runs, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
 
@@ -76,6 +92,11 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 
 // The tables of all stages, with sizes as seen from a rank's coordinates.
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
+
+// Of stages that `plan` gives one after the other. What a step has besides, reductions in flight and update, is left
+// out.
+ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
+                           const std::function<PlannedStage(int stage)>& plan);
 
 // The compiled step, checked. Throws Error when the configuration cannot be compiled.
 Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);

@@ -29,10 +29,23 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
                         ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
                         TensorView dq, TensorView dkv);
 
+// New tokens of each of several sequences against all that came before them, for text that is generated. `qkv`
+// [sequences * tokens, heads.columns()], after rotary, holds the new tokens sequence after sequence; they stand at
+// `position`, `position` + 1, ... of theirs. `cache` [sequences * heads.sequence_length, 2 * key_value_heads *
+// head_dim] has a row for every position that a sequence may come to, key heads and then value heads: the new tokens'
+// rows are written, those before them read, those behind neither. out [sequences * tokens, query_heads * head_dim]. One
+// dtype, float32, bfloat16 or float16; sums are float32.
+void attention_cached(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView qkv,
+                      TensorView cache, TensorView out);
+
 // Not plain functions: a library's prepared plans belong to the rank.
 struct AttentionKernels {
   std::function<decltype(attention_forward)> forward;
   std::function<decltype(attention_backward)> backward;
+  // Of attention_cached, once the new keys and values are in the cache.
+  std::function<void(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
+                     ConstTensorView cache, TensorView out)>
+      cached;
   // What computes a microbatch of this shape, in words: which library, or why not.
   std::function<std::string(const HeadShape&, QueryRuns, DType)> description;
 };

@@ -1,7 +1,8 @@
 // Cross-entropy over a sharded vocabulary, in the three steps between which the shards exchange one number a token
 // and then two.
 // logits [tokens, columns] float32 of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32 are global
-// ids.
+// ids; one below 0 marks a token that does not count, as where a text has been padded: it has neither loss nor
+// gradient.
 #pragma once
 
 #include "layers/kernels/context.h"

@@ -87,6 +87,15 @@ Program complete(Program placed) {
   return add_update(add_ties(add_reduction(add_residency(std::move(placed)))));
 }
 
+Program compile_forward(const ProgramTables& tables, int ranks, int microbatches) {
+  require(tables.forward_only, "the tables of a forward say so");
+  require_policies(tables);
+  std::vector<int> stage_ranks;
+  for (const ProgramStage& stage : tables.stages) stage_ranks.push_back(stage.rank);
+  Program program{tables, microbatches, forward_order(stage_ranks, ranks, microbatches)};
+  return add_residency(lower_to_segments(add_exchange(std::move(program))));
+}
+
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
   return complete(place_order(tables, schedule, input));
 }

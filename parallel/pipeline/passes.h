@@ -47,6 +47,10 @@ Program place_order(const ProgramTables& tables, const UserOrder& order);
 // The other passes. Throws Error (request) naming a unit whose policy makes no sense by itself.
 Program complete(Program placed);
 
+// The model without training, for tables that are `forward_only`: forward order, exchange, segments and residency, and
+// no more. Throws Error (request) naming a unit whose policy makes no sense by itself.
+Program compile_forward(const ProgramTables& tables, int ranks, int microbatches);
+
 // All of them in order.
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 Program compile(const ProgramTables& tables, const UserOrder& order);

@@ -143,6 +143,8 @@ struct ProgramTables {
   // WAIT_REDUCE for each that must have ended, and no other bound.
   int reduce_inputs = 1;
   std::vector<UpdateCollective> update;  // of the rank for which the sizes of these tables hold
+  // A program of forwards alone: nothing is kept of a microbatch in a segment that has run, and nothing is reduced.
+  bool forward_only = false;
 
   bool operator==(const ProgramTables&) const = default;
 };

@@ -52,6 +52,10 @@ class Alive {
       }
     }
     look();
+    if (program_.forward_only) {
+      for (std::size_t piece = begin; piece < end; ++piece) keep(piece, *action.microbatch, Kept::nothing);
+      return;
+    }
     // An input gradient leaves what the weight gradient will read in the place of what it read itself, piece after
     // piece: of a B the larger of both counts. Never their sum: most of what a layer leaves is a part of what it had
     // (counted in both) or takes its place; the rest is, until it drops what it had, a temporary of this one piece.

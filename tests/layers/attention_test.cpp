@@ -22,21 +22,22 @@ TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
 
 // Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
 // computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
-TEST_F(AttentionTest, RunsOfQueriesMakeUpTheWholeSequence) {
-  for (DType dtype : float_types) {
-    const HeadShape heads{4, 2, 6, 40};
+class AttentionRuns : public AttentionTest {
+ protected:
+  void check(DType dtype, std::int64_t length, const std::vector<Range>& one, const std::vector<Range>& other) {
+    const HeadShape heads{4, 2, 6, length};
     constexpr std::int64_t sequences = 2;
     const std::int64_t query_columns = 4 * 6, kv_columns = 2 * 2 * 6;
     const Run whole = run(dtype, heads, sequences);
     const std::vector<double> expected_out = doubles(whole.out), expected_gradient = doubles(whole.dqkv);
     const double out_error = 2 * out_tolerance(dtype, heads);
     const double gradient_error = 4 * gradient_tolerance(dtype, heads, reference::largest_magnitude(expected_gradient));
-    std::vector<double> kv_gradient(static_cast<std::size_t>(sequences * 40 * kv_columns), 0.0);
-    for (const auto& runs : {std::vector<Range>{{0, 7}, {30, 10}}, std::vector<Range>{{7, 23}}}) {
+    std::vector<double> kv_gradient(static_cast<std::size_t>(sequences * length * kv_columns), 0.0);
+    for (const std::vector<Range>& runs : {one, other}) {
       std::vector<std::int64_t> rows;
       for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
         for (const Range& part : runs) {
-          for (std::int64_t i = 0; i < part.count; ++i) rows.push_back(sequence * 40 + part.begin + i);
+          for (std::int64_t i = 0; i < part.count; ++i) rows.push_back(sequence * length + part.begin + i);
         }
       }
       const auto count = static_cast<std::int64_t>(rows.size());
@@ -46,8 +47,8 @@ TEST_F(AttentionTest, RunsOfQueriesMakeUpTheWholeSequence) {
         cast(*stream, whole.dout.view().rows_from(rows[i], 1), part_dout.view().rows_from(i, 1));
       }
       Tensor out = poisoned(dtype, count, query_columns), sums = poisoned(DType::float32, count, 4);
-      Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * 40, kv_columns);
-      Tensor kv = poisoned(dtype, sequences * 40, kv_columns);
+      Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * length, kv_columns);
+      Tensor kv = poisoned(dtype, sequences * length, kv_columns);
       copy_columns(*stream, whole.qkv, query_columns, kv, 0, kv_columns);
       attention_forward(context, heads, runs, q, kv, out, sums);
       attention_backward(context, heads, runs, part_dout, q, kv, out, sums, dq, dkv);
@@ -63,13 +64,21 @@ TEST_F(AttentionTest, RunsOfQueriesMakeUpTheWholeSequence) {
       }
       for (std::size_t i = 0; i < kv_gradient.size(); ++i) kv_gradient[i] += found_dkv[i];
     }
-    for (std::int64_t row = 0; row < sequences * 40; ++row) {
+    for (std::int64_t row = 0; row < sequences * length; ++row) {
       for (std::int64_t column = 0; column < kv_columns; ++column) {
         ASSERT_NEAR(kv_gradient[static_cast<std::size_t>(row * kv_columns + column)],
                     expected_gradient[static_cast<std::size_t>(row * heads.columns() + query_columns + column)],
                     gradient_error);
       }
     }
+  }
+};
+
+TEST_F(AttentionRuns, MakeUpTheWholeSequence) {
+  for (DType dtype : float_types) {
+    check(dtype, 40, {{0, 7}, {30, 10}}, {{7, 23}});
+    // A stripe of queries begins in front of a block of keys that only its later rows reach.
+    check(dtype, 300, {{0, 7}, {250, 50}}, {{7, 243}});
   }
 }
 

@@ -107,6 +107,35 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
   }
 }
 
+// A padded text: the other tokens have the losses and gradients that they have without the padding, and a row that does
+// not count is written all the same.
+TEST_F(CrossEntropyTest, TokensWithoutATargetDoNotCount) {
+  const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
+  const std::vector<std::int32_t> all = targets_at("targets");
+  std::vector<std::int32_t> padded = all;
+  for (std::size_t t : {std::size_t{0}, std::size_t{4}, static_cast<std::size_t>(tokens - 1)}) padded[t] = -1;
+  const std::vector<double> whole = doubles(logits);
+  double expected = 0;
+  for (std::size_t t = 0; t < padded.size(); ++t) {
+    if (padded[t] < 0) continue;
+    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(t) * vocabulary;
+    expected += reference::cross_entropy({first, first + vocabulary}, vocabulary, {padded[t]}).loss;
+  }
+  for (const std::vector<std::int64_t>& columns : {std::vector{vocabulary}, std::vector{400, vocabulary - 400}}) {
+    for (DType dtype : float_types) {
+      for (bool in_place : {false, true}) {
+        const Sharded with = run(logits, all, columns, dtype, 1.0f, in_place);
+        const Sharded found = run(logits, padded, columns, dtype, 1.0f, in_place);
+        // As above, a token.
+        for (double loss : found.losses) EXPECT_NEAR(loss, expected, tokens * (1024 + 24) * float_roundoff);
+        for (std::size_t i = 0; i < found.dlogits.size(); ++i) {
+          ASSERT_EQ(found.dlogits[i], padded[i / vocabulary] < 0 ? 0.0 : with.dlogits[i]) << "element " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CrossEntropyTest, GradientOfATokenSumsToZero) {
   const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const Sharded found = run(logits, targets_at("targets"), {700, vocabulary - 700}, DType::float32, 1.0f, false);

@@ -1,4 +1,5 @@
 // Where checkpoints stand: names, what is complete, how one takes its place, which are kept.
+#include <gtest/gtest.h>
 #include <algorithm>
 #include <cerrno>
 

@@ -1,5 +1,6 @@
 // Checkpoints broken at random, from fixed seeds. Single bits anywhere are found; what a reader takes of mutated texts
 // is sound by a judgement that shares nothing with it, and what it refuses, it says why.
+#include <gtest/gtest.h>
 #include <algorithm>
 #include <chrono>
 #include <random>

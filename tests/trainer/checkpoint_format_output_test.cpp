@@ -1,5 +1,6 @@
 // Files are whole on disk or an error: systems that write little, are interrupted, are full, or cannot flush.
 #include <fcntl.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -40,6 +40,16 @@ std::vector<CheckpointRows> checkpoint_rows(RankStages& stages, const Optimizer&
   return all;
 }
 
+std::vector<CheckpointRows> parameter_rows(RankStages& stages) {
+  std::vector<CheckpointRows> all;
+  for (std::size_t u = 0; u < stages.planned_units().size(); ++u) {
+    for (const OwnedRows& owned : stages.owned_rows(u)) {
+      if (owned.rows > 0) all.push_back(held(owned, {}, owned.values, /*saved=*/false));
+    }
+  }
+  return all;
+}
+
 std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_only) {
   std::vector<ExpectedTensor> expected;
   const ResolvedGroups groups = resolved_groups(config);

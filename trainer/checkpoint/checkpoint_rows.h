@@ -23,6 +23,9 @@ struct CheckpointRows {
 // The tensors live as long as stages and optimizer. Together, the ranks of a mesh save every row of every tensor once.
 std::vector<CheckpointRows> checkpoint_rows(RankStages& stages, const Optimizer& optimizer, const Mesh& mesh, int rank);
 
+// The parameters alone, of a model without an optimizer, which saves nothing.
+std::vector<CheckpointRows> parameter_rows(RankStages& stages);
+
 // A tensor of a whole run: what must be found in a checkpoint that goes on with it.
 struct ExpectedTensor {
   std::string name, state;

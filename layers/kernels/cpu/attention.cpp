@@ -219,8 +219,24 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
   });
 }
 
+// Each sequence by itself: its queries are a run behind the cached positions, its keys a part of its cache.
+void attention_cached(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
+                      ConstTensorView cache, TensorView out) {
+  const std::int64_t capacity = heads.sequence_length, sequences = cache.rows() / capacity;
+  const std::int64_t tokens = q.rows() / sequences;
+  HeadShape visible = heads;
+  visible.sequence_length = position + tokens;
+  const Range runs[] = {{position, tokens}};
+  Tensor log_sum_exp = context.ledger.allocate(Bucket::workspace, DType::float32, tokens, heads.query_heads);
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    cpu::attention_forward(context, visible, runs, q.rows_from(sequence * tokens, tokens),
+                           cache.rows_from(sequence * capacity, visible.sequence_length),
+                           out.rows_from(sequence * tokens, tokens), log_sum_exp);
+  }
+}
+
 const AttentionKernels attention_kernels = {
-    attention_forward, attention_backward,
+    attention_forward, attention_backward, attention_cached,
     [](const HeadShape&, QueryRuns, DType) { return std::string("in blocks, by the CPU"); }};
 
 }  // namespace weft::cpu

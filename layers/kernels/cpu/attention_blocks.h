@@ -13,12 +13,15 @@ namespace weft {
 inline constexpr std::int64_t query_block = 64;
 inline constexpr std::int64_t key_block = 256;
 
-// Row r, the query at position `first_row + r`, sees the columns up to its own position.
+// Row r, the query at position `first_row + r`, sees the columns up to its own position: none where the stripe began in
+// front of the block's keys and its later rows alone reach them.
 struct ScoreBlock {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_column = 0, columns = 0;
 
-  std::int64_t visible(std::int64_t row) const { return std::min(columns, first_row + row + 1 - first_column); }
+  std::int64_t visible(std::int64_t row) const {
+    return std::clamp<std::int64_t>(first_row + row + 1 - first_column, 0, columns);
+  }
 };
 
 // Calls `visit` with the blocks of one stripe of queries, keys ascending.

@@ -47,6 +47,10 @@ WEFT_INLINE void gradient_rows(ConstTensorView logits, ConstTensorView maximum, 
   T* gradient = dlogits.as<T>().data();
   double loss = 0;
   for (std::int64_t t = 0; t < logits.rows(); ++t, row += columns, gradient += columns) {
+    if (targets.as<std::int32_t>()[t] < 0) {
+      std::fill_n(gradient, columns, T{});
+      continue;
+    }
     const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
     loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
     const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);

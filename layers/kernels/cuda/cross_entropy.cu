@@ -105,11 +105,13 @@ __global__ void __launch_bounds__(most_threads, 2)
   T* gradient = dlogits + token * columns;
   const float row_maximum = maximum[token], sum = sums[2 * token];
   const float scale = factor / sum;
+  const bool counts = targets[token] >= 0;
   const std::int64_t target = local_column(targets[token], begin, columns);
   if (losses != nullptr && threadIdx.x == 0) {
-    losses[token] = log(static_cast<double>(sum)) - sums[2 * token + 1];
+    losses[token] = counts ? log(static_cast<double>(sum)) - sums[2 * token + 1] : 0.0;
   }
   const auto gradient_of = [=](std::int64_t column, float x) {
+    if (!counts) return from_float<T>(0.0f);
     const float exponential = expf(x - row_maximum);
     // Rounded once.
     return from_float<T>(column == target ? factor * (exponential / sum - 1.0f) : scale * exponential);

@@ -126,6 +126,8 @@ AttentionKernels make_attention_kernels(int compute_capability) {
   AttentionKernels kernels;
   kernels.forward = [chosen](auto&&... arguments) { chosen->forward(arguments...); };
   kernels.backward = [chosen](auto&&... arguments) { chosen->backward(arguments...); };
+  // A plan of cuDNN's is for one number of keys, which grows with every token.
+  kernels.cached = cached_attention;
   kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype) {
     // Of one sequence, in matrices as the attention segment makes them.
     const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;

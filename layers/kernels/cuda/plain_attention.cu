@@ -429,6 +429,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
 }  // namespace
 
 // Whoever chooses it describes it.
-const AttentionKernels plain_attention_kernels = {plain_attention_forward, plain_attention_backward, {}};
+const AttentionKernels plain_attention_kernels = {
+    plain_attention_forward, plain_attention_backward, cached_attention, {}};
 
 }  // namespace weft::cuda

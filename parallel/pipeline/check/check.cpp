@@ -112,6 +112,8 @@ std::string_view name_of(Violation violation) {
       return "step_too_early";
     case Violation::missing_update:
       return "missing_update";
+    case Violation::beyond_forward:
+      return "beyond_forward";
     case Violation::broken_pair:
       return "broken_pair";
     case Violation::over_budget:

@@ -41,6 +41,7 @@ enum class Violation : std::uint8_t {
   idle_wait,       // WAIT_REDUCE of a unit with no reduction under way
   step_too_early,  // work of the step after STEP, or STEP before GRAD_NORM
   missing_update,  // GRAD_NORM or STEP on some ranks only
+  beyond_forward,  // anything but forwards, their messages and their units in a program that is forward only
   broken_pair,     // marked as overlapped without a partner beside it, or only in part
   over_budget,
 };
@@ -69,7 +70,8 @@ void check(const Program& program, const CheckOptions& options = {});
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
 // Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and what segments keep of
-// microbatches (activations, then what waits for the weight gradient) over a rank's list, and where it stands.
+// microbatches (activations, then what waits for the weight gradient; in a forward-only program activations while their
+// segment runs) over a rank's list, and where it stands.
 struct TransientPeak {
   std::int64_t bytes = 0;
   std::size_t index = 0;

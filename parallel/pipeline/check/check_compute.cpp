@@ -18,6 +18,10 @@ struct Received {
   bool activation = false, gradient = false;
 };
 
+bool belongs_to_forward(Op op) {
+  return op == Op::forward || op == Op::send_forward || op == Op::receive_forward || is_gather(op) || is_reshard(op);
+}
+
 class ComputeWalk {
  public:
   ComputeWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
@@ -33,7 +37,9 @@ class ComputeWalk {
     const auto& actions = context_.list(row_);
     for (index_ = 0; index_ < actions.size(); ++index_) {
       const Action& action = actions[index_];
-      if (const auto fault = malformed(program_, pieces_, action)) {
+      if (program_.forward_only && !belongs_to_forward(action.op)) {
+        found(Violation::beyond_forward, fmt::format("{} in a program that is forward only", name_of(action.op)));
+      } else if (const auto fault = malformed(program_, pieces_, action)) {
         found(Violation::unknown_stage, *fault);
       } else if (action.stage && !context_.runs(row_, *action.stage)) {
         found(Violation::unknown_stage,
@@ -175,6 +181,7 @@ class ComputeWalk {
         for (std::size_t piece = pieces_.begin(stage); piece < pieces_.end(stage); ++piece) {
           const Done& state = done(piece, microbatch);
           const char* lacks = !state.forward           ? "forward"
+                              : program_.forward_only  ? nullptr
                               : !state.input_gradient  ? "input gradient"
                               : !state.weight_gradient ? "weight gradient"
                                                        : nullptr;

@@ -38,6 +38,11 @@ std::span<const Schedule> schedules();
 // Throws Error (request) naming the known schedules.
 const Schedule& find_schedule(std::string_view name);
 
+// Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. No schedule
+// of a training step, hence not in the table. A rank runs, of what is there for it, the stage nearest to the end, so
+// that no more microbatches are under way than the ranks need.
+std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches);
+
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
 std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);

@@ -67,6 +67,7 @@ class TimedWalk {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
       if (action.op == Op::forward) change(times.start, &MemorySample::activations, segment.activation_bytes);
+      if (program_.forward_only) change(times.end, &MemorySample::activations, -segment.activation_bytes);
       if (!makes_weight_gradient(action.op)) continue;
       for (int index : segment.units) {
         const auto unit = static_cast<std::size_t>(index);

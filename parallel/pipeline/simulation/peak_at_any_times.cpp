@@ -81,6 +81,12 @@ class BoundWalk {
       }
     }
     look(reductions_from(in_flight_, ended_));
+    if (program_.forward_only) {
+      for (std::size_t piece = begin; piece < end; ++piece) {
+        if (pieces_[piece].segment) change_activations(-segment_of(piece).activation_bytes);
+      }
+      return;
+    }
     // As it ends, piece after piece: what waits for the weight gradient may be more than the activations it replaces.
     for (std::size_t piece = end; piece-- > begin;) {
       if (!pieces_[piece].segment) continue;

@@ -1,0 +1,108 @@
+#include "layers/cached_attention.h"
+
+#include "layers/attention.h"
+#include "layers/forward_segment.h"
+#include "layers/kernels/attention.h"
+#include "layers/kernels/multiply.h"
+#include "layers/pre_norm.h"
+#include "layers/sequence_parallel.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+using enum AttentionOrder::Index;
+
+class CachedAttention final : public ForwardSegment {
+ public:
+  CachedAttention(const SegmentSetup& setup, const GenerationShape& shape, int block)
+      : setup_(setup),
+        shape_(shape),
+        block_(block),
+        scope_(fmt::format("blocks.{}", block)),
+        name_(scope_ + ".attention"),
+        norm_(setup, name_, Family::dense),
+        parameters_(attention_parameters(setup, block)) {
+    require(shape.rows() <= setup.microbatch_tokens, "a pass fits its microbatch");
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& scope() const override { return scope_; }
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
+
+  // The cache is there all the time, and not among these.
+  std::int64_t activation_bytes() const override {
+    const HeadShape heads = heads_over(1);
+    const std::int64_t columns = 2 * heads.columns() + heads.query_heads * heads.head_dim;
+    return norm_.activation_bytes() + setup_.microbatch_tokens * columns * size_of(setup_.compute);
+  }
+  std::vector<SegmentTraffic> traffic() const override {
+    using When = SegmentTraffic::When;
+    return {gather_traffic(setup_, When::forward, setup_.compute),
+            scatter_traffic(setup_, When::forward, setup_.compute)};
+  }
+
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
+                 std::unique_ptr<Saved>&) override {
+    KernelContext& kernels = context.kernels;
+    require(context.generation != nullptr, "generation has a state");
+    const std::int64_t position = context.generation->position, rows = shape_.rows();
+    PreNorm::Kept norm;
+    norm_.forward(context, weights[norm_weight], std::move(x), norm);
+
+    Tensor qkv = activation(kernels, heads_over(1).columns());
+    {
+      const GatheredTokens normed(context, norm.normed);
+      multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes, qkv,
+               false);
+    }
+    // Angles of the positions of this pass; what pads it is turned by some of them and read by nobody.
+    const RotaryOptions rotary{heads_over(shape_.tokens), setup_.model.rope_theta,
+                               static_cast<float>(setup_.model.rms_norm_eps),
+                               context.rotary_table.rows_from(position, shape_.tokens)};
+    const auto head_norm = [&](AttentionOrder::Index index) {
+      return setup_.model.qk_norm ? weights[index] : ConstTensorView();
+    };
+    Tensor rotated = activation(kernels, qkv.columns());
+    rotary_forward(kernels, rotary, qkv, head_norm(q_norm), head_norm(k_norm), rotated);
+
+    Tensor out = activation(kernels, rotary.heads.query_heads * rotary.heads.head_dim);
+    const std::int64_t padding = out.rows() - rows;
+    if (padding > 0) fill(kernels.stream, out.view().rows_from(rows, padding), 0.0f);
+    const TensorView cache =
+        context.generation->caches.at(block_).view().rows_from(0, shape_.sequences * shape_.capacity);
+    attention_cached(kernels, heads_over(shape_.capacity), position, rotated.view().rows_from(0, rows), cache,
+                     out.view().rows_from(0, rows));
+    return onto_residual(context, out, weights[o_proj], norm.x);
+  }
+
+ private:
+  HeadShape heads_over(std::int64_t sequence_length) const {
+    const ModelConfig& model = setup_.model;
+    return {model.num_attention_heads / setup_.tensor, model.num_key_value_heads / setup_.tensor, model.head_dim,
+            sequence_length};
+  }
+  Tensor activation(KernelContext& kernels, std::int64_t columns) const {
+    return kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, columns);
+  }
+
+  SegmentSetup setup_;
+  GenerationShape shape_;
+  int block_;
+  std::string scope_, name_;
+  PreNorm norm_;
+  std::vector<ParameterSpec> parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_cached_attention(const SegmentSetup& setup, const GenerationShape& shape, int block) {
+  return std::make_unique<CachedAttention>(setup, shape, block);
+}
+
+CacheSize cache_size(const SegmentSetup& setup, std::int64_t sequences, std::int64_t capacity) {
+  const std::int64_t heads = setup.model.num_key_value_heads / setup.tensor;
+  return {setup.compute, sequences * capacity, 2 * heads * setup.model.head_dim};
+}
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+#include <optional>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+// A list scheduler: all forwards take one unit of time and messages none. Without backwards the deepest stage first is
+// the order that empties the pipeline soonest, and no rank stands still while a microbatch waits for it.
+std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches) {
+  require(ranks >= 1 && microbatches >= 1 && !stage_ranks.empty(), "a forward has ranks, stages and microbatches");
+  const auto stages = static_cast<int>(stage_ranks.size());
+  std::vector<int> done(stage_ranks.size(), 0);  // microbatches, by stage; each stage takes them in order
+  std::vector<std::vector<Action>> order(static_cast<std::size_t>(ranks));
+  while (done.back() < microbatches) {
+    const std::vector<int> before = done;
+    const auto deepest_ready = [&](int rank) -> std::optional<int> {
+      for (int stage = stages; stage-- > 0;) {
+        const auto s = static_cast<std::size_t>(stage);
+        const int there = stage == 0 ? microbatches : before[s - 1];
+        if (stage_ranks[s] == rank && before[s] < there) return stage;
+      }
+      return std::nullopt;
+    };
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::optional<int> stage = deepest_ready(rank);
+      if (!stage) continue;
+      int& microbatch = done[static_cast<std::size_t>(*stage)];
+      order[static_cast<std::size_t>(rank)].push_back({.op = Op::forward, .stage = *stage, .microbatch = microbatch++});
+    }
+    require(done != before, "every stage stands on one of the ranks");
+  }
+  return order;
+}
+
+}  // namespace weft

@@ -1,0 +1,101 @@
+// `weft eval` and `weft generate` on a model that `weft train` has saved, under its layout and another.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* one_rank =
+    " --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.expert=1";
+
+class TrainedModelCommand : public TinyTraining {
+ protected:
+  // Four steps, each over the whole text, which is one global batch of 8 windows of 8 bytes; saved after the third.
+  void SetUp() override {
+    TinyTraining::SetUp();
+    put("text.txt", "warp and weft and loom and thread and shuttle and cloth and warp!");
+    const ProgramResult trained =
+        weft("train run.toml --run.steps=4 --checkpoint.interval=3 --checkpoint.at_end=false");
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  }
+  double loss_of_step(int step) const {
+    std::ifstream metrics(folder_ / "out/tiny/metrics.jsonl");
+    std::string line;
+    for (int i = 0; i < step; ++i) std::getline(metrics, line);
+    return nlohmann::json::parse(line).at("loss");
+  }
+  nlohmann::json json(const std::string& arguments) const {
+    const ProgramResult result = weft(arguments + " --json");
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return nlohmann::json::parse(result.output);
+  }
+};
+
+// The fourth step begins with the weights that were saved after the third, and reads all windows in another order: the
+// same 64 float32 losses, added in double.
+TEST_F(TrainedModelCommand, EvalHasTheLossWithWhichTrainingGoesOn) {
+  const nlohmann::json document = json("eval out/tiny --data text.txt");
+  const double loss = document.at("loss");
+  EXPECT_NEAR(loss, loss_of_step(4), 1e-12);
+  EXPECT_GT(std::abs(loss - loss_of_step(3)), 1e-6);
+  EXPECT_DOUBLE_EQ(document.at("perplexity"), std::exp(loss));
+  EXPECT_DOUBLE_EQ(document.at("bits_per_byte"), loss / std::log(2.0));
+  EXPECT_EQ(document.at("tokens"), 64);
+  EXPECT_EQ(document.at("windows"), 8);
+  const std::string text = weft("eval out/tiny/checkpoints/step-00000003 --data text.txt").output;
+  EXPECT_NE(text.find(fmt::format("loss {:.6f} nats a token", loss)), std::string::npos) << text;
+  EXPECT_NE(text.find("64 tokens in 8 windows of 8"), std::string::npos) << text;
+  // Sums in another order (evaluation_test.cpp).
+  const double alone = json(std::string("eval out/tiny --data text.txt") + one_rank).at("loss");
+  EXPECT_NEAR(alone, loss, 2e-6 * loss);
+}
+
+TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
+  const std::string command = "generate out/tiny --prompt warp --max-tokens 6 --seed 4";
+  const ProgramResult as_json = weft(command + " --samples 2 --json");
+  ASSERT_EQ(as_json.exit_code, 0) << as_json.messages;
+  EXPECT_NE(as_json.messages.find("tokens/s"), std::string::npos) << as_json.messages;
+  EXPECT_NE(as_json.messages.find("position 10; the model was trained on 8"), std::string::npos) << as_json.messages;
+  const nlohmann::json document = nlohmann::json::parse(as_json.output);
+  ASSERT_EQ(document.at("samples").size(), 2u);
+  std::vector<std::string> texts;
+  for (const auto& sample : document.at("samples")) {
+    EXPECT_EQ(sample.at("finish"), "length");
+    EXPECT_EQ(sample.at("tokens"), 6);
+    std::string text;
+    for (int byte : sample.at("bytes")) text += static_cast<char>(byte);
+    texts.push_back(text);
+  }
+  EXPECT_NE(texts[0], texts[1]);
+  EXPECT_EQ(weft(command).output, texts[0]);  // nothing but the bytes: standard output is no terminal
+  EXPECT_EQ(weft(command + one_rank).output, texts[0]);
+  EXPECT_EQ(weft(command + " --samples 2").output,
+            fmt::format("--- sample 1 of 2 ---\n{}\n--- sample 2 of 2 ---\n{}\n", texts[0], texts[1]));
+}
+
+TEST_F(TrainedModelCommand, WrongRequestsAreRefusedWithEverythingWrong) {
+  const auto refusal = [&](const std::string& arguments) {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    return result.messages;
+  };
+  const std::string request = refusal("generate out/tiny --prompt '' --top-p 1.5 --top-k 0 --stop ''");
+  for (const char* part : {"the prompt is empty", "top-p 1.5", "top-k 0", "empty stop"}) {
+    EXPECT_NE(request.find(part), std::string::npos) << part << " in " << request;
+  }
+  EXPECT_NE(refusal("generate out/tiny --prompt a --warmth=1").find("unknown option --warmth"), std::string::npos);
+  EXPECT_NE(refusal("eval out/tiny --data missing.txt").find("--data: \"missing.txt\""), std::string::npos);
+  EXPECT_NE(refusal("eval out --data text.txt").find("out"), std::string::npos);
+  const std::string other = refusal("eval out/tiny --data text.txt --model.hidden_size=32");
+  EXPECT_NE(other.find("another model"), std::string::npos) << other;
+  EXPECT_NE(other.find("model.hidden_size"), std::string::npos) << other;
+}
+
+}  // namespace
+}  // namespace weft

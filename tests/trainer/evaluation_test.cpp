@@ -1,0 +1,200 @@
+// Held-out loss against a model in double, against the first step of training, and of every layout against one rank.
+#include "trainer/evaluation.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/runtime/error.h"
+#include "tests/trainer/held_out_text.h"
+#include "tests/trainer/initial_weights.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/data.h"
+
+namespace weft {
+namespace {
+
+// Of a text cut into windows of `length` targets, the last of them shorter, each byte but the first predicted once.
+double reference_sum(const Config& config, const NamedValues& weights, const std::string& text) {
+  const auto length = static_cast<std::size_t>(config.training.sequence_length);
+  double sum = 0.0;
+  for (std::size_t begin = 0; begin + 1 < text.size(); begin += length) {
+    const std::size_t count = std::min(length, text.size() - 1 - begin);
+    std::vector<std::int32_t> tokens, targets;
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens.push_back(static_cast<std::uint8_t>(text[begin + i]));
+      targets.push_back(static_cast<std::uint8_t>(text[begin + i + 1]));
+    }
+    // Alone: what a window is padded with cannot matter where there is no padding. No coefficient of an auxiliary loss.
+    ModelConfig model = config.model;
+    model.moe.router_aux_loss_coef = model.moe.router_z_loss_coef = 0.0;
+    sum += ModelReference(model, weights, static_cast<std::int64_t>(count), 1.0).objective(tokens, targets);
+  }
+  return sum;
+}
+
+void add_uneven(HeldOutText& text) {
+  for (std::size_t length : {37, 2, 9, 121}) text.add_random(length);
+}
+
+// Roundings of float32 (2^-24) lie behind one another through 4 blocks; a logit near 1 is a sum of 20 products and errs
+// by about 20 x 2^-24 for each of some 20 operations in a row, 2e-5, at random signs over 165 tokens far less; losses
+// are near log 259 = 5.6.
+constexpr double reference_tolerance = 5e-6;
+
+TEST(Evaluation, AgreesWithTheModelInDouble) {
+  for (const char* layers : {"d*2", "d e d e"}) {
+    HeldOutText text("weft-evaluation");
+    add_uneven(text);
+    const Config config = tiny_config(layers);
+    InitialWeights weights;
+    const EvaluationResult found = evaluate(config, text.files(), weights.collect());
+    EXPECT_EQ(weights.calls(), 1);
+    EXPECT_EQ(found.tokens, 36 + 1 + 8 + 120);
+    EXPECT_EQ(found.windows, 5 + 1 + 1 + 15);
+    const NamedValues values = weights.values();
+    double expected = 0.0;
+    for (const std::string& bytes : text.texts()) expected += reference_sum(config, values, bytes);
+    expected /= 36 + 1 + 8 + 120;
+    EXPECT_NEAR(found.loss, expected, reference_tolerance) << layers;
+    EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(found.loss));
+    EXPECT_DOUBLE_EQ(found.bits_per_byte(), std::log2(found.perplexity()));
+  }
+}
+
+// The same windows, in the order in which training's first step reads them, one a file: the same kernels add the same
+// terms in the same order.
+TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
+  for (const TinyLayout& layout : {TinyLayout{.layers = "d e"}, TinyLayout{.layers = "d*4", .degrees = {.pipeline = 2}},
+                                   TinyLayout{.layers = "e*2", .degrees = {.tensor = 2, .expert = 2}}}) {
+    Config config = config_of(layout);
+    config.run.steps = 1;
+    HeldOutText text("weft-evaluation");
+    const std::int64_t length = config.training.sequence_length;
+    const TokenDataset data(config.data.train, length, config.model.vocab_size, config.run.seed);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
+    for (std::int64_t sample = 0; sample < config.training.global_batch_size; ++sample) {
+      data.read(sample, tokens, targets);
+      std::string bytes(1, static_cast<char>(tokens.front()));
+      for (std::int32_t target : targets) bytes += static_cast<char>(target);
+      text.add(bytes);
+    }
+    EXPECT_EQ(evaluate(config, text.files()).loss, learn(config).losses.front()) << layout.layers;
+  }
+}
+
+std::vector<TinyLayout> layouts() {
+  const std::string dense = "d*4", mixed = "d e d e";
+  return {
+      {.name = "pp2", .layers = dense, .degrees = {.pipeline = 2}},
+      {.name = "pp4", .layers = mixed, .degrees = {.pipeline = 4}, .residency = "step"},
+      {.name = "interleaved", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "interleaved", .chunks = 2},
+      {.name = "v", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2},
+      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
+      {.name = "tp4", .layers = dense, .degrees = {.tensor = 4}},
+      {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
+      {.name = "shard2_each_use", .layers = mixed, .degrees = {.data_shard = 2}, .residency = "each_use"},
+      {.name = "shard4_island", .layers = dense, .degrees = {.data_shard = 4}, .residency = "2", .lookahead = 2},
+      {.name = "replicate2", .layers = mixed, .degrees = {.data_replicate = 2}},
+      {.name = "no_shard", .layers = mixed, .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
+      {.name = "ep2", .layers = mixed, .degrees = {.data_shard = 2, .expert = 2}},
+      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
+      {.name = "all",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
+       .schedule = "interleaved",
+       .chunks = 2},
+  };
+}
+
+class EvaluationLayout : public testing::TestWithParam<TinyLayout> {};
+
+TEST_P(EvaluationLayout, HasTheLossOfOneRank) {
+  HeldOutText text("weft-evaluation");
+  add_uneven(text);
+  const EvaluationResult alone = evaluate(config_of({.layers = GetParam().layers}), text.files());
+  for (std::int64_t microbatch_size : {1, 2}) {
+    Config config = config_of(GetParam());
+    config.training.microbatch_size = microbatch_size;
+    // Smaller than the text, so that several passes add up, the last of them padded.
+    config.training.global_batch_size = 8;
+    InitialWeights weights;
+    const EvaluationResult found = evaluate(config, text.files(), weights.collect());
+    EXPECT_EQ(weights.calls(), config.parallelism.world());
+    EXPECT_EQ(found.tokens, alone.tokens);
+    // As parity_test.cpp: sums in another order.
+    EXPECT_NEAR(found.loss, alone.loss, 2e-6 * alone.loss) << "microbatch size " << microbatch_size;
+    for (std::size_t rank = 0; rank < found.measured.size(); ++rank) {
+      EXPECT_TRUE(differing_static_buckets(found.predicted[rank], found.measured[rank]).empty());
+      for (Bucket bucket : {Bucket::sharded_gradients, Bucket::unsharded_gradients, Bucket::optimizer_state}) {
+        EXPECT_EQ(found.measured[rank][bucket], 0) << name_of(bucket);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, EvaluationLayout, testing::ValuesIn(layouts()),
+                         [](const auto& layout) { return layout.param.name; });
+
+// However many microbatches, one segment's activations are there, and the tensors that it takes, makes and gathers:
+// each at most the microbatch's tokens wide as its widest row, which is a fused qkv, two MLP widths, or logits.
+TEST(Evaluation, HoldsOneSegmentsActivations) {
+  HeldOutText text("weft-evaluation");
+  text.add_random(8 * 16 + 1);
+  Config config = tiny_config("d*4");
+  const EvaluationResult few = evaluate(config, {text.files().front()});
+  text.add_random(8 * 64 + 1);
+  config.training.global_batch_size = 64;
+  const EvaluationResult many = evaluate(config, {text.files().back()});
+  EXPECT_EQ(few.measured[0][Bucket::activations], many.measured[0][Bucket::activations]);
+  const std::int64_t temporaries = 2 * config.training.sequence_length * config.model.vocab_size * 4;
+  EXPECT_GT(few.measured[0][Bucket::activations], 0);
+  EXPECT_LE(few.measured[0][Bucket::activations], few.predicted[0][Bucket::activations] + temporaries);
+}
+
+TEST(Evaluation, ComputesWithTheWeightsThatItIsGiven) {
+  HeldOutText text("weft-evaluation");
+  text.add_random(30);
+  const auto no_head = [](RankStages& stages, Stream& stream) {
+    for (std::size_t unit = 0; unit < stages.planned_units().size(); ++unit) {
+      for (const OwnedRows& rows : stages.owned_rows(unit)) {
+        if (rows.parameter->name == "head.weight") fill(stream, rows.values, 0.0f);
+      }
+    }
+  };
+  const Config config = tiny_config("d e");
+  // All logits are zero: every token costs log(vocabulary), which float32 sums of ones give exactly but for the log.
+  EXPECT_NEAR(evaluate(config, text.files(), no_head).loss, std::log(259.0), 1e-12);
+}
+
+std::string refusal(const Config& config, const std::vector<std::string>& files) {
+  try {
+    evaluate(config, files);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request) << error.what();
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Evaluation, RefusesTextThatHasNothingToPredictAndPlansOfASteps) {
+  HeldOutText text("weft-evaluation");
+  text.add("x");
+  text.add("abc");
+  text.add("ab\xff");
+  Config config = tiny_config("d");
+  EXPECT_NE(refusal(config, {}).find("at least one file"), std::string::npos);
+  const std::string both = refusal(config, {text.files()[0], "/no/such/file"});
+  EXPECT_NE(both.find("a single byte leaves nothing to predict"), std::string::npos) << both;
+  EXPECT_NE(both.find("/no/such/file"), std::string::npos) << both;
+  config.model.vocab_size = 128;
+  const std::string outside = refusal(config, {text.files()[2]});
+  EXPECT_NE(outside.find("the byte 255 at offset 2 is outside the vocabulary of 128 tokens"), std::string::npos)
+      << outside;
+  config.model.vocab_size = 259;
+  for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
+  config.shard.residency = "auto";
+  const std::string solved = refusal(config, {text.files()[1]});
+  EXPECT_NE(solved.find("--shard.residency=stage"), std::string::npos) << solved;
+}
+
+}  // namespace
+}  // namespace weft
