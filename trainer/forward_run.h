@@ -48,6 +48,7 @@ class ForwardRun final : private ActionHandler {
   void scatter_gradient(int) override { refuse(); }
   void reduce_gradient(int) override { refuse(); }
   void wait_reduction(int) override { refuse(); }
+  void tie_gradient(int) override { refuse(); }
   void gradient_norm() override { refuse(); }
   void optimizer_step() override { refuse(); }
 

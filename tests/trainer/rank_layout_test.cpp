@@ -218,7 +218,10 @@ TEST(RankLayout, DealsWhatPeopleTrain) {
       LayoutRanks shape;
       for (int stage = 0; stage < 64; ++stage) shape.rank_of_stage.push_back(rank_of(placement, ranks, stage));
       shape.kept.assign(static_cast<std::size_t>(ranks), {std::vector<int>(static_cast<std::size_t>(chunks), 3)});
-      Instance instance{{{}, {3, 0, 0}, std::vector<LayoutItem>(256, LayoutItem{1, 1, 1})}, shape};
+      Instance instance;
+      instance.items.head = {3, 0, 0};
+      instance.items.blocks.assign(256, {1, 1, 1});
+      instance.ranks = shape;
       const Load even = instance.load(automatic_layout(instance.items, shape));
       EXPECT_EQ(even.rank, 256 / ranks + 1) << chunks;
       EXPECT_LE(even.stage, 5) << chunks;
