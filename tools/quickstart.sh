@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model: installs packages, builds, unpacks a dictionary to train on, and runs
-# configs/quickstart.toml on the CPU. Repeating it does only what is not done yet, and trains again.
+# configs/quickstart.toml on the CPU, then shows what the model writes. Repeating it does only what is not done yet.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,12 +25,18 @@ fi
 
 build/weft train configs/quickstart.toml
 
+printf '\nWhat the model writes:\n\n'
+build/weft generate runs/quickstart --prompt "The " --max-tokens 120 --temperature 0.7 --seed 1
+
 cat <<'END'
+
 
 Done. What to look at next:
   runs/quickstart/metrics.jsonl                  every step: loss, gradient norm, memory and communication
   build/weft program configs/quickstart.toml     the actions of one step, for every rank
   build/weft units configs/quickstart.toml       what is sharded, over which ranks, and why
-Change [parallelism] in configs/quickstart.toml and train again: the losses stay the same up to rounding.
+  build/weft generate runs/quickstart --prompt "A weaver " --parallelism.tensor=2
+Change [parallelism] in configs/quickstart.toml and train with --run.directory=runs/another: the losses stay the same up to
+rounding.
 tools/test.sh builds and runs the tests.
 END

@@ -1,0 +1,74 @@
+// What signals ask of `weft train`, and what it leaves behind.
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/started_run.h"
+
+namespace weft {
+namespace {
+
+class SignalledRun : public StartedRun {
+ protected:
+  // More steps than any test waits for.
+  pid_t start_long(const std::string& directory) const {
+    return start({"--run.steps=1000000", "--run.directory=" + directory});
+  }
+};
+
+TEST_F(SignalledRun, SavesAndLeavesOrGoesOn) {
+  for (const int leave : {SIGTERM, SIGUSR1}) {
+    const std::string directory = leave == SIGTERM ? "term" : "usr1";
+    const pid_t process = start_long(directory);
+    ASSERT_TRUE(comes_true([&] { return steps_taken(directory) > 2; })) << log();
+    EXPECT_TRUE(saved(directory).empty());
+    kill(process, SIGUSR2);
+    ASSERT_TRUE(comes_true([&] { return saved(directory).size() == 1; })) << log();
+    const std::int64_t asked_at = saved(directory).front().step;
+    ASSERT_TRUE(comes_true([&] { return steps_taken(directory) > asked_at + 2; })) << "it goes on";
+    kill(process, leave);
+    ASSERT_EQ(wait_for(process), 75) << log();
+    const std::int64_t left_at = saved(directory).front().step;
+    EXPECT_EQ(steps_taken(directory), left_at) << "it leaves behind the step that was saved";
+    EXPECT_GT(left_at, asked_at);
+
+    // The same command goes on behind it, and its metrics behind those of before.
+    const std::string more = std::to_string(left_at + 2);
+    ASSERT_EQ(wait_for(start({"--run.steps=" + more, "--run.directory=" + directory, "--checkpoint.interval=1000"})), 0)
+        << log();
+    EXPECT_EQ(saved(directory).front().step, left_at + 2);
+    std::ifstream metrics(folder_ / directory / "metrics.jsonl");
+    std::int64_t step = 0;
+    for (std::string line; std::getline(metrics, line);) EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
+    EXPECT_EQ(step, left_at + 2);
+  }
+}
+
+// Metrics of steps that no checkpoint has behind it are taken again.
+TEST_F(SignalledRun, MetricsGoBackToTheCheckpoint) {
+  ASSERT_EQ(wait_for(start({"--run.steps=4", "--checkpoint.interval=4", "--run.directory=out"})), 0) << log();
+  std::ofstream(folder_ / "out" / "metrics.jsonl", std::ios::app) << "{\"step\": 5, \"loss\": 1.0}\n{\"step\": 6, \"lo";
+  ASSERT_EQ(wait_for(start({"--run.steps=7", "--checkpoint.interval=4", "--run.directory=out"})), 0) << log();
+  std::ifstream metrics(folder_ / "out" / "metrics.jsonl");
+  std::int64_t step = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    EXPECT_EQ(entry["step"], ++step);
+    EXPECT_TRUE(entry.contains("tokens")) << line;
+  }
+  EXPECT_EQ(step, 7);
+}
+
+// Whoever asks twice does not want to wait for the save.
+TEST_F(SignalledRun, ASecondSignalEndsItAtOnce) {
+  const pid_t process = start_long("out");
+  ASSERT_TRUE(comes_true([&] { return steps_taken("out") > 1; })) << log();
+  // Stopped, it takes both when it goes on, before it has had time to save.
+  kill(process, SIGSTOP);
+  kill(process, SIGTERM);
+  kill(process, SIGUSR1);
+  kill(process, SIGCONT);
+  const int code = wait_for(process);
+  EXPECT_TRUE(code == 128 + SIGTERM || code == 128 + SIGUSR1) << code;
+}
+
+}  // namespace
+}  // namespace weft
