@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/runtime/staging.h"
@@ -12,28 +13,17 @@
 namespace weft {
 namespace {
 
-// FNV-1a, a word of 64 bits at a time.
-class WordHash {
- public:
-  void add(std::uint64_t word) {
-    for (int byte = 0; byte < 8; ++byte) hash_ = (hash_ ^ ((word >> (8 * byte)) & 0xff)) * 1099511628211u;
-  }
-  void add(const std::optional<int>& index) { add(index ? static_cast<std::uint64_t>(*index) + 1 : 0); }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 14695981039346656037u;
-};
-
 std::uint64_t hash_of(const std::vector<Action>& actions) {
-  WordHash hash;
+  RunningChecksum sum;
+  const auto add = [&](std::int64_t word) { sum.add({reinterpret_cast<const std::uint8_t*>(&word), sizeof word}); };
   for (const Action& action : actions) {
-    hash.add(static_cast<std::uint64_t>(action.op));
-    for (const auto& index : {action.stage, action.microbatch, action.segment, action.unit, action.peer})
-      hash.add(index);
-    hash.add(static_cast<std::uint64_t>(action.overlapped));
+    add(static_cast<std::int64_t>(action.op));
+    for (const auto& index : {action.stage, action.microbatch, action.segment, action.unit, action.peer}) {
+      add(index.value_or(-1));
+    }
+    add(static_cast<std::int64_t>(action.overlapped));
   }
-  return hash.value();
+  return sum.value();
 }
 
 // The first few: a wrong node brings eight of them, a wrong version half the world.

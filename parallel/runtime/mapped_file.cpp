@@ -33,6 +33,13 @@ MappedFile::MappedFile(std::string name) : name_(std::move(name)) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
 
+void MappedFile::prepare(std::int64_t offset, std::int64_t bytes) const {
+  const std::int64_t page = sysconf(_SC_PAGESIZE), begin = offset / page * page;
+  // Where the system does not know how, pages come as they are read.
+  madvise(const_cast<std::uint8_t*>(bytes_.data()) + begin, static_cast<std::size_t>(offset + bytes - begin),
+          MADV_POPULATE_READ);
+}
+
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::uint8_t*>(bytes_.data()), bytes_.size());
 }

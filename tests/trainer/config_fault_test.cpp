@@ -192,9 +192,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
        "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
        "\"byte\""},
-      {"[checkpoint]", "[checkpoint]\nevery = 5",
-       "76:1: error: checkpoint.every: [checkpoint] has no keys in this version; leave it empty: this version does not "
-       "save checkpoints"},
       {"[metrics]", "[metrics]\nwandb = true",
        "77:1: error: metrics.wandb: [metrics] has no keys in this version; leave it empty: metrics.jsonl is always "
        "written to run.directory"},

@@ -122,7 +122,7 @@ NotedStep noted_step(const TinyLayout& layout) {
       if (begun > 0 && is_compute(actions[begun - 1].op)) notes.push_back({Note::compute, "compute", begun - 1});
     };
     const SlowLink link{[&](Stream&) {
-                          notes.push_back({Note::gather, "gather", begun - 1});
+                          if (begun > 0) notes.push_back({Note::gather, "gather", begun - 1});
                         },
                         [&](Stream&) {
                           notes.push_back({Note::reduce, "reduce", begun - 1});

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "trainer/checkpoint/checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 

@@ -1,8 +1,8 @@
 #include "trainer/checkpoint/publish.h"
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/mapped_file.h"
-#include "trainer/checkpoint/checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_writer.h"
 

@@ -164,13 +164,12 @@ void RankCheckpoints::save(const Progress& progress) {
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
     writer_ = std::make_unique<RankWriter>(world_.stream().device(), world_.rank(), world_.size(), std::move(saved),
                                            setup_.calls);
+    part_.mesh = config_.parallelism;
+    part_.model = model_keys(config_);
+    part_.data = data_keys(config_);
   }
-  Manifest part;
-  part.progress = progress;
-  part.mesh = config_.parallelism;
-  part.model = model_keys(config_);
-  part.data = data_keys(config_);
-  writer_->begin(unfinished_path(directory_, progress.step), part, world_.stream());
+  part_.progress = progress;
+  writer_->begin(unfinished_path(directory_, progress.step), part_, world_.stream());
   under_way_ = progress;
   own_part_.reset();
   if (!config_.checkpoint.asynchronous) conclude();

@@ -73,6 +73,7 @@ class RankCheckpoints {
   MemoryLedger& ledger_;
   const CheckpointSetup& setup_;
   std::unique_ptr<RankWriter> writer_;  // made by the first save
+  Manifest part_;                       // likewise: what a rank's part says of the run
 
   std::optional<Progress> under_way_;   // of the save that not everybody has written
   std::optional<bool> own_part_;        // of it: whether this rank could write its part, once it is known

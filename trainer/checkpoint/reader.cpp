@@ -4,8 +4,8 @@
 #include <cstring>
 #include <optional>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "trainer/checkpoint/checksum.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/safetensors.h"
 
@@ -65,6 +65,7 @@ std::span<const std::uint8_t> CheckpointReader::bytes_of(const SavedTensor& tens
     const std::scoped_lock lock(mutex_);
     if (verified_.contains(place)) return bytes;
   }
+  mapped.prepare(box.offset, box.bytes);
   if (checksum(bytes) != box.checksum) {
     fail_request(
         "{}: rows {} to {} of {}{}{} (bytes {} to {}) are not those that were written: their checksum is not {}",

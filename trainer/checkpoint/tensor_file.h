@@ -1,7 +1,7 @@
 // A safetensors file written front to back: first what the header says of all tensors, then their bytes.
 #pragma once
 
-#include "trainer/checkpoint/checksum.h"
+#include "parallel/runtime/checksum.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/checkpoint/safetensors.h"

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/checksum.h"
+#include "parallel/runtime/checksum.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
