@@ -1,6 +1,8 @@
 // `weft bench checkpoint`: what saving and loading cost, beside what the machine does with as many bytes: a copy in
 // memory, and dd writing and reading files in the same place.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,11 +26,11 @@ namespace fs = std::filesystem;
 
 // Seconds of one round; those of ranks are of the slowest.
 struct Round {
-  double copy = 0;     // of what a rank saves, in memory, all ranks at once
-  double blocked = 0;  // of training, by a save
-  double saved = 0;    // until the checkpoint is complete
-  double loaded = 0;
-  double dd_write = 0, dd_read = 0;  // of files with as many bytes
+  double copy = 0;                                     // of what a rank saves, in memory, all ranks at once
+  double blocked = 0;                                  // of training, by a save
+  double saved = 0;                                    // until the checkpoint is complete
+  double loaded = 0, loaded_cold = 0;                  // cold: where the system has nothing of the files in memory
+  double dd_write = 0, dd_read = 0, dd_read_cold = 0;  // of files with as many bytes
 };
 
 struct Measured {
@@ -39,6 +41,18 @@ struct Measured {
 
 double since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The system is asked to keep nothing of the files below a folder in memory.
+void forget_files(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED) != 0) {
+      fail("{} cannot be forgotten", entry.path().string());
+    }
+    close(descriptor);
+  }
 }
 
 double seconds_of(const std::string& command) {
@@ -112,6 +126,12 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
       begin = Clock::now();
       checkpoints.load();
       slowest.take(round.loaded, since(begin));
+      world.barrier();
+      if (world.rank() == 0) forget_files(directory);
+      world.barrier();
+      begin = Clock::now();
+      checkpoints.load();
+      slowest.take(round.loaded_cold, since(begin));
     }
   });
   const CheckpointReader reader(find_checkpoints(directory).at(0).path);
@@ -132,7 +152,10 @@ void measure_dd(const fs::path& directory, int ranks, std::int64_t bytes, Round&
   const std::string file = (directory / "dd-{}").string();
   round.dd_write = in_all(
       fmt::format("dd if=/dev/zero of='{}' bs=8M count={} iflag=count_bytes conv=fsync 2>/dev/null", file, each));
-  round.dd_read = in_all(fmt::format("dd if='{}' of=/dev/null bs=8M 2>/dev/null", file));
+  const std::string read = fmt::format("dd if='{}' of=/dev/null bs=8M 2>/dev/null", file);
+  round.dd_read = in_all(read);
+  forget_files(directory);
+  round.dd_read_cold = in_all(read);
   for (int rank = 0; rank < ranks; ++rank) fs::remove(fmt::format(fmt::runtime(file), rank));
 }
 
@@ -153,8 +176,10 @@ constexpr Line lines[] = {{"copy", "copying as many bytes in memory", &Round::co
                           {"blocked", "training waits for a save", &Round::blocked},
                           {"saved", "until the checkpoint is complete", &Round::saved},
                           {"dd_write", "dd writes as many bytes, with fsync", &Round::dd_write},
-                          {"loaded", "loading it", &Round::loaded},
-                          {"dd_read", "dd reads as many bytes", &Round::dd_read}};
+                          {"loaded", "loading it from memory", &Round::loaded},
+                          {"dd_read", "dd reads as many bytes", &Round::dd_read},
+                          {"loaded_cold", "loading it from disk", &Round::loaded_cold},
+                          {"dd_read_cold", "dd reads as many bytes", &Round::dd_read_cold}};
 
 void print(const Measured& measured, int ranks, bool json) {
   const auto gigabytes_per_second = [&](double seconds) { return static_cast<double>(measured.bytes) / seconds / 1e9; };

@@ -97,6 +97,8 @@ std::vector<TinyLayout> layouts() {
       {.name = "no_shard", .layers = mixed, .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
       {.name = "ep2", .layers = mixed, .degrees = {.data_shard = 2, .expert = 2}},
       {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
+      {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
+      {.name = "tied_v", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
       {.name = "all",
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
@@ -110,7 +112,8 @@ class EvaluationLayout : public testing::TestWithParam<TinyLayout> {};
 TEST_P(EvaluationLayout, HasTheLossOfOneRank) {
   HeldOutText text("weft-evaluation");
   add_uneven(text);
-  const EvaluationResult alone = evaluate(config_of({.layers = GetParam().layers}), text.files());
+  const EvaluationResult alone =
+      evaluate(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), text.files());
   for (std::int64_t microbatch_size : {1, 2}) {
     Config config = config_of(GetParam());
     config.training.microbatch_size = microbatch_size;

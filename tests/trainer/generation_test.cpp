@@ -145,6 +145,8 @@ std::vector<TinyLayout> layouts() {
       {.name = "no_shard", .layers = mixed, .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
       {.name = "ep2", .layers = mixed, .degrees = {.data_shard = 2, .expert = 2}},
       {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
+      {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
+      {.name = "tied_v", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
       {.name = "all",
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
@@ -178,7 +180,7 @@ TEST_P(GenerationLayout, MakesTheTextOfOneRank) {
   for (double temperature : {0.0, 0.8}) {
     request.sampling = {.temperature = temperature, .top_k = 40, .top_p = 0.9};
     const GenerationResult found = generate(config, request);
-    const GenerationResult alone = generate(byte_config({.layers = GetParam().layers}), request);
+    const GenerationResult alone = generate(byte_config({.layers = GetParam().layers, .tied = GetParam().tied}), request);
     for (std::size_t s = 0; s < 3; ++s) {
       EXPECT_EQ(found.samples[s].text, alone.samples[s].text) << "temperature " << temperature;
     }

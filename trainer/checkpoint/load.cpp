@@ -12,6 +12,8 @@ namespace weft {
 namespace {
 
 constexpr std::size_t most_listed = 20;
+// Rows go to the device in pieces that stay in a core's cache on their way.
+constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
 
 std::string full_name(const std::string& name, const std::string& state) {
   return state.empty() ? name : fmt::format("{}.{}", name, state);
@@ -43,17 +45,16 @@ void convert(std::span<const std::uint8_t> bytes, DType dtype, Staging& staging)
   fail("no rank keeps rows in this dtype");
 }
 
-void read_into(const CheckpointReader& reader, const SavedTensor& tensor, const CheckpointRows& rows,
-               Staging& staging) {
-  const DType dtype = rows.values.dtype();
+// Rows of a tensor from `row_begin` on, as many as `staging` has room for, in its dtype.
+void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::int64_t row_begin, DType dtype,
+               std::int64_t rows, Staging& staging) {
   if (tensor.dtype == dtype) {
     const auto bytes = dtype == DType::float32 ? std::as_writable_bytes(staging.as<float>())
                                                : std::as_writable_bytes(staging.as<bfloat16>());
-    return reader.read_rows(tensor, rows.row_begin, rows.rows(),
-                            {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+    return reader.read_rows(tensor, row_begin, rows, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
   }
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows.rows() * tensor.row_bytes()));
-  reader.read_rows(tensor, rows.row_begin, rows.rows(), bytes);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * tensor.row_bytes()));
+  reader.read_rows(tensor, row_begin, rows, bytes);
   if (tensor.dtype == DType::float32) return convert<float>(bytes, dtype, staging);
   if (tensor.dtype == DType::bfloat16) return convert<bfloat16>(bytes, dtype, staging);
   if (tensor.dtype == DType::float16) return convert<float16>(bytes, dtype, staging);
@@ -129,9 +130,15 @@ void load_rows(const CheckpointReader& reader, const LoadPlan& plan, std::span<c
   for (const CheckpointRows& held : rows) {
     const auto found = plan.find({held.name, held.state});
     if (found == plan.end()) continue;
-    Staging staging(stream.device(), held.values.dtype(), held.values.size());
-    read_into(reader, *found->second, held, staging);
-    staging.upload(stream, held.values.reshaped(held.values.size(), 1));
+    const DType dtype = held.values.dtype();
+    const TensorView values = held.values.reshaped(held.rows(), held.columns);
+    const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / (held.columns * size_of(dtype)));
+    for (std::int64_t row = 0; row < held.rows(); row += most) {
+      const std::int64_t rows_of_piece = std::min(most, held.rows() - row);
+      Staging staging(stream.device(), dtype, rows_of_piece, held.columns);
+      read_into(reader, *found->second, held.row_begin + row, dtype, rows_of_piece, staging);
+      staging.upload(stream, values.rows_from(row, rows_of_piece));
+    }
   }
   stream.synchronize();
 }
