@@ -2,10 +2,12 @@
 // for what it is not.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "tests/trainer/saved_run.h"
@@ -124,6 +126,49 @@ TEST(SaveFault, WritesInPiecesAreWhole) {
   };
   run_steps(config, {}, {}, setup);
   EXPECT_EQ(CheckpointReader(folder / "a" / "step-00000001").find_faults(), std::vector<std::string>{});
+}
+
+// A file system of its own that has room for one checkpoint, and for most of another.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::filesystem::path& path, std::int64_t kibibytes) : path_(path) {
+    std::filesystem::create_directories(path);
+    const std::string size = fmt::format("size={}k", kibibytes);
+    mounted_ = mount("weft-test", path.c_str(), "tmpfs", 0, size.c_str()) == 0;
+    reason_ = std::strerror(errno);
+  }
+  ~SmallDisk() {
+    if (mounted_) umount(path_.c_str());
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  bool mounted() const { return mounted_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::filesystem::path path_;
+  bool mounted_ = false;
+  std::string reason_;
+};
+
+TEST(SaveFault, AFullDiskLeavesTheOneBefore) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "elsewhere", 1, 1);
+  run_steps(config);
+  std::int64_t pages = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "elsewhere" / "step-00000001")) {
+    pages += (static_cast<std::int64_t>(entry.file_size()) + 4095) / 4096;
+  }
+  const SmallDisk disk(folder / "disk", 4 * pages * 19 / 10);
+  if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a small tmpfs: " << disk.reason();
+  config = saving_config(two_by_two, folder / "disk" / "a", 3, 1);
+  config.checkpoint.keep_latest = 0;
+  SaidLines said;
+  EXPECT_NE(failure_of(config, said.setup()).find("step-00000003 was NOT saved"), std::string::npos);
+  EXPECT_EQ(said.count("NOT saved"), 2) << said.all();
+  EXPECT_GE(said.count("No space left on device"), 1) << said.all();
+  EXPECT_EQ(saved_steps(folder / "disk" / "a"), std::vector<std::int64_t>{1});
+  EXPECT_EQ(CheckpointReader(folder / "disk" / "a" / "step-00000001").find_faults(), std::vector<std::string>{});
 }
 
 TEST(SaveFault, ADirectoryThatVanishesIsMadeAgain) {

@@ -182,7 +182,11 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (failed > 0) {
     failure_ = fmt::format("checkpoint {} was NOT saved: {} of {} ranks could not write their parts",
                            checkpoint_name(progress.step), failed, world_.size());
-    if (world_.rank() == 0) setup_.say(0, *failure_ + "; the one before stays the newest");
+    if (world_.rank() != 0) return;
+    // Half a checkpoint is no use to anybody, and the next one may need its room.
+    std::error_code ignored;
+    std::filesystem::remove_all(unfinished_path(directory_, progress.step), ignored);
+    setup_.say(0, *failure_ + "; the one before stays the newest");
     return;
   }
   if (world_.rank() != 0) return;
