@@ -106,7 +106,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
     std::int64_t bytes = 0;
     for (const CheckpointRows& held : saved) bytes += held.values.bytes();
     std::vector<std::byte> copy(static_cast<std::size_t>(bytes));
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), world, run.ledger(), setup);
+    RankCheckpoints checkpoints(config, run.checkpoint_rows(), world, run.stream(), setup);
     for (std::size_t r = 0; r < measured.rounds.size(); ++r) {
       Round& round = measured.rounds[r];
       world.barrier();

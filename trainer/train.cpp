@@ -16,7 +16,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   TrainResult result;
   run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
     RankRun run(config, mesh, data, domain, seat);
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.ledger(), setup);
+    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     if (observer.before_first_step) observer.before_first_step(run);
     bool stop = false;

@@ -34,7 +34,7 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   const CheckpointSetup setup;
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
     RankRun run(config, mesh, data, domain, seat);
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.ledger(), setup);
+    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     RunVotes asked;
     asked.save_requests = 1;

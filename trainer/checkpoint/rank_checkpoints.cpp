@@ -35,19 +35,22 @@ void require_equal_keys(const Config& config, const Manifest& manifest, bool wei
 }  // namespace
 
 RankCheckpoints::RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world,
-                                 MemoryLedger& ledger, const CheckpointSetup& setup)
+                                 Stream& compute, const CheckpointSetup& setup)
     : config_(config),
       directory_(config.checkpoint_directory()),
       rows_(std::move(rows)),
       world_(world),
-      ledger_(ledger),
+      compute_(compute),
       setup_(setup) {}
 
 std::vector<double> RankCheckpoints::sum(std::span<const double> own) {
-  Tensor totals = ledger_.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
-  write<double>(world_.stream(), own, totals);
+  // In memory of the world's stream, which need not be that of the rank's device.
+  Stream& stream = world_.stream();
+  MemoryLedger ledger(stream.device(), stream);
+  Tensor totals = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
+  write<double>(stream, own, totals);
   world_.all_reduce(totals);
-  return read<double>(world_.stream(), totals);
+  return read<double>(stream, totals);
 }
 
 Progress RankCheckpoints::load() {
@@ -121,7 +124,7 @@ RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candid
     } catch (const Error& error) {
       fail_request("{}: {}", candidate.path.string(), error.what());
     }
-    attempt([&] { load_rows(*reader, plan, rows_, world_.stream()); });
+    attempt([&] { load_rows(*reader, plan, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);
   const auto totals = sum(std::vector<double>{damaged ? 1.0 : 0.0, step});
@@ -162,14 +165,14 @@ void RankCheckpoints::save(const Progress& progress) {
   if (writer_ == nullptr) {
     std::vector<CheckpointRows> saved;
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
-    writer_ = std::make_unique<RankWriter>(world_.stream().device(), world_.rank(), world_.size(), std::move(saved),
-                                           setup_.calls);
+    writer_ =
+        std::make_unique<RankWriter>(compute_.device(), world_.rank(), world_.size(), std::move(saved), setup_.calls);
     part_.mesh = config_.parallelism;
     part_.model = model_keys(config_);
     part_.data = data_keys(config_);
   }
   part_.progress = progress;
-  writer_->begin(unfinished_path(directory_, progress.step), part_, world_.stream());
+  writer_->begin(unfinished_path(directory_, progress.step), part_, compute_);
   under_way_ = progress;
   own_part_.reset();
   if (!config_.checkpoint.asynchronous) conclude();

@@ -33,8 +33,8 @@ struct CheckpointSetup {
 
 class RankCheckpoints {
  public:
-  // Everything handed in outlives the object. `world` works on the stream on which the rows are changed.
-  RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world, MemoryLedger& ledger,
+  // Everything handed in outlives the object. The rows are changed on `compute`; `world` may work elsewhere.
+  RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world, Stream& compute,
                   const CheckpointSetup& setup);
 
   // All collective over the world.
@@ -70,7 +70,7 @@ class RankCheckpoints {
   std::filesystem::path directory_;
   std::vector<CheckpointRows> rows_;
   Communicator& world_;
-  MemoryLedger& ledger_;
+  Stream& compute_;
   const CheckpointSetup& setup_;
   std::unique_ptr<RankWriter> writer_;  // made by the first save
   Manifest part_;                       // likewise: what a rank's part says of the run
