@@ -6,7 +6,7 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/initial_weights.h"
-#include "tests/trainer/tiny_layout.h"
+#include "tests/trainer/used_layouts.h"
 #include "trainer/data.h"
 
 namespace weft {
@@ -81,30 +81,17 @@ TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
   }
 }
 
+// Context ranks see parts of every window.
 std::vector<TinyLayout> layouts() {
-  const std::string dense = "d*4", mixed = "d e d e";
-  return {
-      {.name = "pp2", .layers = dense, .degrees = {.pipeline = 2}},
-      {.name = "pp4", .layers = mixed, .degrees = {.pipeline = 4}, .residency = "step"},
-      {.name = "interleaved", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "interleaved", .chunks = 2},
-      {.name = "v", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2},
-      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
-      {.name = "tp4", .layers = dense, .degrees = {.tensor = 4}},
-      {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
-      {.name = "shard2_each_use", .layers = mixed, .degrees = {.data_shard = 2}, .residency = "each_use"},
-      {.name = "shard4_island", .layers = dense, .degrees = {.data_shard = 4}, .residency = "2", .lookahead = 2},
-      {.name = "replicate2", .layers = mixed, .degrees = {.data_replicate = 2}},
-      {.name = "no_shard", .layers = mixed, .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
-      {.name = "ep2", .layers = mixed, .degrees = {.data_shard = 2, .expert = 2}},
-      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
-      {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
-      {.name = "tied_v", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
-      {.name = "all",
-       .layers = mixed,
-       .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
-       .schedule = "interleaved",
-       .chunks = 2},
-  };
+  const std::string mixed = "d e d e";
+  std::vector<TinyLayout> all = used_layouts();
+  all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
+  all.push_back({.name = "all_cp2",
+                 .layers = mixed,
+                 .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
+                 .schedule = "interleaved",
+                 .chunks = 2});
+  return all;
 }
 
 class EvaluationLayout : public testing::TestWithParam<TinyLayout> {};

@@ -9,7 +9,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/initial_weights.h"
-#include "tests/trainer/tiny_layout.h"
+#include "tests/trainer/used_layouts.h"
 
 namespace weft {
 namespace {
@@ -130,31 +130,6 @@ TEST(Generation, ComputesInSixteenBits) {
   }
 }
 
-std::vector<TinyLayout> layouts() {
-  const std::string dense = "d*4", mixed = "d e d e";
-  return {
-      {.name = "pp2", .layers = dense, .degrees = {.pipeline = 2}},
-      {.name = "pp4", .layers = mixed, .degrees = {.pipeline = 4}, .residency = "step"},
-      {.name = "interleaved", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "interleaved", .chunks = 2},
-      {.name = "v", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2},
-      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
-      {.name = "tp4", .layers = dense, .degrees = {.tensor = 4}},
-      {.name = "shard2_each_use", .layers = mixed, .degrees = {.data_shard = 2}, .residency = "each_use"},
-      {.name = "shard4_island", .layers = dense, .degrees = {.data_shard = 4}, .residency = "2", .lookahead = 2},
-      {.name = "replicate2", .layers = mixed, .degrees = {.data_replicate = 2}},
-      {.name = "no_shard", .layers = mixed, .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
-      {.name = "ep2", .layers = mixed, .degrees = {.data_shard = 2, .expert = 2}},
-      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
-      {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
-      {.name = "tied_v", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
-      {.name = "all",
-       .layers = mixed,
-       .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
-       .schedule = "interleaved",
-       .chunks = 2},
-  };
-}
-
 class GenerationLayout : public testing::TestWithParam<TinyLayout> {};
 
 // Three tokens of two sequences do not split over four tensor ranks: passes are padded.
@@ -180,7 +155,8 @@ TEST_P(GenerationLayout, MakesTheTextOfOneRank) {
   for (double temperature : {0.0, 0.8}) {
     request.sampling = {.temperature = temperature, .top_k = 40, .top_p = 0.9};
     const GenerationResult found = generate(config, request);
-    const GenerationResult alone = generate(byte_config({.layers = GetParam().layers, .tied = GetParam().tied}), request);
+    const GenerationResult alone =
+        generate(byte_config({.layers = GetParam().layers, .tied = GetParam().tied}), request);
     for (std::size_t s = 0; s < 3; ++s) {
       EXPECT_EQ(found.samples[s].text, alone.samples[s].text) << "temperature " << temperature;
     }
@@ -195,7 +171,7 @@ TEST_P(GenerationLayout, MakesTheTextOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, GenerationLayout, testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, GenerationLayout, testing::ValuesIn(used_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
 // A CPU whose kernels are not what they should be.
