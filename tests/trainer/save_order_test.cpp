@@ -1,0 +1,85 @@
+// What a save copies is not changed before it has been copied: the lane that updates parameters waits for the lane that
+// copies them, on a device that may run either late.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/parallel/forwarding_device.h"
+#include "tests/trainer/saved_run.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace weft {
+namespace {
+
+class Copied final : public Event {
+ public:
+  void synchronize() const override {}
+  bool reached() const override { return true; }
+  double seconds_since(const Event&) const override { return 0.0; }
+};
+
+// Fences of the lane that copies, and those that compute waited for.
+struct Fences {
+  std::vector<Fence> recorded;
+  std::set<Fence> waited_for;
+};
+
+class WatchedStream final : public Stream {
+ public:
+  WatchedStream(Device& device, Fences& fences, std::string_view lane)
+      : device_(device), fences_(fences), lane_(lane) {}
+  Device& device() override { return device_; }
+  Fence record() override {
+    if (lane_ != "checkpoint") return nullptr;
+    return fences_.recorded.emplace_back(std::make_shared<Copied>());
+  }
+  Fence record_time() override { return std::make_shared<Copied>(); }
+  void wait(const Fence& fence) override {
+    if (lane_ == "compute" && fence != nullptr) fences_.waited_for.insert(fence);
+  }
+  void synchronize() override {}
+
+ private:
+  Device& device_;
+  Fences& fences_;
+  const std::string lane_;
+};
+
+class WatchedDevice final : public ForwardingDevice {
+ public:
+  explicit WatchedDevice(Fences& fences) : fences_(fences) {}
+  std::unique_ptr<Stream> create_stream(std::string_view lane) override {
+    return std::make_unique<WatchedStream>(*this, fences_, lane);
+  }
+
+ private:
+  Fences& fences_;
+};
+
+class WatchedBackend final : public Backend {
+ public:
+  explicit WatchedBackend(Fences& fences) : device_(fences) {}
+  Device& device() override { return device_; }
+  const LayerKernels& layer_kernels() const override { return cpu_->layer_kernels(); }
+  const OptimizerKernels& optimizer_kernels() const override { return cpu_->optimizer_kernels(); }
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return cpu_->make_products(stream, ledger);
+  }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+  WatchedDevice device_;
+};
+
+TEST(SaveOrder, TheUpdateWaitsForTheCopies) {
+  const TemporaryFolder folder;
+  Fences fences;
+  run_steps(saving_config({.layers = "d e"}, folder / "a", 4, 1), {},
+            [&](int) { return std::make_unique<WatchedBackend>(fences); });
+  ASSERT_EQ(fences.recorded.size(), 4u) << "one a save";
+  // The last has no step behind it.
+  EXPECT_EQ(fences.waited_for, std::set<Fence>(fences.recorded.begin(), fences.recorded.end() - 1));
+}
+
+}  // namespace
+}  // namespace weft
