@@ -10,6 +10,7 @@
 
 #include "parallel/comm/local.h"
 #include "tests/parallel/forwarding_device.h"
+#include "tests/trainer/backend_on.h"
 #include "tests/trainer/slow_link.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -79,21 +80,6 @@ class NotedDevice final : public ForwardingDevice {
   const int rank_;
 };
 
-class NotedBackend final : public Backend {
- public:
-  NotedBackend(Notes& notes, int rank) : device_(notes, rank) {}
-  Device& device() override { return device_; }
-  const LayerKernels& layer_kernels() const override { return cpu_->layer_kernels(); }
-  const OptimizerKernels& optimizer_kernels() const override { return cpu_->optimizer_kernels(); }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return cpu_->make_products(stream, ledger);
-  }
-
- private:
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
-  NotedDevice device_;
-};
-
 // One step of `ranks` ranks, both of which run the same list.
 struct NotedStep {
   Program program;
@@ -113,7 +99,7 @@ NotedStep noted_step(const TinyLayout& layout) {
   step.notes.resize(ranks);
   run_local_ranks(ranks, [&](Communicator& world) {
     Notes& notes = step.notes[static_cast<std::size_t>(world.rank())];
-    NotedBackend backend(notes, world.rank());
+    BackendOn<NotedDevice> backend(notes, world.rank());
     // Of the actions, the notes of a set-up have none.
     std::size_t begun = 0;
     std::span<const Action> actions;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/parallel/forwarding_device.h"
+#include "tests/trainer/backend_on.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 
@@ -56,26 +57,11 @@ class WatchedDevice final : public ForwardingDevice {
   Fences& fences_;
 };
 
-class WatchedBackend final : public Backend {
- public:
-  explicit WatchedBackend(Fences& fences) : device_(fences) {}
-  Device& device() override { return device_; }
-  const LayerKernels& layer_kernels() const override { return cpu_->layer_kernels(); }
-  const OptimizerKernels& optimizer_kernels() const override { return cpu_->optimizer_kernels(); }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return cpu_->make_products(stream, ledger);
-  }
-
- private:
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
-  WatchedDevice device_;
-};
-
 TEST(SaveOrder, TheUpdateWaitsForTheCopies) {
   const TemporaryFolder folder;
   Fences fences;
   run_steps(saving_config({.layers = "d e"}, folder / "a", 4, 1), {},
-            [&](int) { return std::make_unique<WatchedBackend>(fences); });
+            [&](int) { return std::make_unique<BackendOn<WatchedDevice>>(fences); });
   ASSERT_EQ(fences.recorded.size(), 4u) << "one a save";
   // The last has no step behind it.
   EXPECT_EQ(fences.waited_for, std::set<Fence>(fences.recorded.begin(), fences.recorded.end() - 1));

@@ -67,6 +67,12 @@ Progress RankCheckpoints::load() {
   if (!own && !config_.checkpoint.start_from.empty()) {
     candidates.push_back(resolve_checkpoint(config_.checkpoint.start_from));
   }
+  // Ranks that see other folders would go different ways.
+  const double newest = candidates.empty() ? 0.0 : static_cast<double>(candidates.front().step) + 1.0;
+  if (sum(std::vector<double>{newest}).front() != newest * world_.size()) {
+    fail("rank {} sees {} in {}, others see something else: all ranks must share this directory", world_.rank(),
+         own ? checkpoint_name(candidates.front().step) : "no checkpoint", directory_.string());
+  }
   const bool weights_only = !own && config_.checkpoint.weights_only;
   Progress progress;
   bool loaded = candidates.empty();
@@ -145,13 +151,16 @@ bool RankCheckpoints::due(std::int64_t step) const {
 RunVotes RankCheckpoints::votes() {
   RunVotes votes;
   if (!under_way_) return votes;
-  if (!own_part_ && writer_->done()) {
-    const auto failure = writer_->wait();
-    own_part_ = !failure;
-    if (failure) setup_.say(world_.rank(), *failure);
-  }
+  if (writer_->done()) finish_own_part();
   if (own_part_) ++(*own_part_ ? votes.saves_written : votes.saves_failed);
   return votes;
+}
+
+void RankCheckpoints::finish_own_part() {
+  if (own_part_) return;
+  const auto failure = writer_->wait();
+  own_part_ = !failure;
+  if (failure) setup_.say(world_.rank(), *failure);
 }
 
 void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) {
@@ -203,11 +212,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
 
 void RankCheckpoints::conclude() {
   if (under_way_) {
-    if (!own_part_) {
-      const auto failure = writer_->wait();
-      own_part_ = !failure;
-      if (failure) setup_.say(world_.rank(), *failure);
-    }
+    finish_own_part();
     const auto totals = sum(std::vector<double>{*own_part_ ? 1.0 : 0.0, *own_part_ ? 0.0 : 1.0});
     settle(std::llround(totals[0]), std::llround(totals[1]));
   }

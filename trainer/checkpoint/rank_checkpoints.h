@@ -59,6 +59,8 @@ class RankCheckpoints {
   Loaded try_load(const CheckpointFolder& candidate, const LoadRules& rules, Manifest& manifest);
   bool due(std::int64_t step) const;
   void save(const Progress& progress);
+  // Waits until this rank has written its part, or has failed to.
+  void finish_own_part();
   // What is under way has been written by so many ranks, and could not be by so many.
   void settle(std::int64_t written, std::int64_t failed);
   // Waits for what is under way, by asking everybody, and until it is published.
