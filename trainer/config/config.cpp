@@ -33,6 +33,11 @@ std::string_view name_of(ShardStrategy strategy) {
   return "?";
 }
 
+std::string_view name_of(Recompute recompute) {
+  constexpr std::string_view names[] = {"none", "selective", "full"};
+  return names[static_cast<std::size_t>(recompute)];
+}
+
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,

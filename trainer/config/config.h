@@ -98,12 +98,18 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
+// What a forward does not keep for its backward, which makes it again. `selective`: what costs no matrix product (norms,
+// rotary, SwiGLU). `full`: all but the input of each block.
+enum class Recompute : std::uint8_t { none, selective, full };
+std::string_view name_of(Recompute recompute);
+
 struct TrainingConfig {
   std::int64_t sequence_length = 128;
   std::int64_t global_batch_size = 8;
   std::int64_t microbatch_size = 1;
   double max_grad_norm = 1.0;    // 0: no clipping
   std::set<Family> frozen = {};  // families that are not trained
+  Recompute recompute = Recompute::none;
   // Of the dynamic scale of the loss, where something is computed in float16: its first value, a power of two, and the
   // good steps after which it doubles.
   double initial_loss_scale = 65536.0;
@@ -183,6 +189,20 @@ struct ProfilingConfig {
   bool operator==(const ProfilingConfig&) const = default;
 };
 
+// What a step is planned and simulated for (trainer/costs/hardware.h): a name of its table, the one like run.device
+// where there is none, and figures that replace those of the table.
+struct HardwareConfig {
+  std::string name = {};
+  std::optional<int> ranks_per_node = {};
+  std::optional<std::int64_t> memory = {};           // bytes of a card
+  std::optional<double> node_bytes_per_second = {};  // out of a node, all its adapters together
+  std::optional<double> link_bytes_per_second = {};  // of one rank inside a node
+  std::optional<double> flops_per_second = {};       // peak of a card, in the dtype of dense parts
+  std::optional<double> reached = {};                // of the peak, by the products of a step
+
+  bool operator==(const HardwareConfig&) const = default;
+};
+
 // The values given here are the defaults of a run file; there is no other list of them.
 struct Config {
   RunConfig run;
@@ -204,6 +224,7 @@ struct Config {
   DataConfig data;
   CheckpointConfig checkpoint;
   ProfilingConfig profiling;
+  HardwareConfig hardware;
 
   // Where this run's checkpoints stand.
   std::string checkpoint_directory() const {
