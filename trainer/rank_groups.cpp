@@ -39,30 +39,39 @@ TiedRanks tied_ranks_of(const ProgramTables& tables) {
   return std::nullopt;
 }
 
+MakeGroup groups_split_from(Communicator& world) {
+  // The first member names the group; a rank's place orders them.
+  return [&world](Group group, const std::vector<int>& members, int place, Stream& stream) {
+    require(group != Group::world || std::ssize(members) == world.size(), "the world has one rank per mesh position");
+    return world.split(members.front(), place, std::string(name_of(group)), stream);
+  };
+}
+
 RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands,
                        const Transfers& transfers, Lanes& lanes, const TiedRanks& tied)
+    : RankGroups(world.rank(), mesh, islands, transfers, lanes, tied, groups_split_from(world)) {}
+
+RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
+                       Lanes& lanes, const TiedRanks& tied, const MakeGroup& make)
     : transfers_(transfers) {
-  require(world.size() == mesh.world(), "the world has one rank per mesh position");
-  // The first member names the group; its position orders the ranks.
   const auto split = [&](Group group, const std::vector<int>& members, Lane lane) {
-    const auto self = std::find(members.begin(), members.end(), world.rank());
-    return world.split(members.front(), static_cast<int>(self - members.begin()), std::string(name_of(group)),
-                       lanes[lane]);
+    const auto self = std::find(members.begin(), members.end(), rank);
+    return make(group, members, static_cast<int>(self - members.begin()), lanes[lane]);
   };
   for (const auto& [lane, group] : communicators) {
-    groups_[{lane, group}] = split(group, mesh.group_of(group, world.rank()), lane);
+    groups_[{lane, group}] = split(group, mesh.group_of(group, rank), lane);
   }
   for (const auto& [lane, pairs] : transfers) {
-    auto& group = groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, world.rank()), lane);
+    auto& group = groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, rank), lane);
     group->connect(std::vector(pairs.begin(), pairs.end()));
   }
   if (tied) {
-    const auto members = mesh.tied_of(world.rank(), tied->first, tied->second);
+    const auto members = mesh.tied_of(rank, tied->first, tied->second);
     groups_[{Lane::reduce, Group::tied}] = split(Group::tied, members, Lane::reduce);
   }
   for (const Island& island : islands) {
     const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;
-    islands_[island] = split(name, mesh.island_of(island.shard_group, world.rank(), island.ranks), Lane::gather);
+    islands_[island] = split(name, mesh.island_of(island.shard_group, rank, island.ranks), Lane::gather);
   }
 }
 

@@ -1,11 +1,13 @@
 // The communicators of one rank, one a group of the mesh and lane that uses it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
@@ -29,11 +31,20 @@ Transfers transfers_of(const Program& program);
 using TiedRanks = std::optional<std::pair<int, int>>;
 TiedRanks tied_ranks_of(const ProgramTables& tables);
 
+// Makes the communicator of a group with these members, among which the rank has this place.
+using MakeGroup = std::function<std::unique_ptr<Communicator>(Group group, const std::vector<int>& members, int place,
+                                                              Stream& stream)>;
+// By splitting the world, which outlives what is made: collective over it.
+MakeGroup groups_split_from(Communicator& world);
+
 class RankGroups {
  public:
-  // Collective over the world: every rank builds its groups in the same order. `transfers`: the messages of the step,
-  // the same on all ranks; who sends to whom is connected. `world` and `lanes` outlive the groups. `tied`: the same on
-  // all ranks; those of other pipeline positions are alone in their group.
+  // Every rank builds its groups in the same order. `transfers`: the messages of the step, the same on all ranks; who
+  // sends to whom is connected. `lanes` outlive the groups. `tied`: the same on all ranks; those of other pipeline
+  // positions are alone in their group.
+  RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers, Lanes& lanes,
+             const TiedRanks& tied, const MakeGroup& make);
+  // From the world, which outlives the groups.
   RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
              Lanes& lanes, const TiedRanks& tied = {});
 

@@ -5,19 +5,12 @@
 #include <cmath>
 
 #include "layers/context_parallel.h"
-#include "trainer/gradient_norm.h"
-#include "trainer/learning_rate.h"
 #include "trainer/same_program.h"
-#include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
 #include "trainer/verify_step.h"
 
 namespace weft {
 namespace {
-
-std::int64_t step_tokens(const Config& config) {
-  return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
-}
 
 // Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
 // they connect.
@@ -47,45 +40,27 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
       data_(data),
       world_(seat.world),
       clock_(seat.world.clock()),
-      lanes_(seat.backend.device()),
-      ledger_(seat.backend.device(), lanes_[Lane::compute]),
-      products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
-      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      program_(shared_program(config, mesh, seat.world)),
-      actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(seat.world.rank()).pp)]),
-      groups_(seat.world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
-      optimizer_kernels_(seat.backend.optimizer_kernels()),
-      optimizer_(config, optimizer_kernels_,
-                 {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
-                 ledger_, clock_),
+      rank_step_(config, mesh, shared_program(config, mesh, seat.world), seat.world.rank(), seat.backend,
+                 seat.world.clock(), groups_split_from(seat.world), config.run.seed),
       scaler_(config),
-      text_(seat.backend.device(), DType::int32, 2 * step_tokens(config)),
-      text_on_device_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
-      sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
-            static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
-      gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
+      text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Coordinates at = mesh.coordinates(world_.rank());
-  profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program_, actions_, lanes_, world_);
-  if (seat.begins) announced_.emplace(seat.begins, range_names(program_, actions_));
+  const Program& program = rank_step_.program();
+  profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program, rank_step_.actions(),
+                                             rank_step_.lanes(), world_);
+  if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
-  std::vector<PlannedStage> planned = plan_stages(config, mesh, at);
-  predicted_ = predict_memory(planned, program_, at.pp, update_bytes(config, mesh, at));
-  stages_ = std::make_unique<RankStages>(plan_inputs(config, at), std::move(planned), program_, config.run.seed, lanes_,
-                                         groups_, kernels_);
-  const auto units = stages_->planned_units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, world_.rank());
-  }
-  verify_step(config, mesh, world_.rank(), *stages_);
+  predicted_ = predict_memory(plan_stages(config, mesh, at), program, at.pp, update_bytes(config, mesh, at));
+  verify_step(config, mesh, world_.rank(), stages());
 }
 
-std::string RankRun::attention() const {
-  const PlannedInputs& inputs = stages_->inputs();
+std::string RankRun::attention() {
+  const PlannedInputs& inputs = stages().inputs();
   HeadShape heads = inputs.rotary.heads;
   heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
   heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
   heads.sequence_length = config_.training.sequence_length;
-  return kernels_.kernels.attention.description(heads, inputs.positions, config_.precision.compute);
+  return rank_step_.kernels().kernels.attention.description(heads, inputs.positions, config_.precision.compute);
 }
 
 void RankRun::read_batch() {
@@ -106,7 +81,7 @@ void RankRun::read_batch() {
       }
     }
   }
-  text_.upload(kernels_.stream, text_on_device_);
+  text_.upload(stream(), rank_step_.text());
 }
 
 Progress RankRun::progress() const {
@@ -123,7 +98,7 @@ void RankRun::resume(const Progress& progress) {
 }
 
 std::vector<CheckpointRows> RankRun::checkpoint_rows() {
-  return weft::checkpoint_rows(*stages_, optimizer_, mesh_, world_.rank());
+  return weft::checkpoint_rows(stages(), rank_step_.optimizer(), mesh_, world_.rank());
 }
 
 StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
@@ -131,38 +106,35 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   profiler_->begin_step(step);
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
-  Device& device = kernels_.stream.device();
+  Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
-  ledger_.reset_peak();
+  ledger().reset_peak();
   {
     const auto span = profiler_->host("read_batch");
     read_batch();
   }
 
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-  const std::int64_t half = text_on_device_.rows() / 2;
-  sums_.begin_step();
-  stages_->begin_step({text_on_device_.view().rows_from(0, half), text_on_device_.view().rows_from(half, half)},
-                      1.0 / tokens, scaler_.scale(), sums_.report());
+  rank_step_.begin({scaler_.scale(), scaler_.good_steps() + 1, change_after_});
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
     std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
     if (announced_) observers.push_back(&*announced_);
     observers.insert(observers.end(), watching_.begin(), watching_.end());
-    execute(program_, actions_, *this, observers);
+    rank_step_.walk(observers);
   }
   {
     const auto span = profiler_->host("wait for peers");
-    stages_->end_step();
+    rank_step_.end();
   }
 
   const StepTotals totals = [&] {
     const auto span = profiler_->host("wait for totals");
-    return sums_.total(groups_.on(Lane::compute, Group::world),
-                       {difference(world_.counters(), counted_before), ledger_.at_peak(), predicted_.bytes,
-                        device.system_allocations() - allocations_before, votes});
+    return rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world),
+                                   {difference(world_.counters(), counted_before), ledger().at_peak(), predicted_.bytes,
+                                    device.system_allocations() - allocations_before, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
@@ -178,7 +150,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.tokens = static_cast<std::int64_t>(tokens);
   metrics.loss = totals.loss_sum / tokens;
   metrics.gradient_norm = norm;
-  metrics.learning_rate = learning_rate_;
+  metrics.learning_rate = rank_step_.learning_rate();
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
   metrics.skipped = !std::isfinite(norm);
   scaler_.end_step(!metrics.skipped);
@@ -206,29 +178,9 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   return metrics;
 }
 
-void RankRun::gradient_norm() {
-  Stream& compute = kernels_.stream;
-  compute.wait_for(lanes_[Lane::reduce]);
-  stages_->finish_reductions();
-  const TensorView sum = sums_.gradient_square_sum();
-  const auto units = stages_->planned_units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    add_counted_squares(compute, *units[u], stages_->owned_rows(u), mesh_, world_.rank(), sum);
-  }
-  groups_.on(Lane::compute, Group::world).all_reduce(sum);
-  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0 / scaler_.scale(), gradient_scale_);
-}
-
-void RankRun::optimizer_step() {
-  const std::int64_t update = scaler_.good_steps() + 1;
-  learning_rate_ = learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, update, config_.run.steps);
-  if (change_after_) kernels_.stream.wait(change_after_);
-  optimizer_.step(update, gradient_scale_);
-}
-
 void RankRun::require_finite(double norm) {
   if (std::isfinite(norm)) return;
-  if (const auto parameter = stages_->nonfinite_parameter()) {
+  if (const auto parameter = stages().nonfinite_parameter()) {
     fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
          *parameter);
   }

@@ -1,4 +1,5 @@
-// Everything one rank needs to train, put together: memory, groups, the compiled step, its stages and its optimizer.
+// A rank that trains: it reads its text, walks the step, tells its peers what it measured, and gives everybody the same
+// metrics.
 #pragma once
 
 #include <memory>
@@ -6,17 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/execute.h"
 #include "trainer/checkpoint/checkpoint_rows.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/data.h"
 #include "trainer/launch.h"
 #include "trainer/loss_scaler.h"
 #include "trainer/metrics.h"
-#include "trainer/optimizer/optimizer.h"
-#include "trainer/rank_stages.h"
+#include "trainer/rank_step.h"
 #include "trainer/step_profiler.h"
-#include "trainer/step_totals.h"
 
 namespace weft {
 
@@ -34,7 +32,7 @@ class AnnouncedActions final : public ActionObserver {
   std::vector<std::string> names_;  // by action
 };
 
-class RankRun final : private ActionHandler {
+class RankRun {
  public:
   // Collective over `world`. The arguments outlive the run.
   RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
@@ -58,12 +56,12 @@ class RankRun final : private ActionHandler {
   Communicator& world() { return world_; }
 
   int rank() const { return world_.rank(); }
-  RankStages& stages() { return *stages_; }
-  Stream& stream() { return kernels_.stream; }
-  Lanes& lanes() { return lanes_; }
-  MemoryLedger& ledger() { return ledger_; }
+  RankStages& stages() { return rank_step_.stages(); }
+  Stream& stream() { return rank_step_.stream(); }
+  Lanes& lanes() { return rank_step_.lanes(); }
+  MemoryLedger& ledger() { return rank_step_.ledger(); }
   PhaseClock& clock() { return clock_; }
-  const Program& program() const { return program_; }
+  const Program& program() const { return rank_step_.program(); }
   const StepProfiler& profiler() const { return *profiler_; }
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets at the peak of the last step, of every rank.
@@ -71,25 +69,9 @@ class RankRun final : private ActionHandler {
   // The same, predicted.
   const std::vector<BucketBytes>& predicted_of_all() const { return predicted_of_all_; }
   // What computes attention on this rank, in words.
-  std::string attention() const;
+  std::string attention();
 
  private:
-  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
-  void backward_input(int segment, int microbatch) override { stages_->backward_input(segment, microbatch); }
-  void backward_weight(int segment, int microbatch) override { stages_->backward_weight(segment, microbatch); }
-  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
-  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
-  void scatter_gradient(int unit) override { stages_->scatter_gradient(unit); }
-  void reduce_gradient(int unit) override { stages_->reduce_gradient(unit); }
-  void tie_gradient(int unit) override { stages_->tie_gradient(unit); }
-  void wait_reduction(int unit) override { stages_->wait_reduction(unit); }
-  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
-  void receive(Lane lane, int stage, int microbatch, int peer) override {
-    stages_->receive(lane, stage, microbatch, peer);
-  }
-  void gradient_norm() override;
-  void optimizer_step() override;
-
   void read_batch();
   // Every rank ends when the step's norm is not finite; the ranks on which it began say where.
   void require_finite(double norm);
@@ -99,25 +81,13 @@ class RankRun final : private ActionHandler {
   const TokenDataset& data_;
   Communicator& world_;
   PhaseClock& clock_;
-  Lanes lanes_;
-  MemoryLedger ledger_;
-  std::unique_ptr<MatrixProducts> products_;
-  KernelContext kernels_;
-  Program program_;
-  std::span<const Action> actions_;  // this rank's list in program_
-  RankGroups groups_;
+  RankStep rank_step_;
   std::unique_ptr<StepProfiler> profiler_;
   std::optional<AnnouncedActions> announced_;
   std::vector<ActionObserver*> watching_;
   PredictedMemory predicted_;
-  std::unique_ptr<RankStages> stages_;
-  const OptimizerKernels& optimizer_kernels_;
-  Optimizer optimizer_;
   LossScaler scaler_;
-  Staging text_;           // ids, then targets, of a step's microbatches
-  Tensor text_on_device_;  // the same
-  StepSums sums_;
-  Tensor gradient_scale_;  // [1, 1] float32
+  Staging text_;  // ids, then targets, of a step's microbatches
   std::vector<BucketBytes> measured_, predicted_of_all_;
 
   Progress progress_;  // after the last step; of the scaler's numbers, scaler_ has those that count
@@ -126,7 +96,6 @@ class RankRun final : private ActionHandler {
 
   // The step in progress.
   std::int64_t step_ = 0;
-  double learning_rate_ = 0.0;
 };
 
 }  // namespace weft

@@ -28,12 +28,13 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 }  // namespace
 
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
-                       std::uint64_t seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
+                       std::optional<std::uint64_t> seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
     : inputs_(std::move(inputs)),
       planned_(std::move(planned)),
       local_segment_(places_on_rank(tables.segments, planned_)),
       local_unit_(places_on_rank(tables.units, planned_)),
       forward_only_(tables.forward_only),
+      seed_(seed),
       lanes_(lanes),
       groups_(groups),
       kernels_(kernels),
@@ -41,7 +42,7 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
   make_rotary_table();
   for (const PlannedStage& stage : planned_) {
     const std::size_t first_unit = planned_units_.size();
-    for (const PlannedUnit& unit : stage.units) add_unit(unit, seed);
+    for (const PlannedUnit& unit : stage.units) add_unit(unit);
     add_pieces(stage, tables, first_unit);
   }
   local_copy_.resize(planned_units_.size());
@@ -57,7 +58,7 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
 void RankStages::make_rotary_table() {
   rotary_table_ = kernels_.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
                                            inputs_.rotary.heads.head_dim);
-  write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+  if (seed_) write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
 }
 
 void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
@@ -79,7 +80,7 @@ void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage
   }
 }
 
-void RankStages::add_unit(const PlannedUnit& unit, std::uint64_t seed) {
+void RankStages::add_unit(const PlannedUnit& unit) {
   planned_units_.push_back(&unit);
   if (unit.plan.replicated()) {
     units_.push_back(nullptr);
@@ -96,7 +97,8 @@ void RankStages::add_unit(const PlannedUnit& unit, std::uint64_t seed) {
     units_.push_back(std::make_unique<ShardUnit>(unit.setup(), unit_groups, lanes_, reduce_inputs_, kernels_.ledger));
     replicated_.push_back(nullptr);
   }
-  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, seed);
+  if (!seed_) return;
+  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, *seed_);
 }
 
 void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit) {

@@ -24,10 +24,10 @@ struct StepBatch {
 
 class RankStages {
  public:
-  // Parameters are initialised from `seed`. `planned`: those that `tables` puts on one pipeline rank, ascending. The
-  // other arguments outlive the stages.
-  RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables, std::uint64_t seed,
-             Lanes& lanes, RankGroups& groups, KernelContext& kernels);
+  // Parameters are initialised from `seed`; without one nothing is written, neither parameters nor the table of angles.
+  // `planned`: those that `tables` puts on one pipeline rank, ascending. The other arguments outlive the stages.
+  RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
+             std::optional<std::uint64_t> seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels);
 
   // From here on the stages compute with these: the same parameters in the same units, and segments for microbatches of
   // another shape. Between steps.
@@ -82,7 +82,7 @@ class RankStages {
     int next_stage = 0, previous_stage = 0;
   };
 
-  void add_unit(const PlannedUnit& unit, std::uint64_t seed);
+  void add_unit(const PlannedUnit& unit);
   void make_rotary_table();
   void add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit);
 
@@ -118,6 +118,7 @@ class RankStages {
   std::vector<std::size_t> local_segment_, local_unit_;
   std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: the copy that it is tied to, if it is here
   bool forward_only_;
+  std::optional<std::uint64_t> seed_;
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;

@@ -75,6 +75,7 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
   live_[bucket] += bytes;
   peak_by_bucket_[bucket] = std::max(peak_by_bucket_[bucket], live_[bucket]);
   if (live_.total() > at_peak_.total()) at_peak_ = live_;
+  if (observer_ != nullptr) observer_->allocated(data, bucket, bytes);
 
   Tensor tensor;
   tensor.ledger_ = this;
@@ -87,6 +88,7 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
 
 void MemoryLedger::release(Stream& stream, Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity) {
   live_[bucket] -= bytes;
+  if (observer_ != nullptr) observer_->released(data, bucket, bytes);
   device_.release(data, capacity, stream);
 }
 

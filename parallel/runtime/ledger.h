@@ -89,6 +89,14 @@ class Tensor {
   std::int64_t capacity_ = 0;
 };
 
+// Hears of every tensor, by the address of its storage; addresses serve again after a release.
+class MemoryObserver {
+ public:
+  virtual ~MemoryObserver() = default;
+  virtual void allocated(const void* data, Bucket bucket, std::int64_t bytes) = 0;
+  virtual void released(const void* data, Bucket bucket, std::int64_t bytes) = 0;
+};
+
 class MemoryLedger {
  public:
   // Tensors are first used on `stream` unless an allocation says otherwise. Device and stream outlive the ledger.
@@ -111,6 +119,8 @@ class MemoryLedger {
   // The largest each bucket has been since the last reset, each at its own instant.
   const BucketBytes& peak_by_bucket() const { return peak_by_bucket_; }
   void reset_peak();
+  // From here on; outlives the ledger.
+  void observe(MemoryObserver& observer) { observer_ = &observer; }
 
  private:
   friend class Tensor;
@@ -119,6 +129,7 @@ class MemoryLedger {
   Device& device_;
   Stream& stream_;
   BucketBytes live_, at_peak_, peak_by_bucket_;
+  MemoryObserver* observer_ = nullptr;
 };
 
 }  // namespace weft

@@ -235,6 +235,14 @@ void attention_cached(KernelContext& context, const HeadShape& heads, std::int64
   }
 }
 
+void take_attention_forward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype) {
+  with_element_type(dtype, [&](auto element) { Forward<decltype(element)>(context, heads, runs); });
+}
+
+void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype) {
+  with_element_type(dtype, [&](auto element) { Backward<decltype(element)>(context, heads, runs); });
+}
+
 const AttentionKernels attention_kernels = {
     attention_forward, attention_backward, attention_cached,
     [](const HeadShape&, QueryRuns, DType) { return std::string("in blocks, by the CPU"); }};

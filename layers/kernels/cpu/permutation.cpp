@@ -54,6 +54,10 @@ const float* pointer_or_null(ConstTensorView weights) {
 
 }  // namespace
 
+Tensor sort_workspace(KernelContext& context, std::int64_t experts) {
+  return context.ledger.allocate(Bucket::workspace, DType::int32, experts, 1);
+}
+
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
   const auto chosen = indices.as<std::int32_t>();
   const auto slot = slots.as<std::int32_t>(), count = counts.as<std::int32_t>();
@@ -62,7 +66,7 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView 
     require(expert >= 0 && expert < std::ssize(count), "a token chooses among its experts");
     ++count[static_cast<std::size_t>(expert)];
   }
-  Tensor workspace = context.ledger.allocate(Bucket::workspace, DType::int32, counts.size(), 1);
+  Tensor workspace = sort_workspace(context, counts.size());
   const auto next = workspace.as<std::int32_t>();
   std::exclusive_scan(count.begin(), count.end(), next.begin(), 0);
   for (std::size_t i = 0; i < chosen.size(); ++i) slot[i] = next[static_cast<std::size_t>(chosen[i])]++;

@@ -10,15 +10,12 @@
 namespace weft::cuda {
 namespace {
 
-// Products of experts are too small to fill a GPU alone.
-constexpr std::size_t side_streams = 4;
-
 class CublasProducts final : public MatrixProducts {
  public:
   CublasProducts(Stream& stream, MemoryLedger& ledger)
       : stream_(stream),
         workspace_(
-            ledger.allocate(Bucket::workspace, DType::int32, ProductPlans::workspace_bytes / 4, 1 + side_streams)) {
+            ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams)) {
     for (auto& side : side_streams_) side = stream.device().create_stream("products");
     // The workspace belongs to the main stream from now on, and to the others after it.
     for (auto& side : side_streams_) side->wait_for(stream);
@@ -37,11 +34,11 @@ class CublasProducts final : public MatrixProducts {
 
   void multiply_all(std::span<const Product> products) override {
     if (products.size() == 1) return run(stream_, 0, products.front());
-    const std::size_t used = std::min(products.size(), side_streams);
+    const std::size_t used = std::min(products.size(), product_side_streams);
     const Fence begin = stream_.record();
     for (std::size_t s = 0; s < used; ++s) side_streams_[s]->wait(begin);
     for (std::size_t i = 0; i < products.size(); ++i) {
-      run(*side_streams_[i % side_streams], 1 + i % side_streams, products[i]);
+      run(*side_streams_[i % product_side_streams], 1 + i % product_side_streams, products[i]);
     }
     for (std::size_t s = 0; s < used; ++s) stream_.wait_for(*side_streams_[s]);
   }
@@ -55,12 +52,12 @@ class CublasProducts final : public MatrixProducts {
       if (!shape.accumulate) fill(stream, product.c, 0.0f);
       return;
     }
-    std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * ProductPlans::workspace_bytes;
+    std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * product_workspace_bytes;
     plans_.run(native(stream), shape, product, bytes);
   }
 
   Stream& stream_;
-  std::array<std::unique_ptr<Stream>, side_streams> side_streams_;
+  std::array<std::unique_ptr<Stream>, product_side_streams> side_streams_;
   Tensor workspace_;  // one part a stream
   ProductPlans plans_;
 };

@@ -107,7 +107,7 @@ cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
   Layouts layouts(shape);
   cublasLtMatmulPreference_t preference = nullptr;
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-  const auto workspace = static_cast<std::size_t>(workspace_bytes);
+  const auto workspace = static_cast<std::size_t>(product_workspace_bytes);
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                          &workspace, sizeof(workspace)));
   for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -141,7 +141,7 @@ void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Pro
   const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
                           &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value,
-                          &algorithm, workspace, static_cast<std::size_t>(workspace_bytes), stream);
+                          &algorithm, workspace, static_cast<std::size_t>(product_workspace_bytes), stream);
   };
   const cublasStatus_t status = multiply(algorithm(shape));
   // An algorithm may refuse the exact size after all; it is then chosen for that size.

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "layers/kernels/matrix_products.h"
+#include "layers/kernels/product_workspace.h"
 
 namespace weft::cuda {
 
@@ -42,10 +43,8 @@ class ProductPlans {
   ProductPlans(const ProductPlans&) = delete;
   ProductPlans& operator=(const ProductPlans&) = delete;
 
-  // Bytes of workspace that run() wants, 256-byte aligned: what NVIDIA recommends for Hopper and later.
-  static constexpr std::int64_t workspace_bytes = 32 << 20;
-
-  // Queues the product, of shape `shape`, on `stream`. `workspace` serves one stream at a time.
+  // Queues the product, of shape `shape`, on `stream`. `workspace` (product_workspace_bytes, 256-byte aligned) serves
+  // one stream at a time.
   void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
 
  private:

@@ -1,0 +1,120 @@
+#include "parallel/runtime/dry_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+class DryEvent final : public Event {
+ public:
+  void synchronize() const override {}
+  bool reached() const override { return true; }
+  double seconds_since(const Event&) const override { return 0.0; }
+};
+
+class DryStream final : public Stream {
+ public:
+  explicit DryStream(Device& device) : device_(device) {}
+  Device& device() override { return device_; }
+  Fence record() override { return nullptr; }
+  Fence record_time() override { return std::make_shared<DryEvent>(); }
+  void wait(const Fence&) override {}
+  void synchronize() override {}
+
+ private:
+  Device& device_;
+};
+
+constexpr ElementwiseKernels no_elementwise = {
+    .cast = [](Stream&, ConstTensorView, TensorView) {},
+    .add = [](Stream&, ConstTensorView, TensorView) {},
+    .scale = [](Stream&, TensorView, float) {},
+    .combine = [](Stream&, float, ConstTensorView, float, TensorView) {},
+    .divide_by_root = [](Stream&, ConstTensorView, TensorView) {},
+    .fill = [](Stream&, TensorView, float) {},
+    .square_sum = [](Stream&, ConstTensorView, TensorView) {},
+    .count_nonfinite = [](Stream&, ConstTensorView, TensorView) {},
+    .copy_columns = [](Stream&, ConstTensorView, std::int64_t, TensorView, std::int64_t, std::int64_t) {},
+    .reduce_elements = [](Stream&, DType, Reduce, std::span<const std::byte* const>, std::int64_t, std::int64_t,
+                          std::span<std::byte* const>) {},
+};
+
+// Address space that nobody may touch. Taking it costs the system nothing: there are no pages behind it.
+class Reservation {
+ public:
+  explicit Reservation(std::size_t bytes) : bytes_(bytes) {
+    data_ = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) fail("the system lends no {} bytes of addresses", bytes);
+  }
+  ~Reservation() { munmap(data_, bytes_); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(bytes_); }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+class DryDevice final : public Device {
+ public:
+  explicit DryDevice(DryDownload download) : download_(std::move(download)) {}
+
+  std::string_view name() const override { return "dry"; }
+  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<DryStream>(*this); }
+
+  void* allocate(std::int64_t bytes, Stream&) override {
+    auto& blocks = free_blocks_[bytes];
+    if (!blocks.empty()) {
+      void* data = blocks.back();
+      blocks.pop_back();
+      return data;
+    }
+    constexpr std::int64_t alignment = 64;
+    const std::int64_t padded = (bytes + alignment - 1) / alignment * alignment;
+    if (padded > addresses_.bytes() - used_) {
+      fail("a dry run has no addresses left for {} bytes beside {}", bytes, used_);
+    }
+    void* data = addresses_.data() + used_;
+    used_ += padded;
+    return data;
+  }
+  void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
+  std::int64_t system_allocations() const override { return 0; }
+
+  void* allocate_staging(std::int64_t bytes) override {
+    void* data = std::calloc(1, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+    if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
+    return data;
+  }
+  void release_staging(void* data, std::int64_t) override { std::free(data); }
+  void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
+    const auto* destination = static_cast<const std::byte*>(to);
+    const bool to_device = destination >= addresses_.data() && destination < addresses_.data() + addresses_.bytes();
+    if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
+  }
+
+  const ElementwiseKernels& elementwise() const override { return no_elementwise; }
+
+ private:
+  DryDownload download_;
+  Reservation addresses_{std::size_t{1} << 46};
+  std::int64_t used_ = 0;
+  std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_dry_device(DryDownload download) {
+  return std::make_unique<DryDevice>(std::move(download));
+}
+
+}  // namespace weft

@@ -1,0 +1,21 @@
+// A device without memory and without work: for finding out what a step would take by walking through it. Addresses are
+// real, in the sense that no two blocks share any, and yet nothing is behind them: whoever reads or writes one ends the
+// program. Kernels and copies do nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "parallel/runtime/device.h"
+
+namespace weft {
+
+// What the host finds where it has asked for a download: `destination` is staging memory.
+using DryDownload = std::function<void(std::span<std::byte> destination)>;
+
+// Blocks that are released serve again, so addresses suffice for any step. Throws Error (failure) when blocks that are
+// held at once exceed the address space that the system lends, 64 TiB.
+std::unique_ptr<Device> make_dry_device(DryDownload download);
+
+}  // namespace weft

@@ -1,0 +1,92 @@
+// What one rank holds of a model that is trained, and does in a step: memory, groups, the compiled list, its stages and
+// its optimizer. What it reads, what is made of its totals and who watches is its caller's business (rank_run.h); so a
+// rank that only finds out what a step takes (planning/dry_run.h) holds and does the same.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "parallel/pipeline/execute.h"
+#include "trainer/backend.h"
+#include "trainer/optimizer/optimizer.h"
+#include "trainer/rank_stages.h"
+#include "trainer/step_totals.h"
+
+namespace weft {
+
+// What differs from step to step.
+struct StepInputs {
+  double loss_scale = 1.0;
+  std::int64_t update = 1;  // of the optimizer, from 1
+  Fence change_after = {};  // parameters and states stay as they are until then
+};
+
+class RankStep final : private ActionHandler {
+ public:
+  // Collective over the groups that `make_group` makes. `program` is that of the rank. Contents of parameters are drawn
+  // from `seed`, or undefined without one. What is handed in as a reference outlives this.
+  RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend, PhaseClock& clock,
+           const MakeGroup& make_group, std::optional<std::uint64_t> seed);
+
+  // A step is begin(), once the text is there, then walk() and end().
+  void begin(const StepInputs& inputs);
+  void walk(std::span<ActionObserver* const> observers) { execute(program_, actions_, *this, observers); }
+  void end() { stages_->end_step(); }
+
+  // Ids of all microbatches, then targets, [2 * tokens, 1] int32 in device memory.
+  TensorView text() { return text_; }
+
+  Lanes& lanes() { return lanes_; }
+  MemoryLedger& ledger() { return ledger_; }
+  KernelContext& kernels() { return kernels_; }
+  Stream& stream() { return kernels_.stream; }
+  RankGroups& groups() { return groups_; }
+  const Program& program() const { return program_; }
+  std::span<const Action> actions() const { return actions_; }
+  RankStages& stages() { return *stages_; }
+  Optimizer& optimizer() { return optimizer_; }
+  StepSums& sums() { return sums_; }
+  // Of the last update, as the schedule gave it.
+  double learning_rate() const { return learning_rate_; }
+
+ private:
+  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
+  void backward_input(int segment, int microbatch) override { stages_->backward_input(segment, microbatch); }
+  void backward_weight(int segment, int microbatch) override { stages_->backward_weight(segment, microbatch); }
+  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
+  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
+  void scatter_gradient(int unit) override { stages_->scatter_gradient(unit); }
+  void reduce_gradient(int unit) override { stages_->reduce_gradient(unit); }
+  void tie_gradient(int unit) override { stages_->tie_gradient(unit); }
+  void wait_reduction(int unit) override { stages_->wait_reduction(unit); }
+  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
+  void receive(Lane lane, int stage, int microbatch, int peer) override {
+    stages_->receive(lane, stage, microbatch, peer);
+  }
+  void gradient_norm() override;
+  void optimizer_step() override;
+
+  const Config& config_;
+  const Mesh& mesh_;
+  int rank_;
+  Lanes lanes_;
+  MemoryLedger ledger_;
+  std::unique_ptr<MatrixProducts> products_;
+  KernelContext kernels_;
+  Program program_;
+  std::span<const Action> actions_;  // this rank's list in program_
+  RankGroups groups_;
+  const OptimizerKernels& optimizer_kernels_;
+  Optimizer optimizer_;
+  Tensor text_;
+  StepSums sums_;
+  Tensor gradient_scale_;  // [1, 1] float32
+  std::unique_ptr<RankStages> stages_;
+
+  // The step in progress.
+  StepInputs inputs_;
+  double learning_rate_ = 0.0;
+};
+
+}  // namespace weft
