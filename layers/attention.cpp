@@ -15,7 +15,7 @@ using enum AttentionOrder::Index;
 struct SavedAttention final : Saved {
   PreNorm::Kept norm;
   Tensor qkv;                        // before rotary; kept only where QK-norm needs it
-  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank
+  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank; `rotated` is not kept where it is made again
   Tensor keys_values;                // of the whole sequences; with context parallelism only
   Tensor dqkv, dy;                   // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
@@ -42,8 +42,9 @@ class Attention final : public Segment {
 
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute);
-    const std::int64_t per_token = heads_.columns() * (setup_.model.qk_norm ? 2 : 1) * element +
-                                   heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
+    const std::int64_t qkvs = setup_.model.qk_norm && !remakes_rotated() ? 2 : 1;
+    const std::int64_t per_token =
+        heads_.columns() * qkvs * element + heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
     const std::int64_t gathered =
         setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
     return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
@@ -82,9 +83,8 @@ class Attention final : public Segment {
       multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
                kept->qkv, false);
     }
-    kept->rotated = activation(kernels, tokens, heads_.columns());
-    rotary_forward(kernels, rotary(context), kept->qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
-                   kept->rotated);
+    norm_.end_forward(kept->norm);
+    rotate(context, weights, *kept);
     if (!setup_.model.qk_norm) kept->qkv.reset();
 
     kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
@@ -95,10 +95,14 @@ class Attention final : public Segment {
     const Tensor& keys_values = setup_.context > 1 ? kept->keys_values : kept->rotated;
     attention_forward(kernels, whole_heads(), runs_, kept->rotated, keys_values, kept->out, kept->log_sum_exp);
 
+    if (remakes_rotated()) kept->rotated.reset();
     Tensor y = onto_residual(context, kept->out, weights[o_proj], kept->norm.x);
     saved = std::move(kept);
     return y;
   }
+
+  bool forwards_again() const override { return true; }
+  Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedAttention&>(saved).norm.x); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedAttention&>(saved);
@@ -109,6 +113,7 @@ class Attention final : public Segment {
 
     Tensor dout = activation(kernels, tokens, kept.out.columns());
     multiply(kernels, kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
+    if (remakes_rotated()) rotate(context, weights, kept);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     if (setup_.context > 1) {
       Tensor gradients = activation(kernels, kept.keys_values.rows(), key_value_columns());
@@ -140,7 +145,7 @@ class Attention final : public Segment {
       }
     }
     return norm_.backward_input(context, weights[norm_weight], scatter_tokens(context, std::move(partial)),
-                                std::move(dy), kept.norm);
+                                std::move(dy), setup_.trains(Family::dense), kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
@@ -148,6 +153,7 @@ class Attention final : public Segment {
     KernelContext& kernels = context.kernels;
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::dense)) return;
+    norm_.begin_backward_weight(context, kept.norm);
     {
       const GatheredTokens normed(context, kept.norm.normed);
       add_weight_gradient(kernels, kept.dqkv, normed.view(), stacked_rows(gradients.subspan(q_proj, 3)));
@@ -161,6 +167,13 @@ class Attention final : public Segment {
   }
 
  private:
+  // From qkv, where that is kept anyway.
+  bool remakes_rotated() const { return setup_.remake_cheap && setup_.model.qk_norm; }
+  void rotate(LayerContext& context, Weights weights, SavedAttention& kept) const {
+    kept.rotated = activation(context.kernels, kept.qkv.rows(), kept.qkv.columns());
+    rotary_forward(context.kernels, rotary(context), kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
+                   kept.rotated);
+  }
   Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);
   }

@@ -38,7 +38,7 @@ std::int64_t ExpertBank::bound_rows() const {
 }
 
 std::int64_t ExpertBank::bytes_per_row() const {
-  return (setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
+  return (setup_.model.hidden_size + (setup_.remake_cheap ? 2 : 3) * width_) * size_of(setup_.expert_compute);
 }
 
 std::int64_t ExpertBank::pending_bytes_per_row() const {
@@ -84,6 +84,7 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
     products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::no, weights[3 * e + 2], Transpose::no,
                         rows_of(out.view()), false});
   });
+  if (setup_.remake_cheap) kept.activated.reset();
   return out;
 }
 
@@ -99,6 +100,10 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
     products.push_back({rows_of(ConstTensorView(kept.dout)), Transpose::no, weights[3 * e + 2], Transpose::yes,
                         rows_of(dactivated.view()), false});
   });
+  if (setup_.remake_cheap && setup_.trains(Family::experts)) {
+    kept.activated = tensor(width_);
+    swiglu_forward(kernels, kept.gate_up, kept.activated);
+  }
   // The gradient takes the place of the values it came from.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);

@@ -12,7 +12,7 @@ class ExpertBank {
   ExpertBank(const SegmentSetup& setup, const std::string& name);
 
   struct Kept {
-    Tensor rows, gate_up, activated;  // [received, hidden], [received, 2 * width], [received, width]
+    Tensor rows, gate_up, activated;  // [received, hidden], [received, 2 * width], [received, width] (swiglu_mlp.h)
     Tensor dgate_up, dout;            // from input gradient to weight gradient
   };
 

@@ -63,6 +63,7 @@ class Head final : public Segment {
       logits_to_gradient(context, normed.view().rows_from(begin, count), weights[1],
                          input.targets.rows_from(begin, count), kept->dlogits.view().rows_from(begin, count));
     }
+    norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return {};
   }
@@ -80,7 +81,7 @@ class Head final : public Segment {
         ledger.allocate(Bucket::activations, setup_.head_compute, kept.norm.x.rows(), kept.norm.x.columns());
     fill(context.kernels.stream, nothing, 0.0f);
     Tensor dx = norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)),
-                                     std::move(nothing), kept.norm);
+                                     std::move(nothing), setup_.trains(Family::head), kept.norm);
     return converted(context.kernels, std::move(dx), setup_.compute, Bucket::activations);
   }
 
@@ -88,6 +89,7 @@ class Head final : public Segment {
     auto& kept = static_cast<SavedHead&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::head)) return;
+    norm_.begin_backward_weight(context, kept.norm);
     const GatheredTokens normed(context, kept.norm.normed);
     add_weight_gradient(context.kernels, kept.dlogits, normed.view(), gradients[1]);
     norm_.backward_weight(context, gradients[0], kept.norm);

@@ -49,9 +49,13 @@ class Mlp final : public Segment {
     norm_.forward(context, weights[0], std::move(x), kept->norm);
     const GatheredTokens normed(context, kept->norm.normed);
     Tensor y = mlp_.forward(context, weights.subspan(1), normed.view(), kept->norm.x, kept->inner);
+    norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return y;
   }
+
+  bool forwards_again() const override { return true; }
+  Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMlp&>(saved).norm.x); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
@@ -62,13 +66,15 @@ class Mlp final : public Segment {
     if (!setup_.trains(Family::dense)) {
       for (Tensor* tensor : {&kept.dy, &kept.norm.normed}) tensor->reset();
     }
-    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
+    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), setup_.trains(Family::dense),
+                                kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::dense)) return;
+    norm_.begin_backward_weight(context, kept.norm);
     const GatheredTokens normed(context, kept.norm.normed);
     mlp_.backward_weight(context, gradients.subspan(1), normed.view(), kept.dy, kept.inner);
     norm_.backward_weight(context, gradients[0], kept.norm);

@@ -114,7 +114,7 @@ class Moe final : public Segment {
     Tensor counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
     kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
     sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
-    add_counts(kernels, counts, context.report.expert_tokens(block_));
+    if (!context.again) add_counts(kernels, counts, context.report.expert_tokens(block_));
     // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
     // queued behind them.
     ExpertCounts expert_counts(context, counts);
@@ -129,9 +129,13 @@ class Moe final : public Segment {
     kept->expert_out = from_experts(context, kept->exchange, std::move(out));
 
     unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
+    norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return y;
   }
+
+  bool forwards_again() const override { return true; }
+  Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
@@ -164,12 +168,14 @@ class Moe final : public Segment {
     if (!trains_shared()) kept.dy.reset();
     if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
-    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), kept.norm);
+    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), reads_normed_for_weights(),
+                                kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     require_frozen(setup_, parameters_, gradients);
+    if (reads_normed_for_weights()) norm_.begin_backward_weight(context, kept.norm);
     bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
     router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
     if (trains_shared()) {

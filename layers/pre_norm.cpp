@@ -15,32 +15,58 @@ ParameterSpec PreNorm::parameter() const {
 }
 
 std::int64_t PreNorm::activation_bytes() const {
+  const std::int64_t tensors = setup_.remake_cheap ? 1 : 2;
   return setup_.slice_tokens() *
-         (2 * setup_.model.hidden_size * size_of(setup_.dtype_of(family_)) + size_of(DType::float32));
+         (tensors * setup_.model.hidden_size * size_of(setup_.dtype_of(family_)) + size_of(DType::float32));
 }
 
 std::int64_t PreNorm::pending_bytes(bool with_normed) const {
-  const std::int64_t tensor = setup_.slice_tokens() * setup_.model.hidden_size * size_of(setup_.dtype_of(family_));
-  const std::int64_t of_weight =
-      setup_.trains(family_) ? 2 * tensor + setup_.slice_tokens() * size_of(DType::float32) : 0;
-  return of_weight + (with_normed ? tensor : 0);
+  const std::int64_t row = setup_.model.hidden_size * size_of(setup_.dtype_of(family_));
+  const std::int64_t tensor = setup_.slice_tokens() * row;
+  const std::int64_t x = tensor + setup_.slice_tokens() * size_of(DType::float32);
+  const std::int64_t of_weight = setup_.trains(family_) ? x + tensor : 0;
+  if (!with_normed) return of_weight;
+  if (!setup_.remake_cheap) return of_weight + tensor;
+  // What it is made from, instead: x, which may be there already, and the norm's weight.
+  return (of_weight > 0 ? of_weight : x) + row;
 }
 
 void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
-  MemoryLedger& ledger = context.kernels.ledger;
-  kept.normed = ledger.allocate(Bucket::activations, setup_.dtype_of(family_), x.rows(), x.columns());
-  kept.inverse_rms = ledger.allocate(Bucket::activations, DType::float32, x.rows(), 1);
-  rms_norm_forward(context.kernels, x, weight, static_cast<float>(setup_.model.rms_norm_eps), kept.normed,
-                   kept.inverse_rms);
   kept.x = std::move(x);
+  kept.inverse_rms = context.kernels.ledger.allocate(Bucket::activations, DType::float32, kept.x.rows(), 1);
+  norm(context, weight, kept);
+}
+
+// Again over `inverse_rms`, which it fills with the bits that are there.
+void PreNorm::norm(LayerContext& context, ConstTensorView weight, Kept& kept) const {
+  kept.normed =
+      context.kernels.ledger.allocate(Bucket::activations, setup_.dtype_of(family_), kept.x.rows(), kept.x.columns());
+  rms_norm_forward(context.kernels, kept.x, weight, static_cast<float>(setup_.model.rms_norm_eps), kept.normed,
+                   kept.inverse_rms);
+}
+
+void PreNorm::end_forward(Kept& kept) const {
+  if (setup_.remake_cheap) kept.normed.reset();
+}
+
+void PreNorm::begin_backward_weight(LayerContext& context, Kept& kept) const {
+  if (!setup_.remake_cheap) return;
+  norm(context, kept.weight, kept);
+  kept.weight.reset();
 }
 
 Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
-                               Kept& kept) const {
+                               bool with_normed, Kept& kept) const {
   kept.dnormed = std::move(dnormed);
   rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual);
-  if (!setup_.trains(family_)) {
-    for (Tensor* tensor : {&kept.x, &kept.inverse_rms, &kept.dnormed}) tensor->reset();
+  const bool remakes = with_normed && setup_.remake_cheap;
+  if (remakes) {
+    kept.weight = context.kernels.ledger.allocate(Bucket::activations, weight.dtype(), weight.rows(), weight.columns());
+    cast(context.kernels.stream, weight, kept.weight);
+  }
+  if (!setup_.trains(family_)) kept.dnormed.reset();
+  if (!setup_.trains(family_) && !remakes) {
+    for (Tensor* tensor : {&kept.x, &kept.inverse_rms}) tensor->reset();
   }
   return residual;
 }

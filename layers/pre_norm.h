@@ -15,23 +15,32 @@ class PreNorm {
   struct Kept {
     Tensor x, inverse_rms, normed;
     Tensor dnormed;  // from input gradient to weight gradient
+    Tensor weight;   // likewise, a copy, where `normed` is made again from it: weight gradients read no weights
   };
 
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
-  // The owner says whether its own weight gradients read `normed`; if not, it drops it.
+  // The owner says whether its own weight gradients read `normed`.
   std::int64_t pending_bytes(bool with_normed) const;
 
   // x in the dtype of the family. Fills x, inverse_rms and normed.
   void forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const;
+  // Behind the owner's last use of `normed` in its forward: drops it where it is made again
+  // (SegmentSetup::remake_cheap).
+  void end_forward(Kept& kept) const;
   // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways. All
-  // that is kept then is for the weight gradient, and `normed`, which is the owner's to drop.
+  // that is kept then is for weight gradients, and `normed`, which the owner drops where its own do not read it
+  // (`with_normed`).
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
-                        Kept& kept) const;
+                        bool with_normed, Kept& kept) const;
+  // In front of the owner's weight gradients that read `normed`: makes it again where it was dropped, bit for bit.
+  void begin_backward_weight(LayerContext& context, Kept& kept) const;
   // An empty gradient is that of a frozen weight.
   void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
 
  private:
+  void norm(LayerContext& context, ConstTensorView weight, Kept& kept) const;
+
   SegmentSetup setup_;
   std::string name_;
   Family family_;

@@ -16,7 +16,7 @@ ParameterSpec Router::parameter() const {
 
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
-  const std::int64_t input = setup_.compute == DType::float32 ? 0 : setup_.model.hidden_size;
+  const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 +
          (balances() ? 2 * sequences * moe.num_experts * 4 : 0);
@@ -24,7 +24,7 @@ std::int64_t Router::activation_bytes() const {
 
 std::int64_t Router::pending_bytes() const {
   if (!setup_.trains(Family::routing)) return 0;
-  const std::int64_t input = setup_.compute == DType::float32 ? 0 : setup_.model.hidden_size;
+  const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
   return setup_.slice_tokens() * (input + setup_.model.moe.num_experts) * size_of(DType::float32);
 }
 
@@ -39,20 +39,23 @@ std::vector<SegmentTraffic> Router::traffic() const {
   return traffic;
 }
 
+ConstTensorView Router::in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const {
+  if (x.dtype() == DType::float32) return x;
+  storage = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, x.rows(), x.columns());
+  cast(kernels.stream, x, storage);
+  return storage;
+}
+
 void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const MoeConfig& moe = setup_.model.moe;
   const auto tensor = [&](DType dtype, std::int64_t columns) {
     return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
   };
-  ConstTensorView input = x;
-  if (x.dtype() != DType::float32) {
-    kept.input = tensor(DType::float32, x.columns());
-    cast(kernels.stream, x, kept.input);
-    input = kept.input;
-  }
+  const ConstTensorView input = in_float32(kernels, x, kept.input);
   kept.logits = tensor(DType::float32, moe.num_experts);
   multiply(kernels, input, Transpose::no, weight, Transpose::yes, kept.logits, false);
+  if (!keeps_input()) kept.input.reset();
   kept.scores = tensor(DType::float32, moe.num_experts);
   kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
@@ -74,7 +77,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   context.sequence.all_reduce(kept.expert_counts);
   // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every rank of both groups
   // knows the loss of the whole microbatch; it is counted once.
-  if (context.tensor.rank() == 0 && context.sequence.rank() == 0) {
+  if (context.tensor.rank() == 0 && context.sequence.rank() == 0 && !context.again) {
     const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
     auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length, factor,
                    context.report.auxiliary_loss(block_));
@@ -116,7 +119,10 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
 }
 
 void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
-  const ConstTensorView input = kept.input.allocated() ? ConstTensorView(kept.input) : x;
+  if (gradient.empty()) return;  // frozen
+  Tensor storage;
+  const ConstTensorView input =
+      kept.input.allocated() ? ConstTensorView(kept.input) : in_float32(context.kernels, x, storage);
   add_weight_gradient(context.kernels, kept.dlogits, input, gradient);
 }
 

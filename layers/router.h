@@ -13,7 +13,8 @@ class Router {
   Router(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Kept {
-    Tensor input;             // float32 copy of the input where it is not float32 already
+    // Float32 copy of the input where it is not float32 already; made again with SegmentSetup::remake_cheap.
+    Tensor input;
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
     Tensor expert_counts;     // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of
@@ -25,7 +26,7 @@ class Router {
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
   // Whether backward_weight reads x: not where the float32 copy is kept, nor where the router is frozen.
-  bool reads_x_for_weight() const { return setup_.trains(Family::routing) && setup_.compute == DType::float32; }
+  bool reads_x_for_weight() const { return setup_.trains(Family::routing) && !keeps_input(); }
   std::vector<SegmentTraffic> traffic() const;
 
   // x: this rank's slice, any dtype. Fills `kept`; reports the load-balancing loss.
@@ -36,6 +37,9 @@ class Router {
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 
  private:
+  bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.remake_cheap; }
+  // x itself where it is float32, otherwise a copy in `storage`.
+  ConstTensorView in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
   TokenSlice slice() const {
     return {setup_.tensor_rank * setup_.slice_tokens(), setup_.local_sequence(), setup_.sequence_length};

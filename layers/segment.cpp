@@ -19,6 +19,10 @@ DType SegmentSetup::dtype_of(Family family) const {
   fail("family {} has no dtype", static_cast<int>(family));
 }
 
+Tensor Segment::take_input(Saved&) {
+  fail("{} does not run forward again", name());
+}
+
 void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!setup.trains(parameters[i].family) && !gradients[i].empty()) {

@@ -36,6 +36,10 @@ struct SegmentSetup {
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
 
+  // Whether what is cheap to make again, without a matrix product or communication, is not kept from forward to
+  // backward: outputs of norms, of the rotary embedding and of SwiGLU.
+  bool remake_cheap = false;
+
   // Families whose parameters are constant. What only their gradients would need is neither multiplied nor gathered,
   // and dropped by the input gradient; what a segment keeps of a microbatch until then is the same.
   std::set<Family> frozen;
@@ -100,6 +104,8 @@ struct LayerContext {
   StepReport report;
   double loss_scale = 1.0;
   GenerationState* generation = nullptr;  // where text is generated
+  // A forward that the microbatch has been through before: nothing of it is reported again.
+  bool again = false;
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };
@@ -145,6 +151,11 @@ class Segment {
   // Takes the activations (none for the embedding) and gives the next ones (none for the head).
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                          std::unique_ptr<Saved>& saved) = 0;
+  // Whether its forward may run again from what take_input gives.
+  virtual bool forwards_again() const { return false; }
+  // The activations that forward took, out of what it saved, of which nothing else is read afterwards. Throws Error
+  // (failure) where forwards_again() is false.
+  virtual Tensor take_input(Saved& saved);
   // Whether backward_input reads its weights; to one that does not, none need be passed.
   virtual bool reads_weights_backward() const { return true; }
   // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight, and

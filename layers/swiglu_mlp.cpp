@@ -24,12 +24,12 @@ std::vector<ParameterSpec> SwigluMlp::parameters() const {
 }
 
 std::int64_t SwigluMlp::activation_bytes() const {
-  return setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute);
+  return setup_.microbatch_tokens * (setup_.remake_cheap ? 2 : 3) * local_width_ * size_of(setup_.compute);
 }
 
 std::int64_t SwigluMlp::pending_bytes() const {
   // dgate_up in the place of gate_up, and activated.
-  return setup_.trains(Family::dense) ? activation_bytes() : 0;
+  return setup_.trains(Family::dense) ? setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute) : 0;
 }
 
 Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
@@ -39,13 +39,19 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
   multiply(kernels, x, Transpose::no, stacked_rows(weights.first(2)), Transpose::yes, kept.gate_up, false);
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
-  return onto_residual(context, kept.activated, weights[2], residual);
+  Tensor y = onto_residual(context, kept.activated, weights[2], residual);
+  if (setup_.remake_cheap) kept.activated.reset();
+  return y;
 }
 
 Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
   multiply(kernels, dy, Transpose::no, weights[2], Transpose::yes, dactivated, false);
+  if (setup_.remake_cheap && setup_.trains(Family::dense)) {
+    kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
+    swiglu_forward(kernels, kept.gate_up, kept.activated);
+  }
   // The gradient takes the place of the values it came from.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);

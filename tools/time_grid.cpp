@@ -19,7 +19,7 @@ struct Cell {
 std::vector<Cell> cells_of(const PictureRank& rank) {
   std::vector<Cell> cells;
   for (const PictureBox& box : rank.boxes) {
-    if (box.lane != Lane::compute || box.kind > BoxKind::backward_weight) continue;
+    if (box.lane != Lane::compute || box.kind > BoxKind::recompute) continue;
     const bool same = !cells.empty() && cells.back().kind == box.kind && cells.back().stage == box.stage &&
                       cells.back().microbatch == box.microbatch;
     if (same) {
@@ -36,13 +36,14 @@ void draw(std::string& line, const Cell& cell, double columns_a_second) {
   const std::size_t begin = column(cell.start), end = std::min(column(cell.end), line.size());
   if (end <= begin) return;
   const std::size_t width = end - begin;
-  const bool forward = cell.kind == BoxKind::forward, weight = cell.kind == BoxKind::backward_weight;
+  const bool forward = cell.kind == BoxKind::forward, weight = cell.kind == BoxKind::backward_weight,
+             again = cell.kind == BoxKind::recompute;
   if (width == 1) {
     line[begin] = '|';
     return;
   }
-  line[begin] = forward ? '(' : weight ? '<' : '[';
-  line[end - 1] = forward ? ')' : weight ? '>' : ']';
+  line[begin] = forward ? '(' : weight ? '<' : again ? '{' : '[';
+  line[end - 1] = forward ? ')' : weight ? '>' : again ? '}' : ']';
   const std::string label = cell.microbatch ? std::to_string(*cell.microbatch) : "";
   if (label.size() + 2 > width) return;
   std::copy(label.begin(), label.end(), line.begin() + static_cast<std::ptrdiff_t>(begin + (width - label.size()) / 2));

@@ -20,6 +20,8 @@ Config without_training(Config config) {
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
   config.training.frozen = {Family::dense,     Family::experts, Family::routing,
                             Family::embedding, Family::head,    Family::root};
+  // Nothing is kept from which a backward would be spared.
+  config.training.recompute = Recompute::none;
   config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;
   return config;
 }

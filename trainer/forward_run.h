@@ -45,6 +45,7 @@ class ForwardRun final : private ActionHandler {
   [[noreturn]] void refuse() const;
   void backward_input(int, int) override { refuse(); }
   void backward_weight(int, int) override { refuse(); }
+  void recompute(int, int) override { refuse(); }
   void scatter_gradient(int) override { refuse(); }
   void reduce_gradient(int) override { refuse(); }
   void wait_reduction(int) override { refuse(); }

@@ -63,7 +63,7 @@ void RankStages::make_rotary_table() {
 
 void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
                                   const ProgramTables& tables) {
-  require(flowing_.empty() && saved_.empty(), "segments are replaced between steps");
+  require(flowing_.empty() && saved_.empty() && checkpoints_.empty(), "segments are replaced between steps");
   require(planned.size() == planned_.size(), "the stages of a rank stay");
   const bool same_angles = inputs.positions == inputs_.positions;
   inputs_ = std::move(inputs);
@@ -119,8 +119,22 @@ void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tabl
     for (const ParameterSpec& parameter : segment->parameters()) piece.places.push_back(place_of.at(parameter.name));
   }
   require(pieces_.size() > first, "a stage has at least one segment");
+  mark_regions(stage, tables, first);
   if (is_here(stage.stage + 1)) pieces_.back().next_stage = stage.stage + 1;
   if (is_here(stage.stage - 1)) pieces_[first].previous_stage = stage.stage - 1;
+}
+
+void RankStages::mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece) {
+  const std::vector<int>& segments = tables.stages[static_cast<std::size_t>(stage.stage)].segments;
+  const auto region = [&](std::size_t i) {
+    return i < segments.size() ? tables.segments[static_cast<std::size_t>(segments[i])].region : std::nullopt;
+  };
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    Piece& piece = pieces_[first_piece + i];
+    piece.recomputed = region(i).has_value();
+    piece.begins_region = piece.recomputed && (i == 0 || region(i - 1) != region(i));
+    piece.ends_region = piece.recomputed && region(i + 1) != region(i);
+  }
 }
 
 std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
@@ -143,7 +157,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
 void RankStages::end_step() {
   for (const auto& [lane, pairs] : groups_.transfers()) groups_.on(lane, Group::pp).flush();
   sent_.clear();
-  require(saved_.empty() && flowing_.empty(), "every microbatch of the step has come back");
+  require(saved_.empty() && flowing_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
 }
 
 std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
@@ -167,17 +181,20 @@ std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
   return gradients;
 }
 
+MicrobatchInput RankStages::text_of(int microbatch) const {
+  const std::int64_t tokens = inputs_.microbatch_tokens;
+  return {batch_.tokens.rows_from(microbatch * tokens, tokens), batch_.targets.rows_from(microbatch * tokens, tokens)};
+}
+
 void RankStages::forward(int segment, int microbatch) {
   Piece& here = piece(segment);
-  const std::int64_t tokens = inputs_.microbatch_tokens;
-  const MicrobatchInput input{batch_.tokens.rows_from(microbatch * tokens, tokens),
-                              batch_.targets.rows_from(microbatch * tokens, tokens)};
   LayerContext layer = context();
   Tensor x = take_flowing(here.stage, microbatch);
   std::unique_ptr<Saved> kept;
-  Tensor y = here.segment->forward(layer, weights_of(here), input, std::move(x), kept);
+  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
   // Without a backward nobody reads what the segment kept.
-  if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
+  if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
+  if (!forward_only_ && !here.recomputed) saved_[{here.segment, microbatch}] = std::move(kept);
   if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
 }
 
@@ -197,6 +214,20 @@ void RankStages::backward_weight(int segment, int microbatch) {
   require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
   here.segment->backward_weight(layer, gradients_of(here), *saved->second);
   saved_.erase(saved);
+}
+
+void RankStages::recompute(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  layer.again = true;
+  const auto found = checkpoints_.find({here.segment, microbatch});
+  require(found != checkpoints_.end(), "a forward runs again from what was kept for it, once");
+  Tensor x = std::move(found->second);
+  checkpoints_.erase(found);
+  std::unique_ptr<Saved>& kept = saved_[{here.segment, microbatch}];
+  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
+  // What the last piece makes the forward has handed on.
+  if (!here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
 }
 
 void RankStages::unshard(Op op, int unit) {

@@ -47,6 +47,7 @@ class RankStages {
   void forward(int segment, int microbatch);
   void backward_input(int segment, int microbatch);
   void backward_weight(int segment, int microbatch);
+  void recompute(int segment, int microbatch);
   void unshard(Op op, int unit);
   void reshard(Op op, int unit);
   void scatter_gradient(int unit);
@@ -80,14 +81,20 @@ class RankStages {
     // The stages on this rank that take what it makes: its own, or the neighbour's where a stage ends and the next one
     // is here too, which hands the tensor over as it is. What goes to another rank stays with its own until it is sent.
     int next_stage = 0, previous_stage = 0;
+    // In a region of the program's tables (ProgramSegment) forward saves nothing, and of its first piece the input;
+    // recompute hands on to the next piece, unless this is the last.
+    bool recomputed = false, begins_region = false, ends_region = false;
   };
 
   void add_unit(const PlannedUnit& unit);
   void make_rotary_table();
   void add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit);
 
+  void mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece);
+
   Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
   std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
+  MicrobatchInput text_of(int microbatch) const;
   // Of a segment about to be computed: the compute lane waits for the gathers under way.
   std::vector<ConstTensorView> weights_of(const Piece& piece);
   std::vector<TensorView> gradients_of(const Piece& piece);
@@ -138,6 +145,9 @@ class RankStages {
   // of a microbatch.
   std::map<std::pair<int, int>, Flowing> flowing_;
   std::map<std::pair<const Segment*, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
+  // By segment that takes it again and microbatch: inputs of regions between forward and recompute, and what recompute
+  // hands on inside a region.
+  std::map<std::pair<const Segment*, int>, Tensor> checkpoints_;
   std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it
 };
 

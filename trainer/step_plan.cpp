@@ -18,6 +18,7 @@
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/state_layout.h"
 #include "trainer/pipeline_order.h"
+#include "trainer/recompute_plan.h"
 #include "trainer/solved_timing.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
@@ -179,6 +180,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
   setup.embedding_compute = config.precision_of(Family::embedding).compute;
   setup.expert_compute = config.precision_of(Family::experts).compute;
   setup.head_compute = config.precision_of(Family::head).compute;
+  setup.remake_cheap = config.training.recompute == Recompute::selective;
   setup.frozen = config.training.frozen;
   setup.sequence_length = config.training.sequence_length;
   setup.context = config.parallelism.context;
@@ -294,6 +296,9 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
       stage.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(std::move(entry));
     }
+    const std::size_t first_segment = tables.segments.size() - planned.segments.size();
+    add_regions(kept_by_segments(config, boundary, planned), static_cast<int>(first_segment),
+                std::span(tables.segments).subspan(first_segment));
     tables.stages.push_back(std::move(stage));
   }
   tie_units(tables, ties);

@@ -12,6 +12,8 @@ std::string_view name_of(Op op) {
       return "I";
     case Op::backward_weight:
       return "W";
+    case Op::recompute:
+      return "R";
     case Op::unshard:
       return "UNSHARD";
     case Op::unshard_island:

@@ -13,6 +13,7 @@ enum class Op : std::uint8_t {
   backward,          // B: input and weight gradient
   backward_input,    // I
   backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
+  recompute,         // R: a forward again, of what was not kept until its backward
   unshard,           // UNSHARD: gather over the whole shard group
   unshard_island,    // UNSHARD_ISLAND: gather over the island, from what RESHARD_ISLAND kept
   reshard,           // RESHARD: back to the rows this rank owns
@@ -31,7 +32,8 @@ enum class Op : std::uint8_t {
 std::string_view name_of(Op op);  // "F", "UNSHARD", ...
 
 constexpr bool is_compute(Op op) {
-  return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight;
+  return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight ||
+         op == Op::recompute;
 }
 constexpr bool is_send(Op op) {
   return op == Op::send_forward || op == Op::send_backward;
@@ -39,7 +41,7 @@ constexpr bool is_send(Op op) {
 constexpr bool is_receive(Op op) {
   return op == Op::receive_forward || op == Op::receive_backward;
 }
-// Forward, backward and input gradient read parameters; the weight gradient does not.
+// All but the weight gradient read parameters.
 constexpr bool reads_parameters(Op op) {
   return is_compute(op) && op != Op::backward_weight;
 }
@@ -48,6 +50,10 @@ constexpr bool makes_weight_gradient(Op op) {
 }
 constexpr bool makes_input_gradient(Op op) {
   return op == Op::backward || op == Op::backward_input;
+}
+// Takes what the segment or stage before it hands on, activations or their gradient, and hands on what it makes.
+constexpr bool hands_on(Op op) {
+  return op == Op::forward || makes_input_gradient(op);
 }
 
 constexpr bool is_gather(Op op) {

@@ -13,11 +13,11 @@
 namespace weft {
 namespace {
 
-constexpr std::array all_ops = {Op::forward,          Op::backward,        Op::backward_input, Op::backward_weight,
-                                Op::unshard,          Op::unshard_island,  Op::reshard,        Op::reshard_island,
-                                Op::scatter_gradient, Op::reduce_gradient, Op::tie_gradient,   Op::wait_reduction,
-                                Op::send_forward,     Op::receive_forward, Op::send_backward,  Op::receive_backward,
-                                Op::gradient_norm,    Op::optimizer_step};
+constexpr std::array all_ops = {Op::forward,          Op::backward,         Op::backward_input,  Op::backward_weight,
+                                Op::recompute,        Op::unshard,          Op::unshard_island,  Op::reshard,
+                                Op::reshard_island,   Op::scatter_gradient, Op::reduce_gradient, Op::tie_gradient,
+                                Op::wait_reduction,   Op::send_forward,     Op::receive_forward, Op::send_backward,
+                                Op::receive_backward, Op::gradient_norm,    Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -126,7 +126,7 @@ std::vector<CellAction> read_pair(std::string_view cell) {
   if (semicolon != std::string_view::npos) both.push_back(ActionReader(trimmed(inside.substr(semicolon + 1))).read());
   for (CellAction& half : both) {
     half.action.overlapped = true;
-    if (half.action.op == Op::forward || makes_input_gradient(half.action.op)) continue;
+    if (hands_on(half.action.op) || (half.action.op == Op::recompute && both.size() == 1)) continue;
     fail_cell(cell, fmt::format("{} cannot be overlapped; F, B and I can", name_of(half.action.op)));
   }
   if (both.size() == 2 && !may_overlap(both[0].action, both[1].action)) {

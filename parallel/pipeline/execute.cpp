@@ -17,6 +17,8 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
       return handler.backward_input(*action.segment, *action.microbatch);
     case Op::backward_weight:
       return handler.backward_weight(*action.segment, *action.microbatch);
+    case Op::recompute:
+      return handler.recompute(*action.segment, *action.microbatch);
     case Op::unshard:
     case Op::unshard_island:
       return handler.unshard(action.op, *action.unit);

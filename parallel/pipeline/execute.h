@@ -18,6 +18,7 @@ class ActionHandler {
   virtual void forward(int segment, int microbatch) = 0;
   virtual void backward_input(int segment, int microbatch) = 0;
   virtual void backward_weight(int segment, int microbatch) = 0;
+  virtual void recompute(int segment, int microbatch) = 0;
   // `op` is UNSHARD or UNSHARD_ISLAND; of reshard RESHARD or RESHARD_ISLAND.
   virtual void unshard(Op op, int unit) = 0;
   virtual void reshard(Op op, int unit) = 0;

@@ -55,7 +55,7 @@ class LaneDelivery {
   }
 
   bool waits(const Action& action) const {
-    if (!reads_parameters(action.op)) return false;
+    if (!hands_on(action.op)) return false;
     const Op op = action.op == Op::forward ? Op::receive_forward : Op::receive_backward;
     const int other = other_stage(op, *action.stage);
     if (other < 0 || other >= static_cast<int>(program_.stages.size())) return false;

@@ -45,31 +45,45 @@ class PairWalk {
 
  private:
   bool joins(const Action& action) {
-    if (forward_ && !backward_ && may_overlap(*forward_, action)) {
+    if (forward_ && !backward_ && may_overlap(*forward_, action) && (!again_ || same_stage(*again_, action))) {
       backward_ = action;
       return true;
     }
-    return is_more_of_pair(action);
+    if (!is_more_of_pair(action)) return false;
+    if (action.op == Op::recompute) again_ = action;
+    return true;
   }
   bool is_more_of_pair(const Action& action) const {
+    if (action.op == Op::recompute) return forward_ && is_for_backward(action);
     return continues(forward_, action) || continues(backward_, action);
+  }
+  // A forward again comes before the first segment of its backward, or between two.
+  bool is_for_backward(const Action& action) const {
+    if (!action.segment) return false;
+    const std::optional<Action>& known = backward_ ? backward_ : again_;
+    return known ? same_stage(*known, action) : forward_->segment && forward_->microbatch != action.microbatch;
+  }
+  static bool same_stage(const Action& one, const Action& other) {
+    return one.stage == other.stage && one.microbatch == other.microbatch;
   }
 
   void close() {
     if (backward_) {
       for (std::size_t member : members_) result_.pair_of[member] = result_.pairs.size();
-      result_.pairs.push_back({*forward_, *backward_, members_.front(), members_.back()});
+      result_.pairs.push_back({*forward_, *backward_, again_.has_value(), members_.front(), members_.back()});
     } else {
       result_.broken.insert(result_.broken.end(), members_.begin(), members_.end());
     }
     forward_.reset();
     backward_.reset();
+    again_.reset();
     members_.clear();
   }
 
   const std::vector<Action>& actions_;
   Overlaps result_;
   std::optional<Action> forward_, backward_;  // of the pair that is open
+  std::optional<Action> again_;               // of its backward, the last forward again
   std::optional<Action> unmarked_;            // computation right before, where it is in no pair
   std::vector<std::size_t> members_;
 };

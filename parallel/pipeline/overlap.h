@@ -1,7 +1,7 @@
 // Overlapped pairs: a forward and a backward of different microbatches that a rank runs side by side, so that the
 // communication of one hides behind the computation of the other. In a list they are neighbours, forward first, both
-// marked; lowered, their segments alternate, all of them marked. Nothing else is written down, so who belongs to whom
-// is found here.
+// marked; lowered, their segments alternate, all of them marked, and so are the forwards again that the backward needs.
+// Nothing else is written down, so who belongs to whom is found here.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@ bool pair_begins_at(const std::vector<Action>& actions, std::size_t position);
 
 struct OverlappedPair {
   Action forward, backward;         // as the list has the first of each
+  bool recomputes = false;          // whether forwards again are among the segments of the backward
   std::size_t first = 0, last = 0;  // positions of its first and last action
 };
 

@@ -15,7 +15,8 @@ constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 struct Read {
   std::size_t position = 0;  // in the rank's list
   std::size_t visit = 0;     // how often the rank had changed its stage before
-  bool forward = false;      // or an input gradient
+  bool forward = false;      // or for an input gradient
+  bool again = false;        // a forward again, in front of its input gradient
   int microbatch = 0;
   std::size_t first_use = 0;    // of `uses`; the uses of one action are in the order of its segment's units
   std::size_t in_sequence = 0;  // its number if the halves of overlapped pairs ran one after the other
@@ -93,17 +94,17 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
     const Action& action = actions[i];
     if (!is_compute(action.op)) continue;
     const std::size_t visit = visits.at(action, i);
-    if (!reads_parameters(action.op) || !action.segment) continue;
+    if (!action.segment) continue;
     const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
-    const bool forward = action.op == Op::forward;
-    if (!forward && !segment.reads_weights_backward) continue;
+    if (!reads_units(segment, action.op)) continue;
     const std::size_t first_use = result.uses.size();
     for (int unit : segment.units) {
       if (tables.units[static_cast<std::size_t>(unit)].replicated) continue;
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back({i, visit, forward, *action.microbatch, first_use});
+      result.reads.push_back(
+          {i, visit, action.op == Op::forward, action.op == Op::recompute, *action.microbatch, first_use});
     }
   }
   number_in_sequence(result.reads, overlaps);
@@ -123,10 +124,17 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
   return true;
 }
 
-// Whether full parameters stay from one use of a unit to the next.
+// Whether two successive reads of a unit belong to one forward or one backward of its block.
+bool same_turn(const Read& one, const Read& other) {
+  return one.forward == other.forward && one.microbatch == other.microbatch;
+}
+
+// Whether full parameters stay from one use of a unit to the next. From a forward again to the input gradient that it
+// is for they always do: so a step gathers no more often than without.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
   if (next_use.read <= use.read + 1 || next.in_sequence == read.in_sequence + 1) return true;
+  if (read.again && same_turn(read, next)) return true;
   switch (policy.residency) {
     case Residency::each_use:
     case Residency::island:
@@ -144,11 +152,6 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
       return true;
   }
   return false;
-}
-
-// Whether two successive reads of a unit belong to one forward or one backward of its block.
-bool same_turn(const Read& one, const Read& other) {
-  return one.forward == other.forward && one.microbatch == other.microbatch;
 }
 
 void mark_intervals(const ProgramTables& tables, Reads& rank) {

@@ -71,7 +71,7 @@ Program place_order(const ProgramTables& tables, const Schedule& schedule, const
                       fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
   Program program{tables, input.microbatches, std::move(order)};
   require_placement(program, fmt::format("schedule {}", schedule.name));
-  return lower_to_segments(add_exchange(std::move(program)));
+  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
 }
 
 Program place_order(const ProgramTables& tables, const UserOrder& order) {
@@ -79,7 +79,7 @@ Program place_order(const ProgramTables& tables, const UserOrder& order) {
                       fmt::format("the schedule's file of {} ranks", order.ranks.size()));
   Program program{tables, order.microbatches, order.ranks};
   require_placement(program, "the schedule's file");
-  return lower_to_segments(add_exchange(std::move(program)));
+  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
 }
 
 Program complete(Program placed) {

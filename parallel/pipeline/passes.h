@@ -20,6 +20,10 @@ Program add_exchange(Program program);
 // overlapped pair take turns. A stage without segments keeps its actions.
 Program lower_to_segments(Program program);
 
+// Adds R of every segment of a region (ProgramSegment) in front of the first input gradient of the region, for each
+// microbatch; where no segment is in a region, nothing. For lists of segments.
+Program add_recompute(Program program);
+
 // Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
 // of need: the gather `lookahead` ahead of one whose unit begins to be used is issued in front of that use, but never
 // before the unit's own previous RESHARD. It stands in front of the receives of the action it is issued before, a
@@ -38,8 +42,8 @@ Program add_ties(Program program);
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
-// The first two passes on a schedule's order: who computes what when, and nothing of units yet. Throws Error (request)
-// when the schedule refuses the numbers.
+// The passes up to there on a schedule's order: who computes what when, and nothing of units yet. Throws Error
+// (request) when the schedule refuses the numbers.
 Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same of a user's own order, which has its counts itself (require_same_counts compares them with others). Throws
 // Error (request) when the tables have other stages or put them on other ranks.

@@ -91,7 +91,7 @@ inline std::int64_t timed_gradient_bytes(const ProgramUnit& unit) {
 // A collective performed inside a segment, per microbatch. `bytes` is its payload, or a bound on it where tokens
 // decide.
 struct SegmentCollective {
-  Op during = Op::forward;  // forward, backward_input or backward_weight
+  Op during = Op::forward;  // forward, backward_input, backward_weight or recompute
   CollectiveOp op = CollectiveOp::all_reduce;
   Group group = Group::tp;
   std::int64_t count = 0;
@@ -118,13 +118,27 @@ struct ProgramSegment {
   int stage = 0;
   std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
   bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)
-  // Kept per microbatch from forward to input gradient, and in their place from there to weight gradient (bounds with
-  // routed tokens).
+  // Kept per microbatch from forward (or R, of a segment in a region) to input gradient, and in their place from there
+  // to weight gradient (bounds with routed tokens).
   std::int64_t activation_bytes = 0, pending_bytes = 0;
+  // Segments of one region follow each other in a stage. Their forward keeps `checkpoint_bytes` until R runs it again,
+  // before the first input gradient of the region: of the first segment its input, of the others nothing. Absent where
+  // all is kept. The number has no other meaning.
+  std::optional<int> region = {};
+  std::int64_t checkpoint_bytes = 0;
   std::vector<SegmentCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;
 };
+
+// Whether an action of the segment reads its units.
+inline bool reads_units(const ProgramSegment& segment, Op op) {
+  return reads_parameters(op) && (op == Op::forward || op == Op::recompute || segment.reads_weights_backward);
+}
+// Bytes kept of a microbatch behind a forward of the segment.
+inline std::int64_t forward_bytes(const ProgramSegment& segment) {
+  return segment.region ? segment.checkpoint_bytes : segment.activation_bytes;
+}
 
 struct ProgramStage {
   int rank = 0;                    // pipeline rank that runs it

@@ -1,4 +1,5 @@
 #include <map>
+#include <set>
 
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/text.h"
@@ -14,9 +15,11 @@ struct Run {
   std::optional<std::size_t> pair = {};  // that the run is, at its actions and inside
 };
 
+// A forward again is for the input gradient behind it, and between its segments.
 bool same_stage_action(const Action& one, const Action& other) {
-  return one.op == other.op && one.stage == other.stage && one.microbatch == other.microbatch && one.segment &&
-         other.segment;
+  const auto is_backward = [](Op op) { return op == Op::recompute || makes_input_gradient(op); };
+  const bool same_kind = one.op == other.op || (is_backward(one.op) && is_backward(other.op));
+  return same_kind && one.stage == other.stage && one.microbatch == other.microbatch && one.segment && other.segment;
 }
 
 std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& overlaps) {
@@ -43,16 +46,21 @@ std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& ove
 class Merger {
  public:
   void compute(const Action& action, const Run& run, const Overlaps& overlaps) {
-    if (run.before == last_run_) return;
-    last_run_ = run.before;
     if (!run.pair) {
-      put(action);
+      if (run.before != last_run_ || !put_in_run_.contains(action.op)) put(action);
+      if (run.before != last_run_) put_in_run_.clear();
+      put_in_run_.insert(action.op);
+      last_run_ = run.before;
       return;
     }
+    if (run.before == last_run_) return;
+    last_run_ = run.before;
     // Both at once, so a stage that is gathered only for the second is gathered in front of them.
     const OverlappedPair& both = overlaps.pairs[*run.pair];
     in_front_ = merged_.size();
     merged_.emplace_back();
+    if (both.recomputes)
+      put({.op = Op::recompute, .stage = both.backward.stage, .microbatch = both.backward.microbatch});
     put(both.forward);
     put(both.backward);
     second_stage_ = both.backward.stage;
@@ -122,6 +130,7 @@ class Merger {
   std::vector<std::optional<Action>> merged_;
   std::map<int, StageState> stages_;
   std::size_t last_run_ = 0;
+  std::set<Op> put_in_run_;          // kinds of computation that are said of it
   std::size_t in_front_ = 0;         // of the pair that was put last: an empty place
   std::optional<int> second_stage_;  // of its backward
 };

@@ -71,7 +71,7 @@ class ProblemRank {
     for (int unit : segment.units) {
       const int number = units_.number[static_cast<std::size_t>(unit)];
       if (number == nowhere) continue;
-      const bool reads = reads_parameters(action.op) && (forward || segment.reads_weights_backward);
+      const bool reads = reads_units(segment, action.op);
       if (reads) result.read_units.push_back(number);
       const bool adds = makes_weight_gradient(action.op) && !program_.units[static_cast<std::size_t>(unit)].frozen;
       if (adds) result.added_units.push_back(number);
@@ -101,11 +101,15 @@ class ProblemRank {
     return timed;
   }
 
-  // What is alive while the action runs; of a backward the larger of what is there before and after it, as in
-  // transient_peak.cpp.
+  // What is alive while the action runs; of a forward, what it makes, which stays or is dropped; of a backward the
+  // larger of what is there before and after it, as in transient_peak.cpp.
   std::int64_t keep(const Action& action, const ProgramSegment& segment) {
     const std::int64_t before = live_;
-    if (action.op == Op::forward) return live_ += segment.activation_bytes;
+    if (action.op == Op::forward) {
+      live_ += forward_bytes(segment);
+      return before + segment.activation_bytes;
+    }
+    if (action.op == Op::recompute) return live_ += segment.activation_bytes - segment.checkpoint_bytes;
     if (action.op == Op::backward_weight) {
       live_ -= segment.pending_bytes;
       return before;

@@ -18,7 +18,7 @@ using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, 
 std::optional<int> ready_at(const Program& program, const Action& action, const Done& done) {
   const int last = static_cast<int>(program.stages.size()) - 1, stage = *action.stage;
   const bool backward = action.op != Op::forward;
-  if (action.op == Op::backward_weight) return 0;  // its rank's own order is enough
+  if (!hands_on(action.op)) return 0;  // its rank's own order is enough
   const int from = backward ? stage + 1 : stage - 1;
   if (from < 0) return 0;
   // The last stage turns round: its backward follows its own forward.
@@ -42,7 +42,7 @@ bool place(const Program& program, std::span<const Action> actions, Done& done, 
     at = end;
   }
   for (const Action& action : actions) {
-    if (action.op != Op::backward_weight) done[{*action.stage, *action.microbatch, action.op != Op::forward}] = at;
+    if (hands_on(action.op)) done[{*action.stage, *action.microbatch, action.op != Op::forward}] = at;
   }
   return true;
 }
@@ -83,7 +83,8 @@ std::string format_timeline(const Program& program) {
       const int microbatch = *timed.action.microbatch;
       const std::string cell = timed.action.op == Op::forward           ? fmt::format("{:>{}}", microbatch, room - 1)
                                : timed.action.op == Op::backward_weight ? fmt::format("<{:^{}}>", microbatch, room - 2)
-                                                                        : fmt::format("[{:^{}}]", microbatch, room - 2);
+                               : timed.action.op == Op::recompute ? fmt::format("{{{:^{}}}}", microbatch, room - 2)
+                                                                  : fmt::format("[{:^{}}]", microbatch, room - 2);
       row.replace(static_cast<std::size_t>(timed.begin) * width, cell.size(), cell);
     }
     text += fmt::format("pp {:<3}|{}|\n", rank, row);

@@ -39,12 +39,13 @@ class Alive {
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
 
   // What a piece keeps of a microbatch.
-  enum class Kept : std::uint8_t { nothing, activations, pending };
+  enum class Kept : std::uint8_t { nothing, checkpoint, activations, pending };
 
   void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (action.op == Op::forward) keep(piece, *action.microbatch, Kept::activations);
+      if (action.op == Op::recompute && in_region(piece)) keep(piece, *action.microbatch, Kept::activations);
       if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
       for (int index : program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)].units) {
         const auto unit = static_cast<std::size_t>(index);
@@ -55,6 +56,12 @@ class Alive {
     if (program_.forward_only) {
       for (std::size_t piece = begin; piece < end; ++piece) keep(piece, *action.microbatch, Kept::nothing);
       return;
+    }
+    // A forward that runs again has made all it saves, and drops it. Of a whole stage, segment after segment would.
+    if (action.op == Op::forward) {
+      for (std::size_t piece = begin; piece < end; ++piece) {
+        if (in_region(piece)) keep(piece, *action.microbatch, Kept::checkpoint);
+      }
     }
     // An input gradient leaves what the weight gradient will read in the place of what it read itself, piece after
     // piece: of a B the larger of both counts. Never their sum: most of what a layer leaves is a part of what it had
@@ -154,10 +161,16 @@ class Alive {
     return piece * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch);
   }
 
+  bool in_region(std::size_t piece) const {
+    const auto segment = pieces_[piece].segment;
+    return segment && program_.segments[static_cast<std::size_t>(*segment)].region;
+  }
+
   std::int64_t bytes_of(std::size_t piece, Kept kept) const {
     const auto segment = pieces_[piece].segment;
     if (!segment || kept == Kept::nothing) return 0;
     const ProgramSegment& entry = program_.segments[static_cast<std::size_t>(*segment)];
+    if (kept == Kept::checkpoint) return entry.checkpoint_bytes;
     return kept == Kept::activations ? entry.activation_bytes : entry.pending_bytes;
   }
 

@@ -6,9 +6,9 @@ namespace weft {
 namespace {
 
 bool reads(const Program& program, const Action& action, int unit) {
-  if (!reads_parameters(action.op) || !action.segment) return false;
+  if (!action.segment) return false;
   const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-  if (action.op != Op::forward && !segment.reads_weights_backward) return false;
+  if (!reads_units(segment, action.op)) return false;
   return std::find(segment.units.begin(), segment.units.end(), unit) != segment.units.end();
 }
 

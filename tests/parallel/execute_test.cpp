@@ -35,6 +35,7 @@ class Writer final : public ActionHandler {
   void forward(int, int) override { log_.push_back("F"); }
   void backward_input(int, int) override { log_.push_back("I"); }
   void backward_weight(int, int) override { log_.push_back("W"); }
+  void recompute(int, int) override { log_.push_back("R"); }
   void unshard(Op, int) override { log_.push_back("unshard"); }
   void reshard(Op, int) override { log_.push_back("reshard"); }
   void scatter_gradient(int) override { log_.push_back("scatter"); }

@@ -186,9 +186,8 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"reduction = \"bfloat16\"", "reduction = \"float64\"",
        "54:13: error: precision.reduction: \"float64\" is not available in this version; use \"float32\", "
        "\"bfloat16\" or \"float16\""},
-      {"\"none\"", "\"full\"",
-       "60:13: error: training.recompute: \"full\" is not available in this version: activations are kept, write "
-       "\"none\""},
+      {"recompute = \"none\"", "recompute = \"half\"",
+       "60:13: error: training.recompute: \"half\" is unknown; use \"none\", \"selective\" or \"full\""},
       {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
        "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
        "\"byte\""},

@@ -65,6 +65,7 @@ class Rank final : ActionHandler {
   void forward(int segment, int microbatch) override { stages_.forward(segment, microbatch); }
   void backward_input(int segment, int microbatch) override { stages_.backward_input(segment, microbatch); }
   void backward_weight(int segment, int microbatch) override { stages_.backward_weight(segment, microbatch); }
+  void recompute(int segment, int microbatch) override { stages_.recompute(segment, microbatch); }
   void unshard(Op op, int unit) override { stages_.unshard(op, unit); }
   void reshard(Op op, int unit) override { stages_.reshard(op, unit); }
   void scatter_gradient(int unit) override { stages_.scatter_gradient(unit); }

@@ -188,8 +188,11 @@ Keys training_keys() {
       integer_key(
           "training.loss_scale_growth_steps", "good steps after which that factor doubles", size_range,
           [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; }),
-      fixed_key<std::string>("training.recompute", "a string", "activations computed again in backward", "none",
-                             "activations are kept, write \"none\""),
+      choice_key<Recompute>(
+          "training.recompute",
+          "what backward makes again instead of keeping it: nothing, what needs no matrix product, or whole blocks",
+          {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {},
+          [](auto& c) -> auto& { return c.training.recompute; }),
   };
 }
 

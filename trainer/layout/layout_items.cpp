@@ -7,6 +7,7 @@
 #include "trainer/costs/step_costs.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
+#include "trainer/recompute_plan.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -75,16 +76,22 @@ LayoutItems modelled_items(const Config& config) {
   // otherwise for the one that is computed.
   const bool waits = config.memory_budget && parts_backwards(config);
 
+  const auto kept_bytes = kept_by_segments(sample, plan_inputs(sample, mesh.coordinates(0)).boundary, planned);
+
   // Embedding, two segments a block, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
   std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter: a tied weight is one of both ends
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
     LayoutItem& piece = pieces[(s + 1) / 2];
-    piece.activation_bytes += static_cast<double>(segment.activation_bytes());
+    const std::int64_t kept = kept_bytes[s].bytes;
+    piece.activation_bytes += static_cast<double>(kept);
+    // One block at a time is made again, and one microbatch.
+    const std::int64_t again = segment.activation_bytes() - kept;
     const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
-    piece.kept_bytes += static_cast<double>(segment.activation_bytes() + (waits ? more : 0));
-    piece.passing_bytes += static_cast<double>(waits ? 0 : more);
+    const std::int64_t pending = std::max(std::int64_t{0}, segment.pending_bytes() - kept);
+    piece.kept_bytes += static_cast<double>(kept + (waits ? pending : 0));
+    piece.passing_bytes += static_cast<double>(waits ? again : again + more);
     for (const ParameterSpec& parameter : segment.parameters()) pieces_of.emplace(parameter.name, (s + 1) / 2);
   }
   for (const PlannedUnit& unit : planned.units) {
@@ -99,11 +106,13 @@ LayoutItems modelled_items(const Config& config) {
   items.embedding = pieces.front();
   items.head = pieces.back();
   items.head.cost = head_flops(config.model);
+  // A backward takes twice what the forward takes, and a block that is made again that once more.
+  const bool recomputes = config.training.recompute == Recompute::full;
   for (const BlockKind kind : config.model.blocks) {
     const auto& kinds = sample.model.blocks;
     const auto piece = std::find(kinds.begin(), kinds.end(), kind) - kinds.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
-    block.cost = block_flops(config.model, kind, config.training.sequence_length);
+    block.cost = block_flops(config.model, kind, config.training.sequence_length) * (recomputes ? 4.0 / 3.0 : 1.0);
     items.blocks.push_back(block);
   }
   return items;
@@ -120,13 +129,18 @@ LayoutItems layout_items(const Config& config) {
   for (auto& [family, policy] : whole.shard_by_family) policy.residency_by_stage.clear();
   const Mesh mesh(whole.parallelism);
   const ProgramCosts costs = step_costs(whole, mesh, mesh.coordinates(0));
+  const bool recomputes = config.training.recompute == Recompute::full;
   const auto seconds = [&](std::size_t segment) {
     const ComputeCost& cost = costs.segments[segment];
     return cost.forward + cost.backward_input + cost.backward_weight;
   };
+  const auto block_seconds = [&](std::size_t segment) {
+    return seconds(segment) + (recomputes ? costs.segments[segment].forward : 0.0);
+  };
   // Embedding, two segments a block, head.
   items.embedding.cost = seconds(0);
-  for (std::size_t b = 0; b < items.blocks.size(); ++b) items.blocks[b].cost = seconds(2 * b + 1) + seconds(2 * b + 2);
+  for (std::size_t b = 0; b < items.blocks.size(); ++b)
+    items.blocks[b].cost = block_seconds(2 * b + 1) + block_seconds(2 * b + 2);
   items.head.cost = seconds(2 * items.blocks.size() + 1);
   return items;
 }

@@ -9,6 +9,7 @@
 #include "trainer/layout/layout_text.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
+#include "trainer/recompute_plan.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -31,13 +32,14 @@ void count_parameters(const Config& config, const PlannedStage& planned, StageSu
   summary.parameters += experts;
 }
 
-void count_bytes(const PlannedStage& planned, StageSummary& summary) {
+void count_bytes(const Config& config, const PlannedBoundary& boundary, const PlannedStage& planned,
+                 StageSummary& summary) {
   for (const PlannedUnit& unit : planned.units) {
     summary.parameter_bytes += unit.plan.replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
                                                       : unit_bytes(unit.setup()).sharded_parameters;
     summary.optimizer_bytes += unit.optimizer_state_bytes;
   }
-  for (const auto& segment : planned.segments) summary.activation_bytes += segment->activation_bytes();
+  for (const KeptBySegment& kept : kept_by_segments(config, boundary, planned)) summary.activation_bytes += kept.bytes;
 }
 
 double stage_flops(const Config& config, const StageBlocks& blocks) {
@@ -98,7 +100,8 @@ LayoutSummary summarize_layout(const Config& config) {
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
-    count_bytes(planned, stage);
+    count_bytes(config, plan_inputs(config, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0))).boundary, planned,
+                stage);
 
     RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
     rank.rank = stage.rank;

@@ -76,6 +76,10 @@ std::string_view name_of(Violation violation) {
       return "segment_order";
     case Violation::weight_before_input:
       return "weight_before_input";
+    case Violation::missing_recompute:
+      return "missing_recompute";
+    case Violation::idle_recompute:
+      return "idle_recompute";
     case Violation::unmatched_send:
       return "unmatched_send";
     case Violation::unmatched_receive:

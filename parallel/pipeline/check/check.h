@@ -23,6 +23,8 @@ enum class Violation : std::uint8_t {
   backward_before_forward,
   segment_order,        // segments of a stage out of order within a microbatch
   weight_before_input,  // W before I
+  missing_recompute,    // the input gradient of a segment in a region before its R
+  idle_recompute,       // R before the forward, after the input gradient, or of a segment that keeps everything
   unmatched_send,
   unmatched_receive,
   crossed_messages,  // received in another order than sent
@@ -70,8 +72,8 @@ void check(const Program& program, const CheckOptions& options = {});
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
 // Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and what segments keep of
-// microbatches (activations, then what waits for the weight gradient; in a forward-only program activations while their
-// segment runs) over a rank's list, and where it stands.
+// microbatches (activations, or a checkpoint until they are made again, then what waits for the weight gradient; in a
+// forward-only program activations while their segment runs) over a rank's list, and where it stands.
 struct TransientPeak {
   std::int64_t bytes = 0;
   std::size_t index = 0;

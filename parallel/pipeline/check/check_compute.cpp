@@ -11,7 +11,7 @@ namespace {
 
 // What one microbatch has done in one piece.
 struct Done {
-  bool forward = false, input_gradient = false, weight_gradient = false;
+  bool forward = false, recomputed = false, input_gradient = false, weight_gradient = false;
 };
 // What one microbatch has received at one stage.
 struct Received {
@@ -71,15 +71,28 @@ class ComputeWalk {
     return p.segment ? program_.segments[static_cast<std::size_t>(*p.segment)].name : fmt::format("stage {}", p.stage);
   }
 
-  // An action of a whole stage stands for one of each piece, backward ones in reverse; one finding is enough for it.
+  const ProgramSegment* segment_of(std::size_t piece) const {
+    const auto segment = pieces_[piece].segment;
+    return segment ? &program_.segments[static_cast<std::size_t>(*segment)] : nullptr;
+  }
+  std::optional<int> region_of(std::size_t piece) const {
+    const ProgramSegment* segment = segment_of(piece);
+    return segment ? segment->region : std::nullopt;
+  }
+
+  // An action of a whole stage stands for one of each piece, backward ones in reverse, and R for one of each that is in
+  // a region; one finding is enough for it.
   void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
     bool sound = true;
     for (std::size_t i = begin; i < end; ++i) {
-      const std::size_t piece = action.op == Op::forward ? i : begin + end - 1 - i;
+      const bool ascends = action.op == Op::forward || action.op == Op::recompute;
+      const std::size_t piece = ascends ? i : begin + end - 1 - i;
+      if (action.op == Op::recompute && !action.segment && !region_of(piece)) continue;
       if (sound) sound = legal(action, piece);
       Done& state = done(piece, *action.microbatch);
       state.forward = state.forward || action.op == Op::forward;
+      state.recomputed = state.recomputed || action.op == Op::recompute;
       state.input_gradient = state.input_gradient || makes_input_gradient(action.op);
       state.weight_gradient = state.weight_gradient || makes_weight_gradient(action.op);
     }
@@ -90,6 +103,7 @@ class ComputeWalk {
     const Done& state = done(piece, microbatch);
     const std::size_t before = findings_.size();
     const bool repeated = action.op == Op::forward           ? state.forward
+                          : action.op == Op::recompute       ? state.recomputed
                           : action.op == Op::backward_weight ? state.weight_gradient
                           : action.op == Op::backward        ? state.input_gradient || state.weight_gradient
                                                              : state.input_gradient;
@@ -98,6 +112,8 @@ class ComputeWalk {
             fmt::format("{} of microbatch {} in {} was done before", name_of(action.op), microbatch, name(piece)));
     } else if (action.op == Op::forward) {
       require_input(piece, microbatch);
+    } else if (action.op == Op::recompute) {
+      require_use_of_recompute(piece, microbatch);
     } else if (action.op == Op::backward_weight) {
       if (!state.input_gradient) {
         found(Violation::weight_before_input,
@@ -106,10 +122,30 @@ class ComputeWalk {
     } else if (!state.forward) {
       found(Violation::backward_before_forward,
             fmt::format("the backward of microbatch {} in {} comes before its forward", microbatch, name(piece)));
+    } else if (region_of(piece) && !state.recomputed) {
+      found(Violation::missing_recompute,
+            fmt::format("the backward of microbatch {} in {} comes before its R, and its forward kept nothing for it",
+                        microbatch, name(piece)));
     } else {
       require_output_gradient(piece, microbatch);
     }
     return findings_.size() == before;
+  }
+
+  void require_use_of_recompute(std::size_t piece, int microbatch) {
+    const Done& state = done(piece, microbatch);
+    const char* idle = !region_of(piece)      ? "has nothing to make again: its forward keeps all that is read"
+                       : !state.forward       ? "comes before its forward"
+                       : state.input_gradient ? "comes after its input gradient"
+                                              : nullptr;
+    if (idle) {
+      found(Violation::idle_recompute, fmt::format("R of microbatch {} in {} {}", microbatch, name(piece), idle));
+      return;
+    }
+    const bool first = piece == pieces_.begin(pieces_[piece].stage) || region_of(piece - 1) != region_of(piece);
+    if (first || done(piece - 1, microbatch).recomputed) return;
+    found(Violation::segment_order, fmt::format("{} runs forward again before {} has, in microbatch {}", name(piece),
+                                                name(piece - 1), microbatch));
   }
 
   void require_input(std::size_t piece, int microbatch) {

@@ -108,7 +108,7 @@ class LaneRun {
   const End* awaited_message(int rank) const {
     const RankState& own = state(rank);
     const Action& action = context_.list(rank)[own.host];
-    if (!reads_parameters(action.op) || !context_.legible(rank, action)) return nullptr;
+    if (!hands_on(action.op) || !context_.legible(rank, action)) return nullptr;
     const auto found = own.receives.find(data_of(action));
     if (found == own.receives.end() || found->second->index > own.host || passed(*found->second)) return nullptr;
     return found->second;

@@ -30,10 +30,11 @@ class CellsReader {
     }
     if (cells_.ranks.empty()) faults_.add({}, "there is no rank; a schedule has one line of cells for each");
     if (uncompiled_ > 0) {
-      faults_.add(first_uncompiled_,
-                  fmt::format("gathers, reductions and messages are added by weft; give the compute-only form, with F, "
-                              "B, I, W and OVERLAP_F_B alone ({} other cells here)",
-                              uncompiled_));
+      faults_.add(
+          first_uncompiled_,
+          fmt::format("gathers, reductions, messages and R are added by weft; give the compute-only form, with F, "
+                      "B, I, W and OVERLAP_F_B alone ({} other cells here)",
+                      uncompiled_));
     }
     return std::move(cells_);
   }
@@ -76,7 +77,7 @@ class CellsReader {
       return;
     }
     for (const CellAction& part : actions) {
-      if (!is_compute(part.action.op)) {
+      if (!is_compute(part.action.op) || part.action.op == Op::recompute) {
         if (uncompiled_++ == 0) first_uncompiled_ = place_of(cell);
       } else if (part.name) {
         faults_.add(place_of(part.text), "an order speaks of whole stages; leave the name in parentheses out");

@@ -18,6 +18,8 @@ BoxKind kind_of(Op op) {
       return BoxKind::backward_input;
     case Op::backward_weight:
       return BoxKind::backward_weight;
+    case Op::recompute:
+      return BoxKind::recompute;
     case Op::unshard:
     case Op::unshard_island:
       return BoxKind::gather;
@@ -216,8 +218,9 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
 }  // namespace
 
 std::string_view name_of(BoxKind kind) {
-  constexpr std::string_view names[] = {"forward", "backward", "input gradient", "weight gradient", "update",
-                                        "gather",  "reshard",  "reduction",      "activations",     "gradients"};
+  constexpr std::string_view names[] = {"forward",       "backward",    "input gradient", "weight gradient",
+                                        "forward again", "update",      "gather",         "reshard",
+                                        "reduction",     "activations", "gradients"};
   return names[static_cast<std::size_t>(kind)];
 }
 

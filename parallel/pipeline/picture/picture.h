@@ -20,6 +20,7 @@ enum class BoxKind : std::uint8_t {
   backward,
   backward_input,
   backward_weight,
+  recompute,
   update,  // GRAD_NORM and STEP
   gather,
   reshard,  // takes no time: a mark, which may stand in the gather of another unit
@@ -27,9 +28,10 @@ enum class BoxKind : std::uint8_t {
   activations,  // a transfer, as its sender and its receiver see it
   gradients,
 };
-inline constexpr std::array all_box_kinds = {
-    BoxKind::forward, BoxKind::backward, BoxKind::backward_input, BoxKind::backward_weight, BoxKind::update,
-    BoxKind::gather,  BoxKind::reshard,  BoxKind::reduction,      BoxKind::activations,     BoxKind::gradients};
+inline constexpr std::array all_box_kinds = {BoxKind::forward,         BoxKind::backward,  BoxKind::backward_input,
+                                             BoxKind::backward_weight, BoxKind::recompute, BoxKind::update,
+                                             BoxKind::gather,          BoxKind::reshard,   BoxKind::reduction,
+                                             BoxKind::activations,     BoxKind::gradients};
 std::string_view name_of(BoxKind kind);
 
 // An action, or several that touch and were merged.

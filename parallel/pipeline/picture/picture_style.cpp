@@ -14,6 +14,8 @@ namespace {
 constexpr Colour black{0, 0, 0}, white{255, 255, 255};
 constexpr Colour orange{0xE6, 0x9F, 0x00}, sky_blue{0x56, 0xB4, 0xE9}, bluish_green{0x00, 0x9E, 0x73},
     yellow{0xF0, 0xE4, 0x42}, blue{0x00, 0x72, 0xB2}, vermillion{0xD5, 0x5E, 0x00}, reddish_purple{0xCC, 0x79, 0xA7};
+// Not of that palette, which has nothing left beside the other computations and their paler chunks in every sight.
+constexpr Colour violet{0x90, 0x00, 0xF0};
 // Beyond this much white the last chunks of two kinds run into each other.
 constexpr double lightest = 0.45;
 
@@ -86,6 +88,8 @@ KindStyle style_of(BoxKind kind) {
       return {yellow, Texture::falling, "I"};
     case BoxKind::backward_weight:
       return {reddish_purple, Texture::dots, "W"};
+    case BoxKind::recompute:
+      return {violet, Texture::upright, "A"};
     case BoxKind::update:
       return {{0x40, 0x40, 0x40}, Texture::plain, "U"};
     case BoxKind::gather:

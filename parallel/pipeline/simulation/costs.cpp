@@ -12,6 +12,7 @@ namespace {
 double cost_of(const ComputeCost& cost, Op op) {
   switch (op) {
     case Op::forward:
+    case Op::recompute:
       return cost.forward;
     case Op::backward:
       return cost.backward_input + cost.backward_weight;

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Seconds for one microbatch, collectives inside included.
+// Seconds for one microbatch, collectives inside included. R takes what its forward takes.
 struct ComputeCost {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
   bool operator==(const ComputeCost&) const = default;

@@ -66,8 +66,13 @@ class TimedWalk {
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
-      if (action.op == Op::forward) change(times.start, &MemorySample::activations, segment.activation_bytes);
-      if (program_.forward_only) change(times.end, &MemorySample::activations, -segment.activation_bytes);
+      const std::int64_t kept = program_.forward_only ? 0 : forward_bytes(segment);
+      const std::int64_t again = segment.region ? segment.activation_bytes - segment.checkpoint_bytes : 0;
+      if (action.op == Op::forward) {
+        change(times.start, &MemorySample::activations, segment.activation_bytes);
+        change(times.end, &MemorySample::activations, kept - segment.activation_bytes);
+      }
+      if (action.op == Op::recompute) change(times.start, &MemorySample::activations, again);
       if (!makes_weight_gradient(action.op)) continue;
       for (int index : segment.units) {
         const auto unit = static_cast<std::size_t>(index);

@@ -67,7 +67,10 @@ class BoundWalk {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
       if (action.op == Op::forward) change_activations(segment.activation_bytes);
-      const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
+      if (action.op == Op::recompute && segment.region) {
+        change_activations(segment.activation_bytes - segment.checkpoint_bytes);
+      }
+      const bool reads = reads_units(segment, action.op);
       for (int unit : segment.units) {
         if (reads) leave_island(static_cast<std::size_t>(unit));
       }
@@ -86,6 +89,10 @@ class BoundWalk {
         if (pieces_[piece].segment) change_activations(-segment_of(piece).activation_bytes);
       }
       return;
+    }
+    for (std::size_t piece = begin; piece < end && action.op == Op::forward; ++piece) {
+      if (!pieces_[piece].segment) continue;
+      change_activations(forward_bytes(segment_of(piece)) - segment_of(piece).activation_bytes);
     }
     // As it ends, piece after piece: what waits for the weight gradient may be more than the activations it replaces.
     for (std::size_t piece = end; piece-- > begin;) {

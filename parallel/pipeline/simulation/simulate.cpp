@@ -207,7 +207,7 @@ class Walk {
       return;
     }
     const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*piece.segment)];
-    const bool reads = reads_parameters(action.op) && (action.op == Op::forward || segment.reads_weights_backward);
+    const bool reads = reads_units(segment, action.op);
     for (int index : segment.units) {
       const auto unit = static_cast<std::size_t>(index);
       if (reads) start.after(gathered_[unit], Wait::gather);
