@@ -1,0 +1,257 @@
+#include "trainer/planning/run_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "parallel/pipeline/text.h"
+#include "parallel/runtime/error.h"
+#include "trainer/costs/step_costs.h"
+#include "trainer/costs/step_flops.h"
+#include "trainer/costs/topology.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/optimizer/muon_rows.h"
+#include "trainer/solved_timing.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// What an action of the list allocates is of its unit, or of its segment.
+LiveItem item_of(const Program& program, const std::vector<Action>& actions, const LiveBytes& live) {
+  LiveItem item{.bucket = live.bucket, .bytes = live.bytes};
+  if (!live.action) return item;
+  const Action& action = actions[*live.action];
+  item.microbatch = action.microbatch;
+  if (action.unit) {
+    item.what = program.units[static_cast<std::size_t>(*action.unit)].name;
+  } else if (action.segment) {
+    item.what = program.segments[static_cast<std::size_t>(*action.segment)].name;
+  } else if (action.stage) {
+    item.what = fmt::format("message of stage {}", *action.stage);
+  } else {
+    item.what = "update";
+  }
+  // The accumulator of a unit serves all microbatches.
+  if (live.bucket == Bucket::unsharded_gradients) item.microbatch = std::nullopt;
+  return item;
+}
+
+std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>& actions, const DryRun& dry) {
+  std::map<std::tuple<Bucket, std::string, int>, LiveItem> items;
+  for (const LiveBytes& live : dry.live) {
+    LiveItem item = item_of(program, actions, live);
+    const std::tuple key(item.bucket, item.what, item.microbatch.value_or(-1));
+    const auto [found, fresh] = items.try_emplace(key, item);
+    if (!fresh) found->second.bytes += item.bytes;
+  }
+  std::vector<LiveItem> sorted;
+  for (auto& [key, item] : items) sorted.push_back(std::move(item));
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, &LiveItem::bytes);
+  return sorted;
+}
+
+// What a ring makes a rank send of a payload.
+double sent_of(CollectiveOp op, double payload, int ranks) {
+  const double part = payload * (ranks - 1) / ranks;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+    case CollectiveOp::all_to_all:
+      return part;
+    case CollectiveOp::all_reduce:
+      return 2.0 * part;
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+      return payload;
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return 0.0;
+  }
+  return 0.0;
+}
+
+// How the groups of that name lie on nodes. Islands and ties have no degrees of their own.
+GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& name, int ranks_per_node) {
+  for (const Group group : all_groups) {
+    if (name_of(group) == name) return group_links(mesh, group, ranks_per_node);
+  }
+  if (name == name_of(Group::tied)) return group_links(mesh, Group::pp, ranks_per_node);
+  const Group shard = name == name_of(Group::edp_island) ? Group::edp_shard : Group::dp_shard;
+  GroupLinks most;
+  for (const Island& island : islands_of(config)) {
+    if ((island.shard_group == Group::edp_shard) != (shard == Group::edp_shard)) continue;
+    const GroupLinks links =
+        group_links(mesh.world(), island_steps(mesh, island.shard_group, island.ranks), ranks_per_node);
+    if (links.ranks > most.ranks) most = links;
+  }
+  return most;
+}
+
+std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, const std::vector<RankPlan>& ranks,
+                                     int ranks_per_node) {
+  std::map<CommunicationKey, GroupTraffic> sums;
+  for (const RankPlan& rank : ranks) {
+    for (const auto& [key, count] : rank.communication) {
+      GroupTraffic& traffic = sums[key];
+      traffic.group = key.group;
+      traffic.op = key.op;
+      traffic.all.count += count.count * rank.ranks.ranks;
+      traffic.all.bytes += count.bytes * rank.ranks.ranks;
+      traffic.payload = std::max(traffic.payload, count.bytes);
+    }
+  }
+  std::vector<GroupTraffic> result;
+  for (auto& [key, traffic] : sums) {
+    const GroupLinks links = links_of(config, mesh, key.group, ranks_per_node);
+    const auto payload = static_cast<double>(traffic.payload);
+    traffic.sent = sent_of(key.op, payload, links.ranks);
+    traffic.node_egress = weft::node_egress_bytes(links, key.op, payload);
+    result.push_back(std::move(traffic));
+  }
+  return result;
+}
+
+StepTime time_of(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware,
+                 double step_flops) {
+  const ProgramCosts costs = modelled_costs(config, mesh, mesh.coordinates(0), hardware_costs(hardware, config, mesh));
+  const bool serial = config.run.device == DeviceKind::cpu;
+  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  const Simulation simulation = simulate(program, costs, channels);
+  StepTime time{.seconds = simulation.seconds};
+  const auto ranks = static_cast<int>(program.ranks.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const RankTimes times = rank_times(program, simulation, rank, channels);
+    time.bubble += times.bubble / (ranks * simulation.seconds);
+    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
+    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
+  }
+  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
+  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+  time.mfu = step_flops / (time.seconds * mesh.world() * peak);
+  return time;
+}
+
+}  // namespace
+
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
+  // Only rows of the vocabulary need not divide; and owners of whole matrices each have their own.
+  const bool own_matrices = !muon_groups(config).empty();
+  std::map<std::tuple<int, std::int64_t, int>, RankClass> classes;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const Coordinates at = mesh.coordinates(rank);
+    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
+    const auto [found, fresh] =
+        classes.try_emplace({at.pp, rows, own_matrices ? rank : 0}, RankClass{.first = rank, .ranks = 0, .at = at});
+    ++found->second.ranks;
+  }
+  std::vector<RankClass> result;
+  for (const auto& [key, ranks] : classes) result.push_back(ranks);
+  std::ranges::sort(result, std::ranges::less{}, &RankClass::first);
+  return result;
+}
+
+std::string_view name_of(Fit fit) {
+  constexpr std::string_view names[] = {"fits", "tight", "exceeds", "unknown"};
+  return names[static_cast<std::size_t>(fit)];
+}
+
+Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
+  Verdict verdict;
+  verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
+  verdict.needed = peak.total() + verdict.reserved;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (peak[bucket] <= verdict.deciding_bytes) continue;
+    verdict.deciding = bucket;
+    verdict.deciding_bytes = peak[bucket];
+  }
+  if (!hardware.memory) return verdict;
+  verdict.memory = static_cast<std::int64_t>(hardware.memory->value);
+  const auto memory = static_cast<double>(verdict.memory);
+  verdict.fit = verdict.needed > verdict.memory                                 ? Fit::exceeds
+                : static_cast<double>(verdict.needed) > Verdict::limit * memory ? Fit::tight
+                                                                                : Fit::fits;
+  return verdict;
+}
+
+std::string Verdict::text() const {
+  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  const std::string term = fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gib(deciding_bytes));
+  const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gib(needed), gib(reserved));
+  switch (fit) {
+    case Fit::fits:
+      return fmt::format("fits: {} of {:.2f} GiB, {:.2f} GiB left; {}", need, gib(memory), gib(headroom()), term);
+    case Fit::tight:
+      return fmt::format("refused: {} is more than {:.0f} % of {:.2f} GiB; {}", need, 100.0 * limit, gib(memory), term);
+    case Fit::exceeds:
+      return fmt::format("does not fit: {} exceeds {:.2f} GiB by {:.2f} GiB; {}", need, gib(memory), gib(-headroom()),
+                         term);
+    case Fit::unknown:
+      break;
+  }
+  return fmt::format("not judged: the hardware has no memory of its own (hardware.memory sets one); {}", term);
+}
+
+std::int64_t RunPlan::sent_bytes() const {
+  double sent = 0.0;
+  for (const GroupTraffic& traffic : communication) sent += traffic.sent;
+  return static_cast<std::int64_t>(sent);
+}
+
+double RunPlan::node_egress_bytes() const {
+  double egress = 0.0;
+  for (const GroupTraffic& traffic : communication) egress += traffic.node_egress;
+  return egress;
+}
+
+RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks) {
+  const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
+  const DryRun dry = dry_run(config, mesh, program, ranks.first);
+  RankPlan plan{.ranks = ranks, .peak = dry.peak, .peak_action = "the start of the step"};
+  if (dry.peak_action) plan.peak_action = format_action(program, actions[*dry.peak_action]);
+  plan.live = items_of(program, actions, dry);
+  plan.communication = dry.communication;
+  return plan;
+}
+
+RunPlan plan_run(const Config& given, const Hardware& hardware) {
+  Config config = given;
+  config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  const Mesh mesh(config.parallelism);
+  const int ranks_per_node = hardware.node_ranks();
+  if (const auto faults = topology_faults(mesh.world(), ranks_per_node); !faults.empty()) {
+    fail_request("{}", faults.front());
+  }
+  RunPlan plan;
+  plan.layout = to_string(stage_layout(config), config.model);
+  plan.schedule = config.pipeline.schedule;
+  plan.residency = config.shard.residency;
+  plan.world = mesh.world();
+  plan.nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node;
+  plan.microbatches = config.microbatches();
+  plan.parameters = count_parameters(config.model);
+  plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
+  plan.step_flops = step_flops(config);
+  if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
+  // One program serves the classes that see the same sizes: those of equal shares of the vocabulary.
+  std::map<std::int64_t, Program> programs;
+  const Program* first = nullptr;
+  for (const RankClass& ranks : rank_classes(config, mesh)) {
+    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
+    auto found = programs.find(rows);
+    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
+    if (first == nullptr) first = &found->second;
+    plan.ranks.push_back(plan_rank(config, mesh, found->second, ranks));
+    if (plan.ranks.back().peak.total() > plan.peak().total()) plan.fullest = plan.ranks.size() - 1;
+  }
+  plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
+  plan.time = time_of(config, mesh, *first, hardware, plan.step_flops);
+  plan.verdict = judge(hardware, plan.peak());
+  return plan;
+}
+
+}  // namespace weft

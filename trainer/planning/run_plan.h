@@ -1,0 +1,114 @@
+// What a run will take and do on given hardware, before a rank is started: memory of every rank that differs from
+// others, with what is live at its peak; what is communicated, and how much of it leaves a node; time. Read off the
+// programs that the run would execute: memory from a dry run of each (dry_run.h), time from their simulation.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/step_forecast.h"
+#include "trainer/planning/dry_run.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+
+// Ranks of the mesh that hold and do the same: those of one pipeline position whose shares of the vocabulary are alike.
+struct RankClass {
+  int first = 0;  // the one that is planned
+  int ranks = 1;  // how many there are
+  Coordinates at;
+
+  bool operator==(const RankClass&) const = default;
+};
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
+
+// Tensors of one kind that are live at a peak.
+struct LiveItem {
+  Bucket bucket = Bucket::workspace;
+  std::string what;  // a unit or a segment; empty for what the run keeps
+  std::optional<int> microbatch = {};
+  std::int64_t bytes = 0;
+
+  bool operator==(const LiveItem&) const = default;
+};
+
+struct RankPlan {
+  RankClass ranks;
+  BucketBytes peak;
+  std::string peak_action;     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
+  std::vector<LiveItem> live;  // largest first; together they are `peak`
+  CommunicationCounters communication;
+};
+
+// One kind of call in a step.
+struct GroupTraffic {
+  std::string group;
+  CollectiveOp op = CollectiveOp::all_gather;
+  CommunicationCount all;  // summed over all ranks, as metrics.jsonl has it
+  // Of the rank with most: payload as counters.h counts it, and what a ring makes a rank send of it.
+  std::int64_t payload = 0;
+  double sent = 0.0;
+  double node_egress = 0.0;  // bytes that leave the node which most leaves, by all its ranks; bounds with routed tokens
+
+  bool operator==(const GroupTraffic&) const = default;
+};
+
+enum class Fit : std::uint8_t {
+  fits,
+  tight,    // above 95 % of the card: refused, because allocators and libraries need what is left
+  exceeds,  // above the card
+  unknown,  // hardware without a memory of its own
+};
+std::string_view name_of(Fit fit);
+
+// Of the fullest rank against one card.
+struct Verdict {
+  Fit fit = Fit::unknown;
+  std::int64_t needed = 0;    // peak and reserve
+  std::int64_t reserved = 0;  // of the hardware, beside what is planned
+  std::int64_t memory = 0;    // of the card
+  // What decides: the largest bucket of the fullest rank.
+  Bucket deciding = Bucket::workspace;
+  std::int64_t deciding_bytes = 0;
+
+  static constexpr double limit = 0.95;  // of the card
+  std::int64_t headroom() const { return memory - needed; }
+  bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
+  std::string text() const;  // one sentence
+};
+Verdict judge(const Hardware& hardware, const BucketBytes& peak);
+
+struct StepTime {
+  double seconds = 0.0;
+  double bubble = 0.0;                                     // share of the step, mean over ranks
+  double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
+  double mfu = 0.0;                                        // of the peak rate of all cards
+};
+
+struct RunPlan {
+  std::string layout, schedule, residency;
+  int world = 1, nodes = 1;
+  std::int64_t microbatches = 1;
+  ParameterCount parameters;
+  double flops_per_token = 0.0, step_flops = 0.0;  // of the model: nothing that is recomputed counts
+  std::vector<RankPlan> ranks;                     // in the order of the mesh
+  std::size_t fullest = 0;                         // of `ranks`
+  std::vector<GroupTraffic> communication;
+  StepTime time;
+  Verdict verdict;
+
+  const BucketBytes& peak() const { return ranks[fullest].peak; }
+  std::int64_t sent_bytes() const;   // by the rank that sends most, over all kinds of calls
+  double node_egress_bytes() const;  // sum over kinds of calls
+};
+
+// Throws Error (request) where the configuration cannot be compiled, and with topology_faults(). The device that is
+// planned for is the hardware's, whatever run.device says.
+RunPlan plan_run(const Config& config, const Hardware& hardware);
+
+// The memory alone of one class of ranks; `program` is its own.
+RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks);
+
+}  // namespace weft
