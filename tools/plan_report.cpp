@@ -24,6 +24,15 @@ std::string gib(std::int64_t bytes) {
   return gib(static_cast<double>(bytes));
 }
 
+// "8,030,261,248".
+std::string grouped(std::int64_t number) {
+  std::string text = fmt::format("{}", number);
+  for (std::ptrdiff_t place = std::ssize(text) - 3; place > 0; place -= 3) {
+    text.insert(static_cast<std::size_t>(place), ",");
+  }
+  return text;
+}
+
 std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
   std::vector<Bucket> used;
   for (std::size_t b = 0; b < bucket_count; ++b) {
@@ -105,9 +114,9 @@ Json rank_json(const RankPlan& rank) {
 
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan) {
   const Degrees& d = config.parallelism;
-  std::string text = fmt::format("model      {:L} parameters, {:L} active per token; {:.3f} GFLOP a token of {}\n",
-                                 plan.parameters.total, plan.parameters.active, plan.flops_per_token / 1e9,
-                                 config.training.sequence_length);
+  std::string text = fmt::format("model      {} parameters, {} active per token; {:.3f} GFLOP a token in {} of them\n",
+                                 grouped(plan.parameters.total), grouped(plan.parameters.active),
+                                 plan.flops_per_token / 1e9, config.training.sequence_length);
   text += fmt::format(
       "mesh       pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n", d.pipeline,
       d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
@@ -119,8 +128,9 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}, MFU {:.1f} %\n",
       format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
       format_time(plan.time.exposed_reductions, false), 100.0 * plan.time.mfu);
-  text += fmt::format("           {:.3e} FLOP a step; products reach {:.0f} % of the peak ({})\n", plan.step_flops,
-                      100.0 * hardware.reached.value, hardware.reached.source);
+  text += fmt::format(
+      "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
+      plan.step_flops, 100.0 * hardware.reached.value);
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
                       aligned_text(memory_table(plan)));

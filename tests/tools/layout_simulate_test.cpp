@@ -10,9 +10,9 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/measured_costs.h"
 #include "trainer/costs/step_costs.h"
+#include "trainer/dry_run.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/step_plan.h"
-#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -50,9 +50,7 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
     idle += times.bubble;
     gathers_wait = std::max(gathers_wait, times.gathers);
     reductions_wait = std::max(reductions_wait, times.reductions);
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const BucketBytes bytes =
-        predict_memory(plan_stages(config, mesh, at), program, rank, update_bytes(config, mesh, at)).bytes;
+    const BucketBytes bytes = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0)).peak;
     fullest = std::max(fullest, bytes.total());
     if (rank == found["fullest_rank"].get<int>()) {
       for (std::size_t b = 0; b < bucket_count; ++b) {

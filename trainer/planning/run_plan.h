@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "trainer/costs/hardware.h"
-#include "trainer/costs/step_forecast.h"
-#include "trainer/planning/dry_run.h"
+#include "trainer/dry_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
