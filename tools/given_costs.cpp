@@ -110,6 +110,14 @@ CostSource::CostSource(const std::string& command, const std::string& costs, con
   }
 }
 
+// Figures that [hardware] sets hold under another name too.
+Hardware CostSource::hardware_for(const Config& config) const {
+  if (hardware_.empty()) return hardware_of(config);
+  Config named = config;
+  named.hardware.name = hardware_;
+  return hardware_of(named);
+}
+
 StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Program& program) const {
   if (!words_.empty()) return {costs_from_words(command_, program, words_), LaneChannels::own(), true};
   const LaneChannels channels = channels_of(config.run.device);
@@ -127,7 +135,7 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
   if (hardware_.empty() && config.pipeline.has_cost_table()) {
     return {step_costs(config, mesh, mesh.coordinates(0)), channels};
   }
-  const Hardware& hardware = hardware_.empty() ? hardware_of(config.run.device) : find_hardware(hardware_);
+  const Hardware hardware = hardware_for(config);
   return {modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
                          group_sizes(mesh)),
           hardware.name == "cpu" ? LaneChannels::serial() : LaneChannels::own()};
@@ -138,7 +146,7 @@ std::string CostSource::text(const Config& config) const {
   if (measured_) return fmt::format("measured in {}", file_);
   if (table_) return fmt::format("of {}", file_);
   if (hardware_.empty() && config.pipeline.has_cost_table()) return fmt::format("of {}", config.pipeline.costs);
-  return fmt::format("modelled for {}", hardware_.empty() ? hardware_of(config.run.device).name : hardware_);
+  return fmt::format("modelled for {}", hardware_for(config).name);
 }
 
 }  // namespace weft

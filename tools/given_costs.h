@@ -3,10 +3,10 @@
 //   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
 //   --costs FILE.toml                    a table (trainer/costs/cost_table.h), in seconds
 //   --costs RUN                          the directory of a run with traces: what its actions took
-//   --hardware NAME                      a model (trainer/costs/hardware.h)
+//   --hardware NAME                      a model (trainer/costs/hardware.h), as --hardware.name=NAME would
 //
-// Without either, as pipeline.costs says: a table, or a model of hardware like the run's device. What residency "auto"
-// solves always goes by pipeline.costs, as it will in the run.
+// Without either, as pipeline.costs says: a table, or a model of the hardware that [hardware] names. What residency
+// "auto" solves always goes by pipeline.costs, as it will in the run.
 //
 // A source is read once and then asked for any number of variants.
 #pragma once
@@ -17,6 +17,7 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/costs/hardware.h"
 
 namespace weft {
 
@@ -39,6 +40,8 @@ class CostSource {
   bool unit_time() const { return !words_.empty(); }
 
  private:
+  Hardware hardware_for(const Config& config) const;
+
   std::string command_, words_, file_, hardware_;
   std::optional<CostTable> table_;
   std::optional<Config> measured_;  // the run that the table was measured in

@@ -1,10 +1,33 @@
 #include "trainer/config/config_fields.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "parallel/runtime/error.h"
 
 namespace weft::config_fields {
+namespace {
+
+constexpr std::pair<std::string_view, double> byte_units[] = {
+    {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+    {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+
+// "12 GiB", "1.5 GB", "900": bytes, or nothing where the text is none.
+std::optional<std::int64_t> parse_bytes(const std::string& text) {
+  double value = 0.0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  if (unit.starts_with(' ')) unit.remove_prefix(1);
+  for (const auto& [name, bytes] : byte_units) {
+    const double product = value * bytes;
+    if (unit == name && product >= 1.0 && product < 0x1p62) return static_cast<std::int64_t>(product);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help) {
   ConfigKey key;
@@ -46,6 +69,24 @@ Fault wrong_word(const ConfigValue& value, const std::string& word, const std::v
   const auto nearest = nearest_word(word, available);
   const std::string meant = nearest ? fmt::format(" (did you mean {}?)", toml_text(*nearest)) : "";
   return {value.place, fmt::format("expected {}, got {}{}", use, toml_text(word), meant)};
+}
+
+Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes) {
+  const auto* text = std::get_if<std::string>(&value.data);
+  const auto* integer = std::get_if<std::int64_t>(&value.data);
+  if (!text && !integer) return {wrong_type("a string or an integer", value)};
+  if (text && *text == absent) {
+    bytes = std::nullopt;
+    return {};
+  }
+  const auto amount = parse_bytes(text ? *text : fmt::format("{}", *integer));
+  if (!amount) {
+    return {{value.place, fmt::format("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, "
+                                      "kB, MB, GB or TB",
+                                      text ? toml_text(*text) : fmt::format("{}", *integer))}};
+  }
+  bytes = *amount;
+  return {};
 }
 
 }  // namespace weft::config_fields

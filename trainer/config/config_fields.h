@@ -51,6 +51,8 @@ Fault wrong_type(const std::string& expected, const ConfigValue& value);
 Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range);
 // An integer will do where a number is expected.
 std::optional<double> as_number(const ConfigValue& value);
+// "12 GiB", 900, or `absent` for none.
+Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
 // The two answers to a word that cannot be taken: known but absent, or unknown.
 Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
                  const std::vector<std::string>& absent);
@@ -83,6 +85,18 @@ ConfigKey number_key(const std::string& path, std::string help, NumberRange rang
     return {};
   };
   key.write = [=](const Config& config) { return toml_text(access(config)); };
+  return key;
+}
+
+// An amount of memory, or the word `absent`.
+template <typename Access>
+ConfigKey bytes_key(const std::string& path, std::string help, const std::string& absent, Access access) {
+  ConfigKey key = make_key(path, "a string or an integer", std::move(help));
+  key.read = [=](Config& config, const ConfigValue& value) { return read_bytes(value, absent, access(config)); };
+  key.write = [=](const Config& config) {
+    const std::optional<std::int64_t>& bytes = access(config);
+    return bytes ? toml_text(*bytes) : toml_text(absent);
+  };
   return key;
 }
 

@@ -256,6 +256,7 @@ std::vector<ConfigKey> config_schema() {
   add(data_keys());
   add(checkpoint_keys());
   add(profiling_keys());
+  add(hardware_keys());
   return schema;
 }
 

@@ -1,7 +1,6 @@
 #include "trainer/config/config_special_keys.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "parallel/runtime/error.h"
 #include "parallel/shard/wrap.h"
@@ -88,25 +87,6 @@ const PrecisionConfig& precision_of(const Config& config, std::optional<Family> 
   return family ? config.precision_of(*family) : config.precision;
 }
 
-constexpr std::pair<std::string_view, double> byte_units[] = {
-    {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-    {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
-
-// "12 GiB", "1.5 GB", "900": bytes, or nothing where the text is none.
-std::optional<std::int64_t> parse_bytes(const std::string& text) {
-  double value = 0.0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc()) return std::nullopt;
-  std::string_view unit(stop, static_cast<std::size_t>(end - stop));
-  if (unit.starts_with(' ')) unit.remove_prefix(1);
-  for (const auto& [name, bytes] : byte_units) {
-    const double product = value * bytes;
-    if (unit == name && product >= 1.0 && product < 0x1p62) return static_cast<std::int64_t>(product);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 ConfigKey layers_key() {
@@ -139,29 +119,9 @@ ConfigKey data_shard_key() {
 }
 
 ConfigKey memory_budget_key() {
-  ConfigKey key = make_key("shard.memory_budget", "a string or an integer",
-                           "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* text = std::get_if<std::string>(&value.data);
-    const auto* bytes = std::get_if<std::int64_t>(&value.data);
-    if (!text && !bytes) return {wrong_type(expected, value)};
-    if (text && *text == "none") {
-      config.memory_budget = std::nullopt;
-      return {};
-    }
-    const auto budget = parse_bytes(text ? *text : fmt::format("{}", *bytes));
-    if (!budget) {
-      return {{value.place, fmt::format("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, "
-                                        "kB, MB, GB or TB",
-                                        text ? toml_text(*text) : fmt::format("{}", *bytes))}};
-    }
-    config.memory_budget = *budget;
-    return {};
-  };
-  key.write = [](const Config& config) {
-    return config.memory_budget ? fmt::format("{}", *config.memory_budget) : toml_text(std::string("none"));
-  };
-  return key;
+  return bytes_key(
+      "shard.memory_budget", "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
+      "none", [](auto& c) -> auto& { return c.memory_budget; });
 }
 
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {

@@ -24,5 +24,6 @@ ConfigKey frozen_key();  // a list
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
 ConfigKey train_key();  // a list
 std::vector<ConfigKey> checkpoint_keys();
+std::vector<ConfigKey> hardware_keys();
 
 }  // namespace weft::config_fields

@@ -4,65 +4,99 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_suggestions.h"
+#include "trainer/costs/topology.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
 
-// Of a data sheet's dense rate, what models of this kind reach in training: published runs are at 40 to 60 %.
-constexpr double reached = 0.5;
-// NVIDIA's data sheets of H100 SXM and H200 SXM: 989.4 TFLOP/s dense in bfloat16, 66.9 in float32; NVLink 900 GB/s in
-// both directions together. A node of eight has one network adapter of 400 Gbit/s for each GPU. Latencies are those of
-// a small message: microseconds over NVLink, about ten over the network.
-constexpr LinkCost nvlink{3e-6, 450e9}, network{1e-5, 50e9};
-// A rank is a thread on one core: about half of what README.md ("Speed on the CPU") measures on two. Links are copies
-// in shared memory and the meeting of threads.
-constexpr LinkCost shared_memory{2e-6, 8e9};
+// As vendors, clouds and users write them.
+constexpr std::pair<std::string_view, std::string_view> aliases[] = {
+    {"h100-80gb", "h100"},  {"h100-sxm", "h100"},  {"h200-141gb", "h200"},  {"h200-sxm", "h200"}, {"a100", "a100-80gb"},
+    {"b200-180gb", "b200"}, {"l40s-48gb", "l40s"}, {"rtx-4090", "rtx4090"}, {"4090", "rtx4090"},
+};
 
-constexpr std::array<Hardware, 3> table = {
-    Hardware{"h100", "NVIDIA H100 SXM, nodes of 8 with NVLink, 400 Gbit/s a GPU between nodes", reached * 66.9e12,
-             reached * 989.4e12, 8, nvlink, network},
-    Hardware{"h200", "NVIDIA H200 SXM: the rates of an H100 and more memory", reached * 66.9e12, reached * 989.4e12, 8,
-             nvlink, network},
-    Hardware{"cpu", "a core for each rank, all in one machine", 100e9, 200e9, 1 << 20, shared_memory, shared_memory}};
-
-bool crosses_nodes(const Mesh& mesh, Group group, int ranks_per_node) {
-  for (const std::vector<int>& ranks : mesh.groups(group)) {
-    const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
-    if (*least / ranks_per_node != *most / ranks_per_node) return true;
-  }
-  return false;
+bool computes_in_float32(const Config& config) {
+  return config.precision_of(Family::dense).compute == DType::float32;
 }
 
 }  // namespace
 
-std::span<const Hardware> known_hardware() {
-  return table;
+std::vector<std::string_view> aliases_of(std::string_view name) {
+  std::vector<std::string_view> others;
+  for (const auto& [alias, stands_for] : aliases) {
+    if (stands_for == name) others.push_back(alias);
+  }
+  return others;
 }
 
 const Hardware& find_hardware(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const Hardware& hardware : table) {
-    if (hardware.name == name) return hardware;
-    names.push_back(hardware.name);
+  const auto alias = std::ranges::find(aliases, name, [](const auto& entry) { return entry.first; });
+  const std::string_view searched = alias == std::end(aliases) ? name : alias->second;
+  std::vector<std::string> names, words;
+  for (const Hardware& hardware : known_hardware()) {
+    if (hardware.name == searched) return hardware;
+    names.emplace_back(hardware.name);
   }
-  fail_request("hardware {} is not known; known are {}", name, fmt::join(names, ", "));
+  words = names;
+  for (const auto& entry : aliases) words.emplace_back(entry.first);
+  const auto nearest = nearest_word(name, words);
+  fail_request("hardware {} is not known{}; known are {}", name,
+               nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", fmt::join(names, ", "));
 }
 
-const Hardware& hardware_of(DeviceKind device) {
-  return find_hardware(device == DeviceKind::cpu ? "cpu" : "h200");
+Hardware hardware_of(const Config& config) {
+  const HardwareConfig& set = config.hardware;
+  Hardware hardware = find_hardware(!set.name.empty()                      ? std::string_view(set.name)
+                                    : config.run.device == DeviceKind::cpu ? "cpu"
+                                                                           : "h200");
+  const auto replace = [](Figure& figure, const auto& value, std::string_view source) {
+    if (value) figure = {static_cast<double>(*value), source};
+  };
+  if (set.memory) hardware.memory = Figure{static_cast<double>(*set.memory), "set by hardware.memory"};
+  replace(hardware.ranks_per_node, set.ranks_per_node, "set by hardware.ranks_per_node");
+  replace(hardware.link_bytes_per_second, set.link_bytes_per_second, "set by hardware.link_bytes_per_second");
+  replace(hardware.node_bytes_per_second, set.node_bytes_per_second, "set by hardware.node_bytes_per_second");
+  replace(computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit,
+          set.flops_per_second, "set by hardware.flops_per_second");
+  replace(hardware.reached, set.reached, "set by hardware.reached");
+  return hardware;
+}
+
+std::vector<NamedFigure> figures_of(const Hardware& hardware) {
+  return {{"memory", "bytes", hardware.memory},
+          {"reserved_memory", "bytes", hardware.reserved_memory},
+          {"flops_per_second_16bit", "FLOP/s", hardware.flops_per_second_16bit},
+          {"flops_per_second_float32", "FLOP/s", hardware.flops_per_second_float32},
+          {"reached", "of the peak", hardware.reached},
+          {"ranks_per_node", "ranks", hardware.ranks_per_node},
+          {"link_bytes_per_second", "bytes/s", hardware.link_bytes_per_second},
+          {"link_latency", "seconds", hardware.link_latency},
+          {"node_bytes_per_second", "bytes/s", hardware.node_bytes_per_second},
+          {"node_latency", "seconds", hardware.node_latency}};
 }
 
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh) {
-  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
-  const double seconds = 1.0 / (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit);
+  const Figure& peak =
+      computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit;
+  const double seconds = 1.0 / (hardware.reached.value * peak.value);
   HardwareCosts costs{seconds, seconds, {}};
-  for (const Group group : all_groups) {
-    costs.links[group] = crosses_nodes(mesh, group, hardware.ranks_per_node) ? hardware.between : hardware.inside;
+  const auto link_of = [&](const GroupLinks& links) {
+    return shared_link(links, hardware.inside(), hardware.between_nodes());
+  };
+  for (const Group group : all_groups) costs.links[group] = link_of(group_links(mesh, group, hardware.node_ranks()));
+  // Islands of several sizes go by the slowest.
+  costs.links[Group::dp_island] = costs.links[Group::edp_island] = hardware.inside();
+  for (const Island& island : islands_of(config)) {
+    LinkCost& link = costs.links[island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island];
+    const LinkCost own =
+        link_of(group_links(mesh.world(), island_steps(mesh, island.shard_group, island.ranks), hardware.node_ranks()));
+    if (own.bytes_per_second < link.bytes_per_second) link = own;
   }
-  // Islands are neighbours.
-  costs.links[Group::dp_island] = costs.links[Group::edp_island] = hardware.inside;
   return costs;
 }
 

@@ -63,7 +63,7 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordi
 
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at) {
   if (!config.pipeline.has_cost_table()) {
-    return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config.run.device), config, mesh));
+    return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config), config, mesh));
   }
   std::ifstream file(config.pipeline.costs, std::ios::binary);
   std::stringstream text;

@@ -14,7 +14,7 @@ namespace weft {
 // gradient. Embedding is a copy: none.
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables);
 
-// As pipeline.costs says: by the table of a file, or by a model of hardware like the run's device. Throws Error
+// As pipeline.costs says: by the table of a file, or by a model of the hardware that [hardware] names. Throws Error
 // (request) with what is wrong with the file.
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at);
 

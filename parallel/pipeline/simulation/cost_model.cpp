@@ -57,8 +57,10 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
   switch (op) {
     case CollectiveOp::all_gather:
     case CollectiveOp::reduce_scatter:
-    case CollectiveOp::all_to_all:
       return steps * link.latency + sent;
+    case CollectiveOp::all_to_all:
+      return steps * link.latency +
+             steps / ranks * payload / link.exchange_bytes_per_second.value_or(link.bytes_per_second);
     case CollectiveOp::all_reduce:
       return 2.0 * (steps * link.latency + sent);
     case CollectiveOp::broadcast:

@@ -5,7 +5,7 @@
 //
 //   all_gather, reduce_scatter   (n - 1) latency + (n - 1) / n payload / bytes_per_second
 //   all_reduce                   twice that: one of each
-//   all_to_all                   (n - 1) latency + (n - 1) / n payload / bytes_per_second: what stays at home is free
+//   all_to_all                   (n - 1) latency + (n - 1) / n payload / exchange rate: what stays at home is free
 //   broadcast, a message         latency + payload / bytes_per_second
 //
 // Nothing overlaps inside an action, what tokens decide counts at its bound, and what is neither a product nor
@@ -13,6 +13,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 
 #include "parallel/pipeline/simulation/costs.h"
@@ -22,6 +23,8 @@ namespace weft {
 struct LinkCost {
   double latency = 0.0;  // seconds
   double bytes_per_second = 0.0;
+  // Of an all_to_all, where that is another: its ranks send to all others, those of a ring to their neighbours alone.
+  std::optional<double> exchange_bytes_per_second = {};
 
   bool operator==(const LinkCost&) const = default;
 };

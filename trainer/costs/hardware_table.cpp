@@ -1,0 +1,181 @@
+#include <array>
+
+#include "trainer/costs/hardware.h"
+
+namespace weft {
+namespace {
+
+constexpr double gib = 0x1p30;
+
+// Products alone reach more, but the rest of a block (norms, attention's exponentials, rotary embedding) has no time of
+// its own in the model of costs and is paid for here.
+constexpr Figure half{
+    0.5,
+    "chosen: published training runs reach 38 to 61 % of the dense peak (Llama 3 405B 38-43 %, PaLM 46 %, torchtitan "
+    "8B "
+    "39-46 %, llm.c and llmq 46-61 %); what is no product has no time of its own in the model and is in this share"};
+constexpr Figure eight{8, "DGX and HGX boards carry eight cards"};
+constexpr Figure nvlink_latency{3e-6, "estimate: a hop of a small message over NVLink"};
+constexpr Figure pcie_latency{1e-5, "estimate: a hop of a small message over PCIe"};
+constexpr Figure network_latency{1e-5, "estimate: a hop of a small message over InfiniBand"};
+constexpr Figure nvlink4{450e9, "NVIDIA's data sheet: NVLink 900 GB/s, both directions together"};
+constexpr Figure nvlink3{300e9, "NVIDIA's data sheet: NVLink 600 GB/s, both directions together"};
+constexpr Figure eight_of_400{400e9, "DGX H100, H200 and B200 user guides: eight ConnectX-7 of 400 Gbit/s, one a card"};
+constexpr Figure eight_of_200{200e9, "DGX A100 user guide: eight ConnectX-6 of 200 Gbit/s for the cards, one each"};
+constexpr Figure one_of_200{25e9, "assumed: one adapter of 200 Gbit/s; such servers have no usual number of them"};
+constexpr Figure hopper_16bit{
+    989.4e12, "NVIDIA's data sheet, SXM: bfloat16 on tensor cores 1,979 TFLOP/s with sparsity, dense half of it"};
+constexpr Figure hopper_float32{66.9e12, "NVIDIA's data sheet, SXM: float32 (products are not done in TF32)"};
+constexpr Figure ampere_16bit{312e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"};
+constexpr Figure ampere_float32{19.5e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"};
+
+constexpr std::array<Hardware, 8> rows = {
+    Hardware{
+        .name = "h100",
+        .summary = "NVIDIA H100 SXM 80 GB, nodes of 8 with NVLink, 400 Gbit/s a card between nodes",
+        .memory = Figure{80 * gib, "80 GB is 80 GiB: nvidia-smi reports 81,559 MiB"},
+        .reserved_memory = {2.0 * gib,
+                            "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
+                            "for NCCL and libraries"},
+        .flops_per_second_16bit = hopper_16bit,
+        .flops_per_second_float32 = hopper_float32,
+        .reached = half,
+        .ranks_per_node = eight,
+        .link_bytes_per_second = nvlink4,
+        .link_latency = nvlink_latency,
+        .node_bytes_per_second = eight_of_400,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "h200",
+        .summary = "NVIDIA H200 SXM 141 GB: the rates of an H100 and more memory",
+        .memory = Figure{141 * gib, "141 GB is 141 GiB, less what the driver keeps: nvidia-smi reports 143,771 MiB"},
+        .reserved_memory = {2.25 * gib,
+                            "estimate: 1.2 GiB that CUDA does not offer (139.8 of 141), about 0.5 for its context, "
+                            "0.6 for NCCL and libraries"},
+        .flops_per_second_16bit = hopper_16bit,
+        .flops_per_second_float32 = hopper_float32,
+        .reached = half,
+        .ranks_per_node = eight,
+        .link_bytes_per_second = nvlink4,
+        .link_latency = nvlink_latency,
+        .node_bytes_per_second = eight_of_400,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "a100-80gb",
+        .summary = "NVIDIA A100 SXM 80 GB, nodes of 8 with NVLink, 200 Gbit/s a card between nodes",
+        .memory = Figure{80 * gib, "80 GB is 80 GiB: nvidia-smi reports 81,920 MiB"},
+        .reserved_memory = {2.0 * gib,
+                            "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
+                            "for NCCL and libraries"},
+        .flops_per_second_16bit = ampere_16bit,
+        .flops_per_second_float32 = ampere_float32,
+        .reached = half,
+        .ranks_per_node = eight,
+        .link_bytes_per_second = nvlink3,
+        .link_latency = nvlink_latency,
+        .node_bytes_per_second = eight_of_200,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "a100-40gb",
+        .summary = "NVIDIA A100 SXM 40 GB: the rates of the one of 80 GB and half its memory",
+        .memory = Figure{40 * gib, "40 GB is 40 GiB: nvidia-smi reports 40,960 MiB"},
+        .reserved_memory = {1.75 * gib,
+                            "estimate: 0.5 GiB that CUDA does not offer (39.5 of 40), about 0.5 for its context, "
+                            "0.75 for NCCL and libraries"},
+        .flops_per_second_16bit = ampere_16bit,
+        .flops_per_second_float32 = ampere_float32,
+        .reached = half,
+        .ranks_per_node = eight,
+        .link_bytes_per_second = nvlink3,
+        .link_latency = nvlink_latency,
+        .node_bytes_per_second = eight_of_200,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "b200",
+        .summary = "NVIDIA B200 SXM 180 GB (HGX, 1,000 W), nodes of 8 with NVLink, 400 Gbit/s a card between nodes",
+        .memory = Figure{180 * gib,
+                         "180 GB of a DGX B200 (1,440 GB in eight), taken as GiB: nvidia-smi reports about 179 GiB"},
+        .reserved_memory = {2.75 * gib,
+                            "estimate: 1.6 GiB that CUDA does not offer (178.4 of 180), about 0.5 for its context, "
+                            "0.6 for NCCL and libraries"},
+        .flops_per_second_16bit =
+            {2250e12,
+             "NVIDIA's HGX B200 figures: bfloat16 on tensor cores 4.5 PFLOP/s with sparsity, dense "
+             "half of it"},
+        .flops_per_second_float32 = {80e12, "NVIDIA's HGX B200 figures: float32 (products are not done in TF32)"},
+        .reached = half,
+        .ranks_per_node = eight,
+        .link_bytes_per_second = {900e9, "NVIDIA's data sheet: NVLink 1.8 TB/s, both directions together"},
+        .link_latency = nvlink_latency,
+        .node_bytes_per_second = eight_of_400,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "l40s",
+        .summary = "NVIDIA L40S 48 GB, nodes of 8 on PCIe without NVLink, one adapter of 200 Gbit/s a node",
+        .memory =
+            Figure{48 * gib, "48 GB is 48 GiB, of which error correction takes a part: nvidia-smi reports 46,068 MiB"},
+        .reserved_memory = {4.75 * gib,
+                            "estimate: 3.6 GiB for error correction and the driver (44.4 of 48 are offered), about "
+                            "0.5 for the CUDA context, 0.65 for NCCL and libraries"},
+        .flops_per_second_16bit = {362.05e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"},
+        .flops_per_second_float32 = {91.6e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"},
+        .reached = half,
+        .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
+        .link_bytes_per_second = {25e9,
+                                  "PCIe 4.0 x16 has 32 GB/s in one direction (data sheet: 64 in both); about 25 reach "
+                                  "their aim"},
+        .link_latency = pcie_latency,
+        .node_bytes_per_second = one_of_200,
+        .node_latency = network_latency,
+    },
+    Hardware{
+        .name = "rtx4090",
+        .summary =
+            "NVIDIA GeForce RTX 4090 24 GB, nodes of 8 on PCIe without NVLink or peer access, one adapter a node",
+        .memory = Figure{24 * gib, "24 GB is 24 GiB: PyTorch reports 23.6 GiB in all"},
+        .reserved_memory = {1.5 * gib,
+                            "estimate: 0.4 GiB that CUDA does not offer (23.6 of 24), about 0.5 for its context, 0.6 "
+                            "for NCCL and libraries"},
+        .flops_per_second_16bit = {165.2e12,
+                                   "NVIDIA's Ada white paper: bfloat16 on tensor cores with float32 sums, dense"},
+        .flops_per_second_float32 = {82.6e12, "NVIDIA's Ada white paper: float32 (products are not done in TF32)"},
+        .reached = half,
+        .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
+        .link_bytes_per_second = {12.5e9,
+                                  "estimate: half of the 25 GB/s that PCIe 4.0 x16 reaches, because drivers offer no "
+                                  "peer access and every byte goes through the host's memory"},
+        .link_latency = pcie_latency,
+        .node_bytes_per_second = one_of_200,
+        .node_latency = network_latency,
+    },
+    // Half of what README.md ("Speed on the CPU") measures on two cores.
+    Hardware{
+        .name = "cpu",
+        .summary = "a core for each rank, all in one machine",
+        .memory = {},
+        .reserved_memory = {0.0, "ranks are threads: what is beside their ledgers is the program's alone"},
+        .flops_per_second_16bit =
+            {200e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, README.md, Speed on the CPU"},
+        .flops_per_second_float32 =
+            {100e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, README.md, Speed on the CPU"},
+        .reached = {1.0, "the rates are measured ones"},
+        .ranks_per_node = {1 << 20, "all ranks are threads of one machine"},
+        .link_bytes_per_second = {8e9, "estimate: copies in shared memory, most ranks copying at once"},
+        .link_latency = {2e-6, "estimate: the meeting of threads"},
+        .node_bytes_per_second = {8e9, "there is one machine: as inside it"},
+        .node_latency = {2e-6, "there is one machine: as inside it"},
+    },
+};
+
+}  // namespace
+
+std::span<const Hardware> known_hardware() {
+  return rows;
+}
+
+}  // namespace weft

@@ -1,0 +1,140 @@
+#include "trainer/costs/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// Of the divisors of `world` at most `limit`, the largest below and the smallest above `number`.
+std::string nearest_divisors(int world, int number) {
+  std::optional<int> below, above;
+  for (int divisor = 1; divisor <= world; ++divisor) {
+    if (world % divisor != 0) continue;
+    if (divisor < number) below = divisor;
+    if (divisor > number && !above) above = divisor;
+  }
+  return below && above ? fmt::format("{} or {}", *below, *above) : fmt::format("{}", below ? *below : *above);
+}
+
+}  // namespace
+
+RankSteps rank_steps(const Mesh& mesh, Group group) {
+  const Degrees& d = mesh.degrees();
+  const int expert = d.expert_tensor * d.expert;  // from one expert replica to the next
+  const int expert_shards = d.expert_data() / mesh.expert_replicas();
+  switch (group) {
+    case Group::tp:
+      return {1, d.tensor};
+    case Group::cp:
+      return {d.tensor, d.context};
+    case Group::dp_shard:
+      return {d.tensor * d.context, d.data_shard};
+    case Group::dp_shard_cp:
+      return {d.tensor, d.context * d.data_shard};
+    case Group::dp_replicate:
+      return {d.tensor * d.context * d.data_shard, d.data_replicate};
+    case Group::pp:
+      return {d.stage_ranks(), d.pipeline};
+    case Group::etp:
+      return {1, d.expert_tensor};
+    case Group::ep:
+      return {d.expert_tensor, d.expert};
+    case Group::edp:
+      return {expert, d.expert_data()};
+    case Group::edp_shard:
+      return {expert, expert_shards};
+    case Group::edp_replicate:
+      return {expert * expert_shards, mesh.expert_replicas()};
+    case Group::tokens:
+      return {1, d.stage_ranks()};
+    case Group::world:
+      return {1, d.world()};
+    case Group::dp_island:
+    case Group::edp_island:
+    case Group::tied:
+      break;
+  }
+  fail("group {} is not decided by degrees alone", name_of(group));
+}
+
+RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks) {
+  const RankSteps group = rank_steps(mesh, shard_group);
+  require(ranks >= 1 && group.count % ranks == 0, "islands divide their group");
+  return {group.stride, ranks};
+}
+
+GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
+  GroupLinks most{.ranks = steps.count};
+  if (steps.count == 1) return most;
+  for (int begin = 0; begin < world; begin += ranks_per_node) {
+    const int end = std::min(begin + ranks_per_node, world);
+    int edges = 0;
+    std::int64_t elsewhere = 0;  // pairs of a rank here and a rank of its group that is not
+    for (int rank = begin; rank < end; ++rank) {
+      const int place = rank / steps.stride % steps.count, first = rank - place * steps.stride;
+      const int next = place + 1 < steps.count ? rank + steps.stride : first;
+      edges += next < begin || next >= end;
+      // Places of the group from the first in the node to the first behind it.
+      const int from = std::max(0, (begin - first + steps.stride - 1) / steps.stride);
+      const int to = std::min(steps.count, (end - first + steps.stride - 1) / steps.stride);
+      elsewhere += steps.count - (to - from);
+    }
+    most.ring_edges = std::max(most.ring_edges, edges);
+    most.exchanged_payloads = std::max(most.exchanged_payloads, static_cast<double>(elsewhere) / steps.count);
+  }
+  return most;
+}
+
+GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node) {
+  return group_links(mesh.world(), rank_steps(mesh, group), ranks_per_node);
+}
+
+double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payload) {
+  const double edges = links.ring_edges, around = edges * (links.ranks - 1) / links.ranks * payload;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+      return around;
+    case CollectiveOp::all_reduce:
+      return 2.0 * around;
+    case CollectiveOp::all_to_all:
+      return links.exchanged_payloads * payload;
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+      return edges * payload;
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return 0.0;
+  }
+  return 0.0;
+}
+
+LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const LinkCost& between_nodes) {
+  if (!links.crosses_nodes()) return inside;
+  const auto share = [&](double parts) {
+    return std::min(inside.bytes_per_second, between_nodes.bytes_per_second / parts);
+  };
+  // An exchange takes (n - 1) / n payload / rate (cost_model.h), which is to be what leaves the node over its adapters.
+  const double exchanged = links.exchanged_payloads * links.ranks / (links.ranks - 1);
+  return {between_nodes.latency, share(links.ring_edges), share(exchanged)};
+}
+
+std::vector<std::string> topology_faults(int world, int ranks_per_node) {
+  if (world <= ranks_per_node || world % ranks_per_node == 0) return {};
+  const int nodes = world / ranks_per_node;
+  return {
+      fmt::format("{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] "
+                  "multiply to {} or "
+                  "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
+                  world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
+                  (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
+                  nearest_divisors(world, ranks_per_node))};
+}
+
+}  // namespace weft
