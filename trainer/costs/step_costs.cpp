@@ -7,16 +7,12 @@
 #include "parallel/runtime/error.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
-
-// Of one token: with weights on one side, and without.
-struct TokenFlops {
-  double products = 0.0, scores = 0.0;
-};
 
 // The block of "blocks.3.attention".
 std::size_t block_of(std::string_view segment) {
@@ -26,17 +22,16 @@ std::size_t block_of(std::string_view segment) {
   return block;
 }
 
-TokenFlops token_flops(const Config& config, std::string_view segment) {
+TokenFlops segment_token_flops(const Config& config, std::string_view segment) {
   if (segment == "embedding") return {};
-  if (segment == "head") return {head_flops(config.model), 0.0};
-  // A dense block without its MLP is attention, and without positions to look at, its projections.
-  ModelConfig attention = config.model;
-  attention.intermediate_size = 0;
-  const double projections = block_flops(attention, BlockKind::dense, 0);
-  const double whole = block_flops(attention, BlockKind::dense, config.training.sequence_length);
-  if (segment.ends_with(".attention")) return {projections, whole - projections};
+  if (segment == "head") return {.head = head_flops(config.model)};
   const BlockKind kind = config.model.blocks.at(block_of(segment));
-  return {block_flops(config.model, kind, config.training.sequence_length) - whole, 0.0};
+  TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+  if (segment.ends_with(".attention")) {
+    return {.attention_projections = flops.attention_projections, .scores = flops.scores};
+  }
+  flops.attention_projections = flops.scores = 0.0;
+  return flops;
 }
 
 }  // namespace
@@ -46,11 +41,12 @@ std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTable
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    const TokenFlops token = token_flops(config, segment.name);
+    const TokenFlops token = segment_token_flops(config, segment.name);
+    const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
-    flops.push_back({tokens * (token.products + token.scores), tokens * (token.products + 2.0 * token.scores),
-                     trains ? tokens * token.products : 0.0});
+    flops.push_back({tokens * (products + token.scores), tokens * (products + 2.0 * token.scores),
+                     trains ? tokens * products : 0.0});
   }
   return flops;
 }

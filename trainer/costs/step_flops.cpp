@@ -1,15 +1,55 @@
 #include "trainer/costs/step_flops.h"
 
-#include "trainer/layout/stage_layout.h"
-
 namespace weft {
+namespace {
+
+void add(TokenFlops& sum, const TokenFlops& part) {
+  sum.attention_projections += part.attention_projections;
+  sum.scores += part.scores;
+  sum.dense_mlp += part.dense_mlp;
+  sum.routed_experts += part.routed_experts;
+  sum.shared_experts += part.shared_experts;
+  sum.router += part.router;
+  sum.head += part.head;
+}
+
+}  // namespace
+
+TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
+  const auto h = static_cast<double>(model.hidden_size);
+  const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
+  const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
+  TokenFlops flops;
+  flops.attention_projections = 2.0 * h * (2.0 * q + 2.0 * kv);
+  // Two products of 2 q each with every position, of which half are before the token.
+  flops.scores = 2.0 * q * static_cast<double>(sequence_length);
+  // SwiGLU has three matrices.
+  const auto swiglu = [&](std::int64_t width) { return 6.0 * h * static_cast<double>(width); };
+  if (kind == BlockKind::dense) {
+    flops.dense_mlp = swiglu(model.intermediate_size);
+    return flops;
+  }
+  const MoeConfig& moe = model.moe;
+  flops.routed_experts = swiglu(moe.num_experts_per_tok * moe.moe_intermediate_size);
+  flops.shared_experts = swiglu(moe.shared_expert_intermediate_size);
+  flops.router = 2.0 * h * static_cast<double>(moe.num_experts);
+  return flops;
+}
+
+TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
+  TokenFlops flops;
+  for (const BlockKind kind : model.blocks) add(flops, block_token_flops(model, kind, sequence_length));
+  flops.head = 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+  return flops;
+}
+
+double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length) {
+  return 3.0 * token_flops(model, sequence_length).total();
+}
 
 double step_flops(const Config& config) {
-  double forward = head_flops(config.model);
-  for (BlockKind kind : config.model.blocks)
-    forward += block_flops(config.model, kind, config.training.sequence_length);
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  return 3.0 * forward * tokens;
+  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
 }
 
 }  // namespace weft

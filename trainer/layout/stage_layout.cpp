@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_ranks.h"
 #include "trainer/layout/layout_text.h"
@@ -179,15 +180,7 @@ std::vector<StageBlocks> from_end_stages(const Config& config) {
 }  // namespace
 
 double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
-  const auto h = static_cast<double>(model.hidden_size);
-  const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
-  const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
-  const double attention = 2 * h * (2 * q + 2 * kv) + 2 * q * static_cast<double>(sequence_length);
-  if (kind == BlockKind::dense) return attention + 6 * h * static_cast<double>(model.intermediate_size);
-  const MoeConfig& moe = model.moe;
-  const auto width =
-      static_cast<double>(moe.num_experts_per_tok * moe.moe_intermediate_size + moe.shared_expert_intermediate_size);
-  return attention + 6 * h * width + 2 * h * static_cast<double>(moe.num_experts);
+  return block_token_flops(model, kind, sequence_length).total();
 }
 
 double head_flops(const ModelConfig& model) {
