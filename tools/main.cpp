@@ -32,6 +32,7 @@ int run(int count, char** arguments) {
   weft::add_bench_command(program);
   weft::add_mesh_command(program);
   weft::add_keys_command(program);
+  weft::add_hardware_command(program);
   weft::add_export_command(program);
   weft::add_import_command(program);
   try {
