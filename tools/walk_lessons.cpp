@@ -63,7 +63,8 @@ std::string gathers_lesson(const WalkedStrategy& full) {
       fmt::format("{} gathers {}: {} units, forward and backward, {} microbatch{} would be {}", full.name,
                   times(gathers), uses.units, full.microbatches, full.microbatches == 1 ? "" : "es",
                   2 * uses.units * static_cast<int>(full.microbatches));
-  if (uses.unread > 0) text += fmt::format("; {} backwards read no parameters", uses.unread);
+  if (uses.unread > 0)
+    text += fmt::format("; {} backward{} no parameters", uses.unread, uses.unread == 1 ? " reads" : "s read");
   if (uses.shared > 0)
     text +=
         fmt::format("; {} use{} a gather with the use before", uses.shared, uses.shared == 1 ? " shares" : "s share");
@@ -92,6 +93,13 @@ std::string reduction_lesson(const WalkedStrategy& each, const WalkedStrategy& l
       bytes_text(b.gradients_peak), bytes_text(a.sent_by_reductions), bytes_text(b.sent_by_reductions));
 }
 
+// Whether every unit is gathered in the dtype that it is reduced in.
+bool moves_equal_bytes(const Program& program) {
+  return std::ranges::all_of(program.units, [](const ProgramUnit& unit) {
+    return unit.replicated || unit.frozen || unit.gather_bytes == unit.reduce_bytes;
+  });
+}
+
 std::string whole_lesson(const WalkedStrategy& whole, const WalkedStrategy& once) {
   const WalkSummary &a = whole.step.summary, &b = once.step.summary;
   const std::int64_t moved = b.sent_by_gathers + b.sent_by_reductions, difference = moved - a.sent_by_reductions;
@@ -99,15 +107,10 @@ std::string whole_lesson(const WalkedStrategy& whole, const WalkedStrategy& once
       "{} gathers nothing and sends {} in all-reduces; {} sends {} in gathers and {} in reductions, {} in all",
       whole.name, bytes_text(a.sent_by_reductions), once.name, bytes_text(b.sent_by_gathers),
       bytes_text(b.sent_by_reductions), bytes_text(moved));
-  if (difference == 0) text += ": an all-reduce is a reduce-scatter and an all-gather";
-  // Shards of whole rows are padded to be equal.
-  const double share =
-      static_cast<double>(std::abs(difference)) / static_cast<double>(std::max<std::int64_t>(moved, 1));
-  if (difference != 0 && share < 0.05) {
-    text += fmt::format(
-        ": an all-reduce is a reduce-scatter and an all-gather, and the {} between them are padding of "
-        "units to equal shards",
-        bytes_text(std::abs(difference)));
+  if (moves_equal_bytes(once.step.program)) {
+    text += ": an all-reduce is a reduce-scatter and an all-gather";
+    // Shards of whole rows are padded to be equal; a whole unit is not.
+    if (difference != 0) text += fmt::format(", and {} of these are padding", bytes_text(difference));
   }
   return text + fmt::format(". It holds {} of state all step instead of {}, {}.", bytes_text(a.state),
                             bytes_text(b.state), beside(a.state, b.state));
@@ -140,7 +143,7 @@ std::string island_lesson(const WalkedStrategy& island, const WalkedStrategy& fu
 std::string peak_lesson(const WalkedStrategy& walked) {
   const WalkSummary& summary = walked.step.summary;
   const WalkLine& line = walked.step.lines[summary.peak_line];
-  return fmt::format("The peak of {}, {}, is reached in \"{}\"{}; {} of it are there all step.", walked.name,
+  return fmt::format("The peak, {}, is reached in \"{}\"{}; {} of it are there all step.",
                      bytes_text(summary.total_peak), what_of(line),
                      line.microbatch ? fmt::format(" of microbatch {}", *line.microbatch) : std::string(),
                      bytes_text(summary.state));
@@ -171,7 +174,7 @@ std::string grouped_digits(std::int64_t number) {
 }
 
 std::string bytes_text(std::int64_t bytes) {
-  if (bytes < 10'000'000) return fmt::format("{} bytes", grouped_digits(bytes));
+  if (bytes < 1'000'000) return fmt::format("{} bytes", grouped_digits(bytes));
   return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
 }
 

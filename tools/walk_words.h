@@ -24,7 +24,7 @@ std::vector<std::string> walk_remarks(const WalkedStep& step);
 // What strategies have in common and what tells them apart, a sentence each. Every number is read off the walks.
 std::vector<std::string> walk_lessons(std::span<const WalkedStrategy> strategies);
 
-// "13,440 bytes", from 10 million on "13.4 MB" (10^6).
+// "13,440 bytes", from a million on "13.4 MB" (10^6).
 std::string bytes_text(std::int64_t bytes);
 // "13,440"
 std::string grouped_digits(std::int64_t number);

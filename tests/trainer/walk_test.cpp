@@ -90,7 +90,10 @@ TEST_P(WalkOf, ARunIsWhatTheRunCountsAndMeasures) {
     EXPECT_EQ(summary.parameters_peak, parameter_window(run.program(), pipeline_rank).peak_bytes);
     EXPECT_EQ(summary.total_peak - held.total(), transient_peak(run.program(), pipeline_rank).bytes);
     EXPECT_EQ(summary.total_peak, run.predicted().bytes.total());
-    EXPECT_EQ(walk_step(config, pipeline_rank).summary, summary);
+    // Tensor ranks have unequal shares of a vocabulary that they do not divide.
+    if (run.rank() == mesh.rank_at(pipeline_rank, 0, 0, 0, 0)) {
+      EXPECT_EQ(walk_step(config, pipeline_rank).summary, summary);
+    }
     sent += summary.sent;
     gathers += summary.gathers;
     island_gathers += summary.island_gathers;
@@ -263,7 +266,9 @@ TEST(Walk, HasTheLiveWindowOfASevenBillionModelInItsPeakColumn) {
     const double megabytes = static_cast<double>(summary.parameters_peak) / 1e6;
     const double padding = one.literature_megabytes * (one.wrap == "half_block" ? 1e-3 : 4e-4);
     EXPECT_LT(megabytes, one.literature_megabytes + padding + 0.1);
-    if (one.island_gathers == 0) EXPECT_GT(megabytes, one.literature_megabytes - 0.1);
+    if (one.island_gathers == 0) {
+      EXPECT_GT(megabytes, one.literature_megabytes - 0.1);
+    }
   }
 }
 
