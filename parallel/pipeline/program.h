@@ -132,9 +132,13 @@ struct ProgramSegment {
   bool operator==(const ProgramSegment&) const = default;
 };
 
-// Whether an action of the segment reads its units.
+// Whether a compute action of the segment reads its units.
 inline bool reads_units(const ProgramSegment& segment, Op op) {
   return reads_parameters(op) && (op == Op::forward || op == Op::recompute || segment.reads_weights_backward);
+}
+// Whether an action of the segment's whole stage speaks of it: R only does of what is in a region.
+inline bool takes_part(const ProgramSegment& segment, Op op) {
+  return op != Op::recompute || segment.region;
 }
 // Bytes kept of a microbatch behind a forward of the segment.
 inline std::int64_t forward_bytes(const ProgramSegment& segment) {

@@ -56,7 +56,7 @@ TEST(OrderCsv, PlacementFollowsFromTheLines) {
 
 TEST(OrderCsv, CellsThatCannotBeReadAreNamedWithTheirPlace) {
   EXPECT_EQ(fault_of("0F0,0BW0\n1F0, 1F0x ,1B0\n"),
-            "line 1, column 5: cell \"0BW0\": kind \"BW\" is unknown; the kinds are F, B, I, W, UNSHARD, "
+            "line 1, column 5: cell \"0BW0\": kind \"BW\" is unknown; the kinds are F, B, I, W, R, UNSHARD, "
             "UNSHARD_ISLAND, RESHARD, RESHARD_ISLAND, SCATTER_GRAD, REDUCE_GRAD, TIE_GRAD, WAIT_REDUCE, SEND_F, "
             "RECV_F, SEND_B, "
             "RECV_B, GRAD_NORM, STEP (PyTorch once wrote BW for B, and B for I)\n"
@@ -77,7 +77,7 @@ TEST(OrderCsv, CellsThatCannotBeReadAreNamedWithTheirPlace) {
 // PyTorch's form with communication: its gathers and messages follow other rules than weft's.
 TEST(OrderCsv, WhatWeftAddsItselfIsRefusedOnce) {
   EXPECT_EQ(fault_of("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
-            "line 1, column 1: cell \"0UNSHARD\": gathers, reductions and messages are added by weft; give the "
+            "line 1, column 1: cell \"0UNSHARD\": gathers, reductions, messages and R are added by weft; give the "
             "compute-only form, with F, B, I, W and OVERLAP_F_B alone (7 other cells here)");
 }
 

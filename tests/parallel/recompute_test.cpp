@@ -198,6 +198,8 @@ TEST(Recompute, TakesNoGatherMore) {
           const auto findings = find_violations(program);
           ASSERT_TRUE(findings.empty()) << findings.front().message;
           ASSERT_EQ(fault_when_run(program), "");
+          const auto of_stages = find_violations(from_csv(program, to_csv(program, Detail::stages_only)));
+          ASSERT_TRUE(of_stages.empty()) << of_stages.front().message;
           Model kept = model;
           kept.recomputes = false;
           const Program plain = compiled_of(kept, schedule, input);
@@ -394,6 +396,9 @@ TEST(RecomputeTime, TakesAForwardMore) {
   // Of six segments of blocks, numbered 1 to 6.
   const double more = 4 * (2.0 + 3 + 4 + 5 + 6 + 7);
   EXPECT_EQ(simulate(again, costs).seconds, simulate(kept, costs).seconds + more);
+  // Of the whole stage R takes what its segments in regions take.
+  EXPECT_EQ(cost_of(again, costs, parse_action(again, "0R0")), more / 4);
+  EXPECT_EQ(cost_of(again, costs, parse_action(again, "0R0(b0.m)")), costs.segments[2].forward);
 }
 
 TEST(RecomputeTraffic, CountsTheCollectivesOfR) {

@@ -179,7 +179,7 @@ class UnitWalk {
         continue;
       }
       const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*p.segment)];
-      const bool reads = reads_units(segment, action.op);
+      const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
       for (int unit : segment.units) use(units_[static_cast<std::size_t>(unit)], action, reads);
     }
   }

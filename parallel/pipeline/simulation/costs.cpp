@@ -103,7 +103,10 @@ double cost_of(const ProgramTables& tables, const ProgramCosts& costs, const Act
     const auto& segments = tables.stages[stage].segments;
     if (segments.empty()) return cost_of(costs.stages[stage], op);
     double sum = 0.0;
-    for (int segment : segments) sum += cost_of(costs.segments[static_cast<std::size_t>(segment)], op);
+    for (int index : segments) {
+      const auto segment = static_cast<std::size_t>(index);
+      if (takes_part(tables.segments[segment], op)) sum += cost_of(costs.segments[segment], op);
+    }
     return sum;
   }
   if (is_send(op) || is_receive(op)) {

@@ -207,7 +207,7 @@ class Walk {
       return;
     }
     const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*piece.segment)];
-    const bool reads = reads_units(segment, action.op);
+    const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
     for (int index : segment.units) {
       const auto unit = static_cast<std::size_t>(index);
       if (reads) start.after(gathered_[unit], Wait::gather);
