@@ -26,6 +26,8 @@ void add_launch_command(CLI::App& program);
 void add_eval_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_units_command(CLI::App& program);
+// Ends by CLI::RuntimeError with exit code 3 where findings count as failures.
+void add_diagnose_command(CLI::App& program);
 void add_program_command(CLI::App& program);
 // Checkpoints to folders of Hugging Face, and back.
 void add_export_command(CLI::App& program);

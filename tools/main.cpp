@@ -25,6 +25,7 @@ int run(int count, char** arguments) {
   weft::add_units_command(program);
   weft::add_program_command(program);
   weft::add_layout_command(program);
+  weft::add_diagnose_command(program);
   weft::add_eval_command(program);
   weft::add_generate_command(program);
   weft::add_checkpoint_command(program);
