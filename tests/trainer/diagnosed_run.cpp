@@ -69,6 +69,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
       write_trace(folder.path(), run.rank(), trace->spans());
     }
     if (run.rank() == 0) directory.append(metrics);
+    if (metrics.step == config.run.steps) faults.after_last_step(run);
   };
   const TrainResult result = run_steps(config, observer);
   directory.summary(result.steps, result.predicted, result.measured, {"weft train", "none"});

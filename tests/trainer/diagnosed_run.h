@@ -45,6 +45,7 @@ struct RunFaults {
   // How many times as long as its peers a rank computes.
   std::function<double(int rank)> slowness = [](int) { return 1.0; };
   std::function<void(RankRun&)> before_first_step = [](RankRun&) {};
+  std::function<void(RankRun&)> after_last_step = [](RankRun&) {};
 };
 
 // Trains sharded_dense with these keys changed. Computation lasts as long as its operations say, a block about 2 ms, so

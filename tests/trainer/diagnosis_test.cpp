@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <set>
+
 #include "parallel/runtime/error.h"
 #include "tests/trainer/diagnosed_run.h"
 
@@ -152,6 +155,95 @@ TEST(Diagnosis, NamesCrowdedExperts) {
   ASSERT_EQ(found.names, Names{"expert_imbalance"}) << found.text;
   EXPECT_NE(found.text.find("4.00"), std::string::npos) << found.text;
   EXPECT_EQ(changes_of(found.diagnosis.findings.front()), Overrides{"model.moe.router_aux_loss_coef=0.01"});
+}
+
+// What a library would take for itself, in the ledger of one rank: the bucket and its assumption are named.
+TEST(Diagnosis, NamesMemoryThatWasNotPredicted) {
+  std::array<Tensor, 4> taken;
+  RunFaults faults;
+  faults.before_first_step = [&](RankRun& run) {
+    if (run.rank() != 1) return;
+    taken[1] = run.ledger().allocate(Bucket::workspace, DType::float32, 1 << 20, 1);
+  };
+  faults.after_last_step = [&](RankRun& run) { taken[static_cast<std::size_t>(run.rank())].reset(); };
+  const Diagnosed found = diagnosed(Overrides{}, {}, faults);
+  ASSERT_EQ(found.names, Names{"memory"}) << found.text;
+  const Finding& finding = found.diagnosis.findings.front();
+  ASSERT_EQ(finding.evidence.size(), 1u);
+  EXPECT_EQ(finding.evidence.front().what, "workspace of rank 1");
+  EXPECT_NE(finding.evidence.front().expected.find("libraries need no workspace"), std::string::npos);
+  EXPECT_GE(*finding.bytes, 4 << 20);
+}
+
+// Static buckets agree to the byte, or units are not those of the plan.
+TEST(Diagnosis, NamesAStaticBucketThatDiffersByAByte) {
+  const TemporaryFolder folder;
+  leave_run(folder, {});
+  RunOutputs run = read_run(folder.path());
+  run.memory[3].measured[Bucket::optimizer_state] += 1;
+  const Diagnosed found = diagnosed(run);
+  ASSERT_EQ(found.names, Names{"memory"}) << found.text;
+  EXPECT_EQ(found.diagnosis.findings.front().evidence.front().what, "optimizer_state of rank 3");
+}
+
+// What a change takes has to be there: under a budget that the run fills, nothing is proposed that would not fit.
+TEST(Diagnosis, ProposesOnlyWhatFits) {
+  const TemporaryFolder folder;
+  leave_run(folder, pipelined_dense + Overrides{"shard.residency=\"each_use\"", "shard.reduction=\"each_microbatch\""});
+  const RunOutputs run = read_run(folder.path());
+  std::int64_t peak = 0;
+  for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
+  const Diagnosed full = diagnosed(run, {.memory = peak});
+  EXPECT_EQ(full.names, Names{}) << full.text;
+  const Diagnosed free = diagnosed(run, {.memory = 2 * peak});
+  EXPECT_EQ(std::set(free.names.begin(), free.names.end()),
+            (std::set<std::string>{"gathers_repeated", "reductions_not_deferred"}))
+      << free.text;
+}
+
+// Without a pipeline parameters are dropped to save memory; that is a fault only where memory is known to be idle.
+TEST(Diagnosis, KeepsParametersWithoutAPipelineOnlyWhereMemoryIsKnown) {
+  const TemporaryFolder folder;
+  leave_run(folder, {});
+  const RunOutputs run = read_run(folder.path());
+  EXPECT_EQ(diagnosed(run).names, Names{});
+  EXPECT_EQ(diagnosed(run, {.memory = std::int64_t{1} << 30}).names, Names{"gathers_repeated"});
+}
+
+// Both sides of the break-even, by the same run on faster and slower networks. One rank a node: no hybrid helps.
+TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
+  const TemporaryFolder folder;
+  leave_run(folder, {});
+  const RunOutputs run = read_run(folder.path());
+  const HardwareConfig fast{.ranks_per_node = 1, .node_bytes_per_second = 1e12};
+  const RunEvidence evidence = gather_evidence(run);
+  const RunHardware hardware = evidence.hardware;
+  RunOutputs same = run;
+  same.config.hardware = fast;
+  const RunEvidence on_fast = gather_evidence(same);
+  // Every rank is a node, and the ring of 4 leaves each of them with 3/4 of what a rank counts.
+  double counted = 0.0;
+  for (const auto& [key, count] : run.steps.back().communication) {
+    if (key.group == "dp_shard") counted += static_cast<double>(count.bytes) / 4.0;
+  }
+  const double egress = 0.75 * counted;
+  EXPECT_DOUBLE_EQ(node_egress_bytes(on_fast.measured.exchange, on_fast.mesh, on_fast.hardware), egress);
+  const double even = egress / evidence.compute_seconds(hardware.flops_per_second);  // bytes a second
+  EXPECT_EQ(diagnosed(run, {.ranks_per_node = 1, .node_bytes_per_second = 1.01 * even}).names, Names{});
+  EXPECT_EQ(diagnosed(run, {.ranks_per_node = 1, .node_bytes_per_second = 0.99 * even}).names,
+            Names{"batch_below_break_even"});
+}
+
+// What costs most comes first: the same two faults on links with little and with much latency.
+TEST(Diagnosis, TellsTheMostExpensiveFirst) {
+  const TemporaryFolder folder;
+  leave_run(folder, pipelined_dense + Overrides{"shard.residency=\"each_use\"", "precision.compute=\"float32\""});
+  const Diagnosed found = diagnosed(read_run(folder.path()));
+  ASSERT_EQ(found.names.size(), 2u) << found.text;
+  const auto& findings = found.diagnosis.findings;
+  EXPECT_GE(*findings[0].seconds, *findings[1].seconds);
+  EXPECT_EQ(std::set(found.names.begin(), found.names.end()),
+            (std::set<std::string>{"gathers_in_fp32", "gathers_repeated"}));
 }
 
 }  // namespace
