@@ -27,13 +27,16 @@ double least(const std::vector<double>& values) {
 template <typename Key>
 using Samples = std::map<Key, std::vector<double>>;
 
+void require_rank(const Mesh& mesh, const RankTrace& trace) {
+  if (trace.rank >= 0 && trace.rank < mesh.world()) return;
+  fail_request("there is a trace of rank {}; the configuration has {} ranks", trace.rank, mesh.world());
+}
+
 class Measurement {
  public:
   Measurement(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) : mesh_(mesh) {
     for (const RankTrace& trace : traces) {
-      if (trace.rank < 0 || trace.rank >= mesh.world()) {
-        fail_request("there is a trace of rank {}; the configuration has {} ranks", trace.rank, mesh.world());
-      }
+      require_rank(mesh, trace);
       const Program program = step_program(config, mesh, mesh.coordinates(trace.rank));
       if (tables_.stages.empty()) tables_ = program;
       read(program, trace);
@@ -67,20 +70,8 @@ class Measurement {
 
   void read(const Program& program, const RankTrace& trace) {
     const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
-    const auto names = range_names(program, actions);
-    std::size_t next = 0;
-    for (const TraceSpan& span : trace.spans) {
-      if (!span.lane) continue;
-      const std::size_t at = next++ % actions.size();
-      if (span.name != names[at] || span.microbatch != actions[at].microbatch) {
-        fail_request("rank {} traced {} where its program has {}: the trace is of another configuration", trace.rank,
-                     span.name, names[at]);
-      }
-      add(actions[at], at, span, trace.rank);
-    }
-    if (next == 0 || next % actions.size() != 0) {
-      fail_request("the trace of rank {} has {} actions, which is no whole number of steps of {}", trace.rank, next,
-                   actions.size());
+    for (const TracedAction& traced : traced_actions(program, mesh_, trace)) {
+      add(actions[traced.index], traced.index, *traced.span, trace.rank);
     }
   }
 
@@ -197,6 +188,27 @@ std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, i
                  run_directory.string());
   }
   return traces;
+}
+
+std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {
+  require_rank(mesh, trace);
+  const auto& actions = program.ranks[static_cast<std::size_t>(mesh.coordinates(trace.rank).pp)];
+  const auto names = range_names(program, actions);
+  std::vector<TracedAction> traced;
+  for (const TraceSpan& span : trace.spans) {
+    if (!span.lane) continue;
+    const std::size_t at = traced.size() % actions.size();
+    if (span.name != names[at] || span.microbatch != actions[at].microbatch) {
+      fail_request("rank {} traced {} where its program has {}: the trace is of another configuration", trace.rank,
+                   span.name, names[at]);
+    }
+    traced.push_back({at, &span});
+  }
+  if (traced.empty() || traced.size() % actions.size() != 0) {
+    fail_request("the trace of rank {} has {} actions, which is no whole number of steps of {}", trace.rank,
+                 traced.size(), actions.size());
+  }
+  return traced;
 }
 
 CostTable measured_costs(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {

@@ -38,6 +38,16 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name);
 // (request) where there is none.
 std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
 
+// A span that is an action, with its place in the list of the rank.
+struct TracedAction {
+  std::size_t index = 0;
+  const TraceSpan* span = nullptr;
+};
+
+// Of all steps in the trace. `program` is that of the trace's rank. Throws Error (request) when the spans are not its
+// actions.
+std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace);
+
 // Entries for every segment, unit and message that the traced ranks ran, by name. Throws Error (request) when the spans
 // are not those of this configuration's program, or when a stage of it was traced on no rank.
 CostTable measured_costs(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces);

@@ -1,0 +1,78 @@
+#include "tests/trainer/diagnosed_run.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "trainer/costs/step_costs.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sleeps at the end of each computation until its time is up; begins before and ends within the trace's spans.
+class PaddedCompute final : public ActionObserver {
+ public:
+  PaddedCompute(const Config& config, RankRun& run, double slowness)
+      : actions_(run.program().ranks[static_cast<std::size_t>(Mesh(config.parallelism).coordinates(run.rank()).pp)]) {
+    const auto flops = segment_flops(config, run.program());
+    // An attention part and an MLP of sharded_dense take about 1 ms forward together.
+    const double block = 2.0 * 64.0 * (4 * 64 + 3 * 128) * 64.0;
+    for (const Action& action : actions_) {
+      double operations = 0.0;
+      if (action.segment) {
+        const SegmentFlops& segment = flops[static_cast<std::size_t>(*action.segment)];
+        if (action.op == Op::forward) operations = segment.forward;
+        if (makes_input_gradient(action.op)) operations += segment.backward_input;
+        if (makes_weight_gradient(action.op)) operations += segment.backward_weight;
+      }
+      const double seconds = is_compute(action.op) ? slowness * (2e-4 + 1e-3 * operations / block) : 0.0;
+      padding_.push_back(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+    }
+  }
+  void begin(std::size_t) override { begin_ = Clock::now(); }
+  void end(std::size_t action) override {
+    if (is_compute(actions_[action].op)) std::this_thread::sleep_until(begin_ + padding_[action]);
+  }
+
+ private:
+  std::span<const Action> actions_;
+  std::vector<Clock::duration> padding_;
+  Clock::time_point begin_;
+};
+
+}  // namespace
+
+void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const RunFaults& faults) {
+  std::string text;
+  while (text.size() < 20000) text += faults.text;
+  write_file(folder / "text.txt", text);
+  const ResolvedConfig resolved =
+      read_config_text(sharded_dense, "base.toml",
+                       overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
+                                             fmt::format("run.directory=\"{}\"", folder.path().string())});
+  const Config& config = resolved.config;
+  RunDirectory directory(folder.path(), resolved.toml);
+  std::vector<std::unique_ptr<PaddedCompute>> padded(static_cast<std::size_t>(config.parallelism.world()));
+  RunObserver observer;
+  observer.before_first_step = [&](RankRun& run) {
+    auto& own = padded[static_cast<std::size_t>(run.rank())];
+    own = std::make_unique<PaddedCompute>(config, run, faults.slowness(run.rank()));
+    run.observe(*own);
+    faults.before_first_step(run);
+    if (run.rank() == 0) directory.begin_after(0);
+  };
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    const StepTrace* trace = run.profiler().trace();
+    if (trace != nullptr && metrics.step == config.profiling.last()) {
+      write_trace(folder.path(), run.rank(), trace->spans());
+    }
+    if (run.rank() == 0) directory.append(metrics);
+    if (metrics.step == config.run.steps) faults.after_last_step(run);
+  };
+  const TrainResult result = run_steps(config, observer);
+  directory.summary(result.steps, result.predicted, result.measured, {"weft train", "none"});
+}
+
+}  // namespace weft

@@ -1,0 +1,140 @@
+#include "tools/diagnose_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/bench_table.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string cost_text(const RunEvidence& evidence, const Finding& finding) {
+  std::vector<std::string> parts;
+  if (finding.seconds) {
+    parts.push_back(
+        fmt::format("about {:.6f} s a step, which takes {:.6f} s", *finding.seconds, evidence.step_seconds));
+  }
+  if (finding.bytes) parts.push_back(fmt::format("{} bytes of the fullest rank", *finding.bytes));
+  return parts.empty() ? "not estimated" : fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string change_text(const SettingChange& change) {
+  const std::string value =
+      change.value.empty() ? change.setting : fmt::format("{} = {}", change.setting, change.value);
+  return change.why.empty() ? value : fmt::format("{}   # {}", value, change.why);
+}
+
+std::string finding_text(const RunEvidence& evidence, std::size_t number, const Finding& finding) {
+  std::string text = fmt::format("\n{}. {}: {}\n   cost      {}\n", number, finding.rule, finding.sentence,
+                                 cost_text(evidence, finding));
+  for (const EvidenceLine& line : finding.evidence) {
+    text += fmt::format("   measured  {}: {} ({})\n   expected  {}\n", line.what, line.measured, line.source,
+                        line.expected);
+  }
+  for (const SettingChange& change : finding.changes) text += fmt::format("   change    {}\n", change_text(change));
+  return text;
+}
+
+// Rules with an outcome, with what they note.
+std::string rules_text(const Diagnosis& diagnosis, Verdict::Outcome outcome, std::string_view title) {
+  std::string text;
+  for (const RuleResult& result : diagnosis.rules) {
+    if (result.verdict.outcome != outcome) continue;
+    const std::string note = result.verdict.note.empty() ? "" : fmt::format("; {}", result.verdict.note);
+    text += fmt::format("  {:28}{}{}\n", result.rule, result.asks, note);
+  }
+  return text.empty() ? "" : fmt::format("\n{}\n{}", title, text);
+}
+
+std::string memory_text(const RunEvidence& evidence) {
+  if (evidence.run.memory.empty()) return "";
+  BenchTable table{{"rank", "predicted bytes", "measured bytes", "difference"}, {}};
+  for (const RankMemory& memory : evidence.run.memory) {
+    const auto predicted = memory.predicted.total(), measured = memory.measured.total();
+    table.rows.push_back(
+        {std::to_string(memory.rank), std::to_string(predicted), std::to_string(measured),
+         fmt::format("{:+.1f} %", 100.0 * static_cast<double>(measured - predicted) / static_cast<double>(predicted))});
+  }
+  return "\nmemory at the peak of the last step\n" + aligned_text(table);
+}
+
+Json json_of(const Finding& finding) {
+  Json json = {{"rule", finding.rule}, {"sentence", finding.sentence}};
+  json["seconds"] = finding.seconds ? Json(*finding.seconds) : Json();
+  json["bytes"] = finding.bytes ? Json(*finding.bytes) : Json();
+  json["evidence"] = Json::array();
+  for (const EvidenceLine& line : finding.evidence) {
+    json["evidence"].push_back(
+        {{"what", line.what}, {"measured", line.measured}, {"expected", line.expected}, {"source", line.source}});
+  }
+  json["changes"] = Json::array();
+  for (const SettingChange& change : finding.changes) {
+    json["changes"].push_back({{"setting", change.setting}, {"value", change.value}, {"why", change.why}});
+  }
+  return json;
+}
+
+std::string_view text_of(Verdict::Outcome outcome) {
+  switch (outcome) {
+    case Verdict::Outcome::found:
+      return "found";
+    case Verdict::Outcome::silent:
+      return "silent";
+    case Verdict::Outcome::unchecked:
+      return "unchecked";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagnosis) {
+  const auto& steps = evidence.steady;
+  std::string text = fmt::format("{}: {} ranks, steps {} to {}, {:.6f} s a step, judged as {}\n",
+                                 evidence.run.directory.string(), evidence.mesh.world(), steps.front().step,
+                                 steps.back().step, evidence.step_seconds, evidence.hardware.name);
+  text += diagnosis.healthy()
+              ? "no fault found\n"
+              : fmt::format("{} found, the most expensive first\n",
+                            diagnosis.findings.size() == 1 ? std::string("1 fault")
+                                                           : fmt::format("{} faults", diagnosis.findings.size()));
+  std::size_t number = 0;
+  for (const Finding& finding : diagnosis.findings) text += finding_text(evidence, ++number, finding);
+  text += rules_text(diagnosis, Verdict::Outcome::silent, "checked, and right");
+  text += rules_text(diagnosis, Verdict::Outcome::unchecked, "not checked");
+  return text + memory_text(evidence);
+}
+
+std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnosis) {
+  Json json = {{"run", evidence.run.directory.string()},
+               {"hardware", evidence.hardware.name},
+               {"steps", {evidence.steady.front().step, evidence.steady.back().step}},
+               {"step_seconds", evidence.step_seconds},
+               {"healthy", diagnosis.healthy()},
+               {"findings", Json::array()},
+               {"rules", Json::array()},
+               {"memory", Json::array()}};
+  for (const Finding& finding : diagnosis.findings) json["findings"].push_back(json_of(finding));
+  for (const RuleResult& result : diagnosis.rules) {
+    json["rules"].push_back({{"name", result.rule},
+                             {"asks", result.asks},
+                             {"outcome", text_of(result.verdict.outcome)},
+                             {"note", result.verdict.note}});
+  }
+  for (const RankMemory& memory : evidence.run.memory) {
+    Json rank = {{"rank", memory.rank}};
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      rank["buckets"][std::string(name_of(bucket))] = {{"predicted", memory.predicted[bucket]},
+                                                       {"measured", memory.measured[bucket]}};
+    }
+    json["memory"].push_back(std::move(rank));
+  }
+  return json.dump() + "\n";
+}
+
+}  // namespace weft

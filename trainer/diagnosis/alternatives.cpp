@@ -1,0 +1,69 @@
+#include "trainer/diagnosis/alternatives.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+void wrap_all(Config& config, const std::string& wrap) {
+  change_policies(config, [&](ShardPolicy& policy) { policy.wrap = wrap; });
+}
+
+void defer_reductions(Config& config) {
+  change_policies(config, [](ShardPolicy& policy) {
+    if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
+    policy.reduction = "last_microbatch";
+    policy.accumulate_sharded = false;
+  });
+}
+
+void set_residency(Config& config, const std::string& residency) {
+  change_policies(config, [&](ShardPolicy& policy) {
+    policy.residency = residency;
+    policy.residency_by_stage.clear();
+  });
+}
+
+void compute_in_16_bits(Config& config) {
+  const auto narrow = [](PrecisionConfig& precision) {
+    if (precision.compute == DType::float32) precision.compute = DType::bfloat16;
+  };
+  narrow(config.precision);
+  for (auto& [family, precision] : config.precision_by_family) narrow(precision);
+}
+
+void look_ahead(Config& config) {
+  change_policies(config, [](ShardPolicy& policy) { policy.lookahead = std::max(policy.lookahead, 1); });
+}
+
+std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {
+  const auto crosses = [&](const Degrees& degrees) {
+    const Mesh mesh(degrees);
+    return crosses_nodes(mesh, Group::dp_shard, hardware) || crosses_nodes(mesh, Group::dp_shard_cp, hardware);
+  };
+  if (!crosses(config.parallelism)) return std::nullopt;
+  for (int replicas = 2; 2 * replicas <= config.parallelism.data_shard; ++replicas) {
+    if (config.parallelism.data_shard % replicas != 0) continue;
+    Config hybrid = config;
+    hybrid.parallelism.data_shard /= replicas;
+    hybrid.parallelism.data_replicate *= replicas;
+    if (degree_errors(hybrid.parallelism).empty() && !crosses(hybrid.parallelism)) return hybrid;
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more) {
+  const auto headroom = evidence.headroom_bytes();
+  if (!headroom) return std::nullopt;
+  return bytes_more <= *headroom;
+}
+
+std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more) {
+  if (bytes_more <= 0) return fmt::format("{} bytes less than now", -bytes_more);
+  const auto headroom = evidence.headroom_bytes();
+  if (!headroom) {
+    return fmt::format("{} bytes more; whether they are there is not known: hardware.memory is not set", bytes_more);
+  }
+  return fmt::format("{} bytes more, of {} that are free", bytes_more, *headroom);
+}
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+#include "trainer/diagnosis/diagnose.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace weft {
+
+Diagnosis diagnose(const RunEvidence& evidence) {
+  Diagnosis diagnosis;
+  for (const Rule& rule : diagnosis_rules()) {
+    Verdict verdict = rule.check(evidence);
+    if (verdict.finding) {
+      verdict.finding->rule = rule.name;
+      diagnosis.findings.push_back(*verdict.finding);
+    }
+    diagnosis.rules.push_back({std::string(rule.name), std::string(rule.asks), std::move(verdict)});
+  }
+  const auto cost = [](const Finding& finding) {
+    return std::tuple(finding.seconds.has_value(), finding.seconds.value_or(0.0), finding.bytes.value_or(0));
+  };
+  std::stable_sort(diagnosis.findings.begin(), diagnosis.findings.end(),
+                   [&](const Finding& one, const Finding& other) { return cost(one) > cost(other); });
+  return diagnosis;
+}
+
+}  // namespace weft

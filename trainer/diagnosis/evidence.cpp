@@ -1,0 +1,116 @@
+#include "trainer/diagnosis/evidence.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+#include "trainer/costs/step_flops.h"
+
+namespace weft {
+namespace {
+
+bool gathers_units(const std::string& group) {
+  for (const Group known :
+       {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island, Group::edp_island}) {
+    if (name_of(known) == group) return true;
+  }
+  return false;
+}
+
+std::string text_of(const CommunicationCount& count) {
+  return fmt::format("{} of {} bytes", count.count, count.bytes);
+}
+
+// What a program exchanges, as the run counted it. The optimizer may use the same groups, which the program says too,
+// so anything less than the program's is another program.
+MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& program) {
+  MeasuredExchange measured;
+  const auto& counted = run.steps.back().communication;
+  for (const auto& [key, expected] : program.exchange) {
+    const auto found = counted.find(key);
+    const CommunicationCount count = found == counted.end() ? CommunicationCount{} : found->second;
+    const bool differs = count.count < expected.count || count.bytes < expected.bytes ||
+                         (gathers_units(key.group) && key.op == CollectiveOp::all_gather && !(count == expected));
+    if (differs) {
+      fail_request(
+          "{}: step {} counted in {} {} {}, and the program of config.toml has {}: it is not the configuration that "
+          "this step ran with",
+          (run.directory / "metrics.jsonl").string(), run.steps.back().step, key.group, name_of(key.op), text_of(count),
+          text_of(expected));
+    }
+    measured.exchange[key] = count;
+  }
+  for (const auto& [key, count] : counted) {
+    if (key.op != CollectiveOp::all_gather || !gathers_units(key.group)) continue;
+    if (!program.exchange.contains(key)) {
+      fail_request("{}: step {} counted {} in {}, where the program of config.toml gathers nothing",
+                   (run.directory / "metrics.jsonl").string(), run.steps.back().step, text_of(count), key.group);
+    }
+    measured.gathers += count.count;
+    measured.gather_bytes += count.bytes;
+  }
+  return measured;
+}
+
+bool same_exchange(const StepMetrics& step, const MeasuredExchange& last) {
+  return std::all_of(last.exchange.begin(), last.exchange.end(), [&](const auto& entry) {
+    const auto found = step.communication.find(entry.first);
+    return found != step.communication.end() && found->second == entry.second;
+  });
+}
+
+std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredExchange& measured) {
+  const auto& steps = run.steps;
+  std::size_t first = steps.size() - 1;
+  while (first > 0 && same_exchange(steps[first - 1], measured)) --first;
+  const std::size_t count = steps.size() - first;
+  return std::span(steps).subspan(count > 2 ? first + 2 : steps.size() - 1);
+}
+
+double median_seconds(std::span<const StepMetrics> steps) {
+  std::vector<double> seconds;
+  for (const StepMetrics& step : steps) seconds.push_back(step.seconds);
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+}  // namespace
+
+double RunEvidence::tokens_a_rank() const {
+  const Degrees& degrees = config().parallelism;
+  return static_cast<double>(run.steps.back().tokens) / (degrees.data() * degrees.context);
+}
+
+double RunEvidence::compute_seconds(double flops_per_second) const {
+  return step_flops(config()) / (mesh.world() * flops_per_second);
+}
+
+std::int64_t RunEvidence::peak_bytes() const {
+  std::int64_t peak = 0;
+  for (const StepMetrics& step : steady) peak = std::max(peak, step.peak_bytes);
+  return peak;
+}
+
+std::optional<std::int64_t> RunEvidence::headroom_bytes() const {
+  if (!hardware.memory) return std::nullopt;
+  return *hardware.memory - peak_bytes();
+}
+
+RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {
+  const Config& config = run.config;
+  const Mesh mesh(config.parallelism);
+  RunEvidence evidence{.run = run,
+                       .mesh = mesh,
+                       .hardware_name = hardware,
+                       .hardware = run_hardware(config, hardware, config.precision_of(Family::dense).compute),
+                       .program = program_figures(config, mesh),
+                       .measured = {},
+                       .steady = {}};
+  evidence.measured = measured_exchange(run, evidence.program);
+  evidence.steady = steady_steps(run, evidence.measured);
+  evidence.step_seconds = median_seconds(evidence.steady);
+  evidence.traced = traced_ranks(config, mesh, run.traces);
+  return evidence;
+}
+
+}  // namespace weft

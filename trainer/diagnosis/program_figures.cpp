@@ -1,0 +1,122 @@
+#include "trainer/diagnosis/program_figures.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "parallel/runtime/error.h"
+#include "trainer/step_plan.h"
+#include "trainer/update_plan.h"
+
+namespace weft {
+namespace {
+
+int ranks_of(const Mesh& mesh, Group group, int rank, const ProgramUnit& unit) {
+  if (group == Group::dp_island || group == Group::edp_island) return unit.policy.island_ranks;
+  return static_cast<int>(mesh.group_of(group, rank).size());
+}
+
+// Whether the gather at `at` has something computed before it and nothing between it and its first use.
+bool is_late(const Program& program, const std::vector<Action>& actions, std::size_t at) {
+  const auto computes = [](const Action& action) { return is_compute(action.op); };
+  const auto gather = actions.begin() + static_cast<std::ptrdiff_t>(at);
+  if (std::none_of(actions.begin(), gather, computes)) return false;
+  const auto next = std::find_if(gather, actions.end(), computes);
+  return next != actions.end() && reads_unit(program, *next, *actions[at].unit);
+}
+
+// Adds one rank, which stands for `times` of them.
+void add_rank(const Program& program, const Config& config, const Mesh& mesh, int rank, std::int64_t times,
+              ProgramFigures& figures) {
+  const int pipeline_rank = mesh.coordinates(rank).pp;
+  const auto& actions = program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  std::set<int> gathered_stages, gathered_units;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (!action.unit || !(is_gather(action.op) || is_reduction(action.op))) continue;
+    const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+    bool moves = false;
+    for (const UnitCollective& part : unit.collectives) {
+      const int ranks = part.during == action.op ? ranks_of(mesh, part.group, rank, unit) : 1;
+      if (ranks == 1) continue;
+      CommunicationCount& count = figures.exchange[{std::string(name_of(part.group)), part.op}];
+      count.count += times;
+      count.bytes += times * part.bytes;
+      moves = true;
+      if (is_gather(action.op)) figures.shard_ranks = std::max(figures.shard_ranks, ranks);
+    }
+    if (!moves) continue;
+    if (is_reduction(action.op)) {
+      if (!unit.replicated) figures.reductions += times;
+      continue;
+    }
+    figures.gathers += times;
+    figures.gather_bytes += times * unit.gather_bytes;
+    figures.gathered_elements += times * unit.gather_bytes / size_of(config.precision_of(unit.family).compute);
+    if (is_late(program, actions, i)) figures.late_gathers += times;
+    gathered_stages.insert(unit.stage);
+    if (gathered_units.insert(*action.unit).second) figures.stage_bytes += times * unit.gather_bytes;
+  }
+  figures.gathered_stages += times * std::ssize(gathered_stages);
+  figures.gathered_units += times * std::ssize(gathered_units);
+}
+
+}  // namespace
+
+bool reads_unit(const Program& program, const Action& action, int unit) {
+  if (!reads_parameters(action.op) || !action.segment) return false;
+  const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+  if (action.op != Op::forward && !segment.reads_weights_backward) return false;
+  return std::find(segment.units.begin(), segment.units.end(), unit) != segment.units.end();
+}
+
+ProgramFigures program_figures(const Config& config, const Mesh& mesh) {
+  // Of the ranks of a stage: the first with its sizes, and how many have them.
+  std::map<std::tuple<int, int, int, int>, std::pair<int, std::int64_t>> kinds;
+  for (int rank = 0; rank < config.parallelism.stage_ranks(); ++rank) {
+    const Coordinates at = mesh.coordinates(rank);
+    ++kinds.try_emplace({at.cp, at.tp, at.ep, at.etp}, rank, 0).first->second.second;
+  }
+  ProgramFigures figures;
+  for (const auto& [kind, ranks] : kinds) {
+    const auto& [first, times] = ranks;
+    const Program program = step_program(config, mesh, mesh.coordinates(first));
+    for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
+      const int rank = first + pp * config.parallelism.stage_ranks();
+      const Coordinates at = mesh.coordinates(rank);
+      add_rank(program, config, mesh, rank, times, figures);
+      const auto memory = predict_memory(plan_stages(config, mesh, at), program, at.pp, update_bytes(config, mesh, at));
+      figures.peak_bytes = std::max(figures.peak_bytes, memory.bytes.total());
+    }
+  }
+  return figures;
+}
+
+std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change) {
+  try {
+    change(config);
+    return program_figures(config, Mesh(config.parallelism));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change) {
+  change(config.shard);
+  for (auto& [family, policy] : config.shard_by_family) change(policy);
+}
+
+std::string policy_setting(const Config& config, const std::string& key,
+                           const std::function<bool(const ShardPolicy&)>& holds) {
+  if (holds(config.shard)) return "shard." + key;
+  std::vector<std::string> settings;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (holds(policy)) settings.push_back(fmt::format("shard.{}.{}", name_of(family), key));
+  }
+  return settings.empty() ? "shard." + key : fmt::format("{}", fmt::join(settings, ", "));
+}
+
+}  // namespace weft

@@ -1,0 +1,51 @@
+// What a configuration's program does to shard units in a step, added up over all ranks before anything runs: counts
+// and bytes that a run's counters are held against, and what another setting would have made of the same run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "trainer/config/config.h"
+
+namespace weft {
+
+struct ProgramFigures {
+  // Summed over the ranks, as counters.h counts. `exchange`: gathers and reductions of units and of routing helpers.
+  CommunicationCounters exchange;
+  std::int64_t gathers = 0, gather_bytes = 0, gathered_elements = 0;  // over whole shard groups and over islands
+  std::int64_t reductions = 0;                                        // of units that are gathered, one each
+  // Gathers, but for a rank's first, between which and their first use the rank's list has no computation.
+  std::int64_t late_gathers = 0;
+  // What one gather of everything that a stage holds would move, summed over ranks and stages, and how many stages
+  // these are, over all ranks.
+  std::int64_t stage_bytes = 0, gathered_stages = 0;
+  std::int64_t gathered_units = 0;  // over all ranks
+  std::int64_t peak_bytes = 0;      // predicted, of the fullest rank
+  int shard_ranks = 1;              // of the largest group that gathers
+
+  double bytes_a_gather() const {
+    return gathers == 0 ? 0.0 : static_cast<double>(gather_bytes) / static_cast<double>(gathers);
+  }
+};
+
+// Ranks that differ in their data alone have the same sizes, so one of them stands for all. Throws Error when the
+// configuration cannot be compiled.
+ProgramFigures program_figures(const Config& config, const Mesh& mesh);
+
+// Whether a compute action reads the gathered parameters of a unit.
+bool reads_unit(const Program& program, const Action& action, int unit);
+
+// Those of the configuration with something changed; nothing where that cannot be compiled.
+std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change);
+
+// The policy of every family, and the default one.
+void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change);
+
+// Where a value of [shard] stands that `holds` for: "shard.wrap" where it is the default's, otherwise those of
+// families.
+std::string policy_setting(const Config& config, const std::string& key,
+                           const std::function<bool(const ShardPolicy&)>& holds);
+
+}  // namespace weft

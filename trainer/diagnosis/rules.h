@@ -1,0 +1,35 @@
+// The faults that are looked for, one function each: from the evidence of a run to a verdict. A threshold stands beside
+// the rule that has it, with its reason; docs/diagnose.md has them all in one table.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "trainer/diagnosis/evidence.h"
+#include "trainer/diagnosis/finding.h"
+
+namespace weft {
+
+struct Rule {
+  std::string_view name;
+  std::string_view asks;  // what is looked at, in words
+  Verdict (*check)(const RunEvidence& evidence);
+};
+
+// In the order in which findings of unknown cost are told.
+std::span<const Rule> diagnosis_rules();
+
+Verdict check_root_only_units(const RunEvidence& evidence);
+Verdict check_reductions(const RunEvidence& evidence);
+Verdict check_repeated_gathers(const RunEvidence& evidence);
+Verdict check_small_units(const RunEvidence& evidence);
+Verdict check_gather_dtype(const RunEvidence& evidence);
+Verdict check_lookahead(const RunEvidence& evidence);
+Verdict check_topology(const RunEvidence& evidence);
+Verdict check_batch(const RunEvidence& evidence);
+Verdict check_stages(const RunEvidence& evidence);
+Verdict check_experts(const RunEvidence& evidence);
+Verdict check_slow_ranks(const RunEvidence& evidence);
+Verdict check_memory(const RunEvidence& evidence);
+
+}  // namespace weft

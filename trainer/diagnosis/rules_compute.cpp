@@ -1,0 +1,191 @@
+// Who computes how much: stages of the pipeline, experts, and ranks with the same work.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/runtime/error.h"
+#include "trainer/diagnosis/rules.h"
+#include "trainer/layout/layout_summary.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* no_trace = "needs the traces of a run with profiling.first_step";
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
+}
+
+struct StageTimes {
+  std::vector<double> seconds;  // by pipeline rank, of its fastest traced rank
+  double mean = 0.0, imbalance = 0.0;
+  std::size_t slowest = 0;
+};
+
+// Nothing unless every pipeline rank was traced.
+std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
+  std::map<int, double> least;
+  for (const TracedRank& rank : evidence.traced) {
+    const double seconds = rank.compute_seconds();
+    const auto [found, fresh] = least.try_emplace(rank.pipeline_rank, seconds);
+    if (!fresh) found->second = std::min(found->second, seconds);
+  }
+  if (std::ssize(least) != evidence.config().parallelism.pipeline) return std::nullopt;
+  StageTimes times;
+  for (const auto& [pipeline_rank, seconds] : least) {
+    times.mean += seconds / static_cast<double>(least.size());
+    times.seconds.push_back(seconds);
+  }
+  times.slowest =
+      static_cast<std::size_t>(std::max_element(times.seconds.begin(), times.seconds.end()) - times.seconds.begin());
+  times.imbalance = times.seconds[times.slowest] / times.mean;
+  return times;
+}
+
+LayoutSummary even_layout(Config config) {
+  config.pipeline.layout = std::string("auto");
+  config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+  return summarize_layout(config);
+}
+
+// What a rank's comparable actions take against the same of its peers.
+struct Comparison {
+  std::vector<double> ratios;
+  double seconds_more = 0.0;  // of a step
+};
+
+Comparison compare(const TracedRank& rank, std::span<const TracedRank> all) {
+  Comparison comparison;
+  for (const auto& [what, own] : rank.computed) {
+    std::vector<double> others;
+    for (const TracedRank& other : all) {
+      if (other.rank == rank.rank || other.pipeline_rank != rank.pipeline_rank || !own.comparable) continue;
+      const auto same = other.computed.find(what);
+      if (same != other.computed.end() && same->second.least > 0.0) others.push_back(same->second.least);
+    }
+    if (others.empty()) continue;
+    const double usual = median_of(std::move(others));
+    comparison.ratios.push_back(own.least / usual);
+    comparison.seconds_more += (own.least - usual) * own.a_step;
+  }
+  std::sort(comparison.ratios.begin(), comparison.ratios.end());
+  return comparison;
+}
+
+}  // namespace
+
+// By the operations of the model (exact) a tenth more than the mean is a tenth of the step lost. Clocks alone are
+// believed only from 1.5 on: kernels are not equally fast on every shape.
+Verdict check_stages(const RunEvidence& evidence) {
+  constexpr double uneven = 1.1, uneven_by_clock = 1.5, better = 1.05;
+  const Config& config = evidence.config();
+  if (config.parallelism.pipeline == 1) return Verdict::silent("no pipeline");
+  const LayoutSummary run = summarize_layout(config), even = even_layout(config);
+  const auto times = stage_times(evidence);
+  const double modelled = run.rank_imbalance(), best = even.rank_imbalance();
+  const bool by_model = modelled > uneven && modelled > better * best;
+  const bool by_clock = times && times->imbalance > uneven_by_clock && !(modelled > uneven);
+  if (modelled > uneven && !by_model) {
+    return Verdict::silent(
+        fmt::format("{:.2f} of the mean by operations, but no layout of so many stages is more even", modelled));
+  }
+  if (by_model && times && times->imbalance <= uneven) {
+    return Verdict::silent(
+        fmt::format("{:.2f} of the mean by operations, {:.2f} by the clock", modelled, times->imbalance));
+  }
+  if (!by_model && !by_clock) return Verdict::silent();
+  Finding finding;
+  const double mean = times ? times->mean : evidence.compute_seconds(evidence.hardware.flops_per_second);
+  if (times) {
+    finding.evidence.push_back({"computation of the slowest pipeline rank over the mean",
+                                fmt::format("{:.2f}: rank {} of the pipeline, {:.6f} s a step", times->imbalance,
+                                            times->slowest, times->seconds[times->slowest]),
+                                "1", "trace_rank*.json"});
+  }
+  finding.evidence.push_back({"operations of the most loaded pipeline rank over the mean",
+                              fmt::format("{:.2f} with layout \"{}\"", modelled, run.layout),
+                              fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml"});
+  if (by_model) {
+    finding.sentence = fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's work",
+                                   times ? times->imbalance : modelled);
+    finding.seconds = mean * (modelled - best);
+    finding.changes = {{"pipeline.layout", "\"" + even.layout + "\""}};
+  } else {
+    finding.sentence =
+        fmt::format("the pipeline waits for one rank: it takes {:.2f} times the mean, though operations are even",
+                    times->imbalance);
+    finding.seconds = mean * (times->imbalance - 1.0);
+    finding.changes = {{"pipeline.layout", "\"auto\"",
+                        "with pipeline.costs, a table of what the traces measured; or the rank is slow"}};
+  }
+  return Verdict::found(std::move(finding));
+}
+
+// A busiest expert with twice the mean has its rank take twice as long where experts are spread; initial weights
+// and small batches come near 1.5. Persistent: in nine of ten steps, and of at least three.
+Verdict check_experts(const RunEvidence& evidence) {
+  constexpr double uneven = 2.0, persistent = 0.9;
+  constexpr std::size_t enough = 3;
+  std::map<int, std::vector<double>> by_block;
+  for (const StepMetrics& step : evidence.steady) {
+    for (const MoeMetrics& moe : step.moe) by_block[moe.block].push_back(moe.max_over_mean);
+  }
+  if (by_block.empty()) return Verdict::silent("no block has experts");
+  if (evidence.steady.size() < enough) return Verdict::unchecked("needs three steps behind the first two");
+  Finding finding;
+  for (const auto& [block, values] : by_block) {
+    const auto over = std::count_if(values.begin(), values.end(), [](double value) { return value > uneven; });
+    if (static_cast<double>(over) < persistent * static_cast<double>(values.size())) continue;
+    finding.evidence.push_back(
+        {fmt::format("tokens of block {}'s busiest expert over the mean", block),
+         fmt::format("{:.2f}, above {} in {} of {} steps", median_of(values), uneven, over, values.size()), "1",
+         "metrics.jsonl"});
+  }
+  if (finding.evidence.empty()) return Verdict::silent();
+  const MoeConfig& moe = evidence.config().model.moe;
+  finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
+  const double coefficient = moe.router_aux_loss_coef;
+  finding.changes = {
+      {"model.moe.router_aux_loss_coef", fmt::format("{}", coefficient == 0.0 ? 0.01 : 10.0 * coefficient),
+       coefficient == 0.0 ? "nothing balances the router now" : fmt::format("it is {} now", coefficient)}};
+  return Verdict::found(std::move(finding));
+}
+
+// Undisturbed times (the least of all microbatches and steps) of the same work differ by a few percent; one that is
+// busy with something else, or throttled, is slow at everything: in three of four kinds of action.
+Verdict check_slow_ranks(const RunEvidence& evidence) {
+  constexpr double slow = 1.15;
+  if (evidence.traced.empty()) return Verdict::unchecked(no_trace);
+  Finding finding;
+  std::vector<int> slow_ranks;
+  bool compared = false;
+  for (const TracedRank& rank : evidence.traced) {
+    const Comparison comparison = compare(rank, evidence.traced);
+    if (comparison.ratios.size() < 2) continue;
+    compared = true;
+    const double quarter = comparison.ratios[comparison.ratios.size() / 4], median = median_of(comparison.ratios);
+    if (quarter <= slow) continue;
+    slow_ranks.push_back(rank.rank);
+    finding.seconds = std::max(finding.seconds.value_or(0.0), comparison.seconds_more);
+    finding.evidence.push_back(
+        {fmt::format("computation of rank {} over that of the ranks with the same work", rank.rank),
+         fmt::format("{:.2f} in the median of {} kinds of action, above {:.2f} in three of four", median,
+                     comparison.ratios.size(), quarter),
+         "1", fmt::format("trace_rank{}.json", rank.rank)});
+    finding.changes.push_back({fmt::format("the machine of rank {}", rank.rank), "",
+                               "clocks, temperature, other processes; no setting of the run makes it faster"});
+  }
+  if (!compared) return Verdict::unchecked("no two traced ranks do the same work without waiting for each other in it");
+  if (slow_ranks.empty()) return Verdict::silent();
+  finding.sentence =
+      slow_ranks.size() == 1
+          ? fmt::format("rank {} computes slower than its peers, and they wait for it", slow_ranks.front())
+          : fmt::format("{} ranks compute slower than their peers", slow_ranks.size());
+  return Verdict::found(std::move(finding));
+}
+
+}  // namespace weft

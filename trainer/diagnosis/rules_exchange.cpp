@@ -1,0 +1,168 @@
+// How often gradients are reduced, over which links shards travel, and whether a step computes long enough to hide it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/diagnosis/alternatives.h"
+#include "trainer/diagnosis/rules.h"
+#include "trainer/solved_timing.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* metrics_file = "metrics.jsonl";
+
+// Calls that reduce gradients, of all ranks; a hybrid's all-reduce over replicas is one of its own.
+std::int64_t reducing_calls(const CommunicationCounters& exchange) {
+  std::int64_t calls = 0;
+  for (const auto& [key, count] : exchange) {
+    if (key.op == CollectiveOp::reduce_scatter || key.op == CollectiveOp::all_reduce) calls += count.count;
+  }
+  return calls;
+}
+
+std::string size_text(double bytes) {
+  return fmt::format("{:.0f} bytes", bytes);
+}
+
+// The run with everything repaired that the other rules name, so that what remains is for the batch to hide.
+Config repaired(const RunEvidence& evidence) {
+  Config config = evidence.config();
+  compute_in_16_bits(config);
+  if (!is_solved(config)) {
+    defer_reductions(config);
+    if (config.stages() > 1) set_residency(config, "stage");
+  }
+  if (const auto hybrid = hybrid_of(config, evidence.hardware)) {
+    const auto figures = figures_with(*hybrid, [](Config&) {});
+    if (figures && fits(evidence, figures->peak_bytes - evidence.program.peak_bytes).value_or(true)) return *hybrid;
+  }
+  return config;
+}
+
+}  // namespace
+
+// One reduction a unit, or one for each microbatch, or for every N of them: 1.5 leaves a step alone that reduces a few
+// units twice.
+Verdict check_reductions(const RunEvidence& evidence) {
+  constexpr double repeated = 1.5;
+  const Config& config = evidence.config();
+  const std::int64_t calls = reducing_calls(evidence.measured.exchange);
+  if (calls == 0) return Verdict::silent("no gradient is reduced between ranks");
+  if (is_solved(config)) return Verdict::silent("reductions are solved for under shard.memory_budget");
+  if (config.microbatches() == 1) return Verdict::silent("a step is one microbatch");
+  const auto deferred = figures_with(config, defer_reductions);
+  if (!deferred) return Verdict::silent();
+  const std::int64_t least = reducing_calls(deferred->exchange);
+  if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return Verdict::silent();
+  const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
+  if (!fits(evidence, more).value_or(true)) {
+    return Verdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
+                                       memory_text(evidence, more)));
+  }
+  Finding finding{.sentence =
+                      fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
+                                  "last of {} microbatches",
+                                  static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
+  finding.seconds = link_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) -
+                    link_seconds(deferred->exchange, evidence.mesh, evidence.hardware);
+  finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
+                       fmt::format("{} when they wait", least), metrics_file},
+                      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
+                       fmt::format("waiting takes {}", memory_text(evidence, more)), metrics_file}};
+  const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op && config.shard.reduction == "auto";
+  if (by_strategy) {
+    finding.changes = {{"shard.strategy", "\"optimizer\""}};
+  } else {
+    finding.changes = {
+        {policy_setting(config, "reduction", [](const ShardPolicy& policy) { return policy.reduce_every() != 0; }),
+         "\"last_microbatch\""}};
+  }
+  return Verdict::found(std::move(finding));
+}
+
+// Hybrid sharding sends 2.8 times less between two nodes with reductions in 16 bits and 1.9 times with float32; less
+// than 1.5 times is another layout's business. Where computation hides what leaves the node, the smaller memory of full
+// sharding decides.
+Verdict check_topology(const RunEvidence& evidence) {
+  constexpr double pays = 1.5;
+  const RunHardware& hardware = evidence.hardware;
+  const Config& config = evidence.config();
+  const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
+  if (egress == 0.0) return Verdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
+  const auto hybrid = hybrid_of(config, hardware);
+  if (!hybrid) return Verdict::silent("shard groups stay in their nodes, or no hybrid's would");
+  const auto figures = figures_with(*hybrid, [](Config&) {});
+  if (!figures) return Verdict::silent();
+  const double other = node_egress_bytes(figures->exchange, Mesh(hybrid->parallelism), hardware);
+  if (egress < pays * other) return Verdict::silent();
+  const double seconds = egress / hardware.node_bytes_per_second;
+  const double compute = evidence.compute_seconds(hardware.flops_per_second);
+  if (seconds <= compute) {
+    return Verdict::silent(fmt::format("{:.0f} bytes leave a node in {:.6f} s, which {:.6f} s of computation hide",
+                                       egress, seconds, compute));
+  }
+  const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
+  if (!fits(evidence, more).value_or(true)) {
+    return Verdict::silent(fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
+                                       egress / other, memory_text(evidence, more)));
+  }
+  Finding finding{.sentence = fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
+                                          "times less between them",
+                                          hardware.ranks_per_node, egress / other)};
+  finding.seconds = (egress - other) / hardware.node_bytes_per_second;
+  const double model =
+      static_cast<double>(count_parameters(config.model).total * size_of(config.precision_of(Family::dense).compute));
+  finding.evidence = {{"bytes that leave the busiest node in a step",
+                       fmt::format("{:.0f}, {:.1f} times the model's {:.0f}", egress, egress / model, model),
+                       fmt::format("{:.0f} with hybrid sharding", other), metrics_file},
+                      {"seconds that takes",
+                       fmt::format("{:.6f} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
+                       fmt::format("{:.6f} of computation to hide it ({})", compute, hardware.name), metrics_file},
+                      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
+                       fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
+  finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
+                     {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
+  return Verdict::found(std::move(finding));
+}
+
+// Exact bytes and tokens, and computation as the hardware reaches it: on a GPU the measured one has waits for gathers
+// inside and would always seem to hide them.
+Verdict check_batch(const RunEvidence& evidence) {
+  const Config& config = evidence.config();
+  if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
+    return Verdict::silent("ranks share no parameters");
+  const Config best = repaired(evidence);
+  const auto figures = figures_with(best, [](Config&) {});
+  if (!figures) return Verdict::silent();
+  const RunHardware hardware = run_hardware(config, evidence.hardware_name, best.precision_of(Family::dense).compute);
+  const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
+  const double compute = evidence.compute_seconds(hardware.flops_per_second);
+  if (exchange <= compute) return Verdict::silent();
+  const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
+  const double times = std::ceil(exchange / compute);
+  Finding finding{
+      .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
+  finding.seconds = exchange - compute;
+  finding.evidence = {
+      {"tokens of a rank in a step", fmt::format("{:.0f}", tokens), fmt::format("at least {:.0f}", needed),
+       metrics_file},
+      {"seconds that shards travel",
+       fmt::format("{:.6f}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
+       fmt::format("{:.6f} with all that can be spared, against {:.6f} s of computation ({})", exchange, compute,
+                   hardware.name),
+       metrics_file}};
+  const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
+  finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
+  // Where every microbatch has gathers of its own, only larger microbatches have more to hide them behind.
+  if (figures->gathers > figures->gathered_units) {
+    finding.changes.push_back({"training.microbatch_size",
+                               fmt::format("{}", static_cast<std::int64_t>(times) * config.training.microbatch_size),
+                               "every microbatch gathers for itself"});
+  }
+  return Verdict::found(std::move(finding));
+}
+
+}  // namespace weft

@@ -1,0 +1,136 @@
+#include "trainer/diagnosis/run_outputs.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/config/config_sources.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+// What is not finite was written as null.
+double number_of(const Json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+CollectiveOp operation_of(const std::string& name, const std::string& place) {
+  for (int op = 0; op <= static_cast<int>(CollectiveOp::barrier); ++op) {
+    if (name_of(static_cast<CollectiveOp>(op)) == name) return static_cast<CollectiveOp>(op);
+  }
+  fail_request("{}: \"{}\" is no operation that a run counts", place, name);
+}
+
+BucketBytes buckets_of(const Json& buckets, const char* field) {
+  BucketBytes bytes;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    const Json& entry = buckets.at(std::string(name_of(bucket)));
+    bytes[bucket] = (field == nullptr ? entry : entry.at(field)).get<std::int64_t>();
+  }
+  return bytes;
+}
+
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
+  const std::string text = read_text(file);
+  std::vector<StepMetrics> steps;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::string place = fmt::format("{}:{}", file.string(), ++number);
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string::npos) {
+      fail_request(
+          "{}: the line is cut off: the run was killed, or is writing; diagnose it when it stands still, or remove the "
+          "line",
+          place);
+    }
+    steps.push_back(parse_step_metrics(text.substr(begin, end - begin), place));
+    if (steps.size() > 1 && steps[steps.size() - 2].step >= steps.back().step) {
+      fail_request("{}: step {} comes after step {}", place, steps.back().step, steps[steps.size() - 2].step);
+    }
+    begin = end + 1;
+  }
+  if (steps.empty()) fail_request("{} holds no step: the run has not ended its first one", file.string());
+  return steps;
+}
+
+std::vector<RankMemory> read_summary(const std::filesystem::path& file, int world) {
+  std::vector<RankMemory> memory;
+  try {
+    const Json summary = Json::parse(read_text(file));
+    for (const Json& entry : summary.at("ranks")) {
+      const Json& buckets = entry.at("buckets");
+      memory.push_back({entry.at("rank"), buckets_of(buckets, "predicted"), buckets_of(buckets, "measured")});
+    }
+  } catch (const Json::exception& error) {
+    fail_request("{} is no summary of a run: {}", file.string(), error.what());
+  }
+  if (std::ssize(memory) != world) {
+    fail_request("{} has {} ranks; those of config.toml are {}", file.string(), memory.size(), world);
+  }
+  return memory;
+}
+
+}  // namespace
+
+StepMetrics parse_step_metrics(const std::string& line, const std::string& place) {
+  StepMetrics metrics;
+  try {
+    const Json json = Json::parse(line);
+    metrics.step = json.at("step");
+    metrics.loss = number_of(json.at("loss"));
+    metrics.gradient_norm = number_of(json.at("grad_norm"));
+    metrics.learning_rate = json.at("lr");
+    if (json.contains("loss_scale")) {
+      metrics.loss_scale = json.at("loss_scale").get<double>();
+      metrics.skipped = json.at("skipped");
+    }
+    metrics.tokens = json.at("tokens");
+    metrics.seconds = json.at("seconds");
+    metrics.peak_bytes = json.at("peak_bytes");
+    metrics.memory = buckets_of(json.at("memory"), nullptr);
+    for (const auto& [group, operations] : json.at("communication").items()) {
+      for (const auto& [op, count] : operations.items()) {
+        metrics.communication[{group, operation_of(op, place)}] = {count.at("count"), count.at("bytes")};
+      }
+    }
+    metrics.system_allocations = json.at("system_allocations");
+    if (json.contains("moe")) {
+      for (const Json& moe : json.at("moe")) {
+        metrics.moe.push_back({moe.at("block"), number_of(moe.at("auxiliary_loss")), number_of(moe.at("z_loss")),
+                               moe.at("max_over_mean")});
+      }
+    }
+  } catch (const Json::exception& error) {
+    fail_request("{}: not the metrics of a step: {}", place, error.what());
+  }
+  return metrics;
+}
+
+RunOutputs read_run(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    fail_request("{} is no directory; name the run.directory of a run", directory.string());
+  }
+  RunOutputs run;
+  run.directory = directory;
+  for (const char* needed : {"config.toml", "metrics.jsonl"}) {
+    if (std::filesystem::exists(directory / needed)) continue;
+    fail_request("{} is not the directory of a run: it has no {}", directory.string(), needed);
+  }
+  run.config = read_config(directory / "config.toml").config;
+  const int world = run.config.parallelism.world();
+  run.steps = read_metrics(directory / "metrics.jsonl");
+  const auto summary = directory / "summary.json";
+  if (std::filesystem::exists(summary)) run.memory = read_summary(summary, world);
+  for (int rank = 0; rank < world; ++rank) {
+    const auto file = directory / fmt::format("trace_rank{}.json", rank);
+    if (std::filesystem::exists(file)) run.traces.push_back(parse_chrome_trace(read_text(file), file.string()));
+  }
+  return run;
+}
+
+}  // namespace weft
