@@ -118,7 +118,10 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
 
 StepTime time_of(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware,
                  double step_flops) {
-  const ProgramCosts costs = modelled_costs(config, mesh, mesh.coordinates(0), hardware_costs(hardware, config, mesh));
+  const Coordinates at = mesh.coordinates(0);
+  const ProgramCosts costs = config.pipeline.has_cost_table()
+                                 ? step_costs(config, mesh, at)
+                                 : modelled_costs(config, mesh, at, hardware_costs(hardware, config, mesh));
   const bool serial = config.run.device == DeviceKind::cpu;
   const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
   const Simulation simulation = simulate(program, costs, channels);

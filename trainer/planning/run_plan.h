@@ -104,7 +104,8 @@ struct RunPlan {
 };
 
 // Throws Error (request) where the configuration cannot be compiled, and with topology_faults(). The device that is
-// planned for is the hardware's, whatever run.device says.
+// planned for is the hardware's, whatever run.device says. What actions cost is modelled for the hardware, or read from
+// the table that pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware);
 
 // The memory alone of one class of ranks; `program` is its own.

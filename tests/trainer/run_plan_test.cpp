@@ -1,0 +1,160 @@
+#include "trainer/planning/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "parallel/pipeline/simulation/simulate.h"
+#include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/costs/cost_table.h"
+
+namespace weft {
+namespace {
+
+// A card of so many bytes, none reserved, in nodes of so many ranks.
+Hardware card_of(double bytes, int ranks_per_node = 1 << 20) {
+  Hardware hardware = find_hardware("cpu");
+  hardware.memory = Figure{bytes, "of this test"};
+  hardware.reserved_memory = {};
+  hardware.ranks_per_node = {static_cast<double>(ranks_per_node), "of this test"};
+  return hardware;
+}
+
+// Ranks alike are planned once, and together they are the world; each rank has the bytes of its class.
+TEST(RankClasses, AreTheWorldAndAlike) {
+  for (const Degrees& degrees : {Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2}, Degrees{.tensor = 4},
+                                 Degrees{.data_replicate = 2, .context = 2}}) {
+    Config config = config_of({.layers = "d e d e", .degrees = degrees});
+    config.run.steps = 1;
+    const Mesh mesh(config.parallelism);
+    const TrainResult run = run_steps(config);
+    int ranks = 0;
+    const std::vector<RankClass> classes = rank_classes(config, mesh);
+    for (const RankClass& each : classes) ranks += each.ranks;
+    EXPECT_EQ(ranks, mesh.world());
+    std::map<std::string, int> measured;
+    for (const BucketBytes& bytes : run.measured) ++measured[to_text(bytes)];
+    std::map<std::string, int> planned;
+    const RunPlan plan = plan_run(config, card_of(1e12));
+    for (const RankPlan& rank : plan.ranks) planned[to_text(rank.peak)] += rank.ranks.ranks;
+    EXPECT_EQ(planned, measured);
+  }
+}
+
+// What the plan says of a step's communication is what all ranks together counted in it.
+TEST(RunPlan, CountsWhatRanksCount) {
+  Config config = config_of({.layers = "d e d e",
+                             .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
+                             .residency = "each_use"});
+  config.run.steps = 1;
+  const CommunicationCounters counted = run_steps(config).steps.back().communication;
+  const RunPlan plan = plan_run(config, card_of(1e12));
+  ASSERT_EQ(plan.communication.size(), counted.size());
+  for (const GroupTraffic& traffic : plan.communication) {
+    EXPECT_EQ(traffic.all, counted.at({traffic.group, traffic.op})) << traffic.group << " " << name_of(traffic.op);
+  }
+}
+
+// The node whose traffic is told against a count by hand: 8 ranks in nodes of 4, one group of 8 around which every
+// gather goes (one edge leaves a node), or two groups of 4 inside nodes and 4 pairs between them.
+TEST(RunPlan, CountsWhatLeavesANode) {
+  const auto egress = [](const Degrees& degrees) {
+    const RunPlan plan = plan_run(config_of({.degrees = degrees}), card_of(1e12, 4));
+    std::map<std::string, double> result;
+    for (const GroupTraffic& traffic : plan.communication) {
+      const double payload = static_cast<double>(traffic.payload);
+      if (traffic.op == CollectiveOp::all_gather)
+        EXPECT_EQ(traffic.sent, payload * (degrees.data_shard - 1) / degrees.data_shard);
+      result[traffic.group + " " + std::string(name_of(traffic.op))] = traffic.node_egress / payload;
+    }
+    return result;
+  };
+  const auto whole = egress({.data_shard = 8});
+  EXPECT_DOUBLE_EQ(whole.at("dp_shard all_gather"), 7.0 / 8.0);
+  EXPECT_DOUBLE_EQ(whole.at("dp_shard reduce_scatter"), 7.0 / 8.0);
+  const auto hybrid = egress({.data_replicate = 2, .data_shard = 4});
+  EXPECT_DOUBLE_EQ(hybrid.at("dp_shard all_gather"), 0.0);
+  EXPECT_DOUBLE_EQ(hybrid.at("dp_replicate all_reduce"), 4.0 * 2.0 / 2.0);
+}
+
+// By the costs of a table a plan has the times of the simulator, which runs with padded computation are within 3 % of
+// (padded_run_test.cpp): step and bubble.
+TEST(RunPlan, TakesTheTimesOfACostTable) {
+  const TemporaryFolder folder;
+  Config config = config_of({.degrees = {.pipeline = 2}});
+  const CostTable table{.segments = {{"embedding", {2.0, 2.5, 3.0}},
+                                     {"attention", {4.0, 5.5, 3.5}},
+                                     {"mlp", {6.0, 7.5, 5.0}},
+                                     {"head", {7.0, 8.0, 6.0}}},
+                        .units = {{"*", {}}},
+                        .messages = {{"*", 0.0}}};
+  config.pipeline.costs = (folder / "costs.toml").string();
+  std::ofstream(config.pipeline.costs) << to_toml(table);
+  const RunPlan plan = plan_run(config, card_of(1e12));
+  const Mesh mesh(config.parallelism);
+  const Program program = step_program(config, mesh, {});
+  const Simulation simulation =
+      simulate(program, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
+  double idle = 0.0;
+  for (int rank = 0; rank < 2; ++rank) idle += rank_times(program, simulation, rank, LaneChannels::serial()).bubble;
+  EXPECT_DOUBLE_EQ(plan.time.seconds, simulation.seconds);
+  EXPECT_DOUBLE_EQ(plan.time.bubble, idle / (2.0 * simulation.seconds));
+  EXPECT_GT(plan.time.bubble, 0.05);
+}
+
+TEST(Verdict, RefusesAbove95PercentAndNamesWhatDecides) {
+  BucketBytes peak;
+  peak[Bucket::activations] = 700;
+  peak[Bucket::optimizer_state] = 249;
+  Hardware card = card_of(1000);
+  EXPECT_EQ(judge(card, peak).fit, Fit::fits);
+  EXPECT_EQ(judge(card, peak).headroom(), 51);
+  EXPECT_EQ(judge(card, peak).deciding, Bucket::activations);
+  peak[Bucket::optimizer_state] = 251;
+  EXPECT_EQ(judge(card, peak).fit, Fit::tight);
+  EXPECT_FALSE(judge(card, peak).fits());
+  peak[Bucket::optimizer_state] = 301;
+  EXPECT_EQ(judge(card, peak).fit, Fit::exceeds);
+  peak[Bucket::optimizer_state] = 240;
+  card.reserved_memory.value = 100;
+  EXPECT_EQ(judge(card, peak).fit, Fit::exceeds) << "what is reserved counts";
+  card.memory.reset();
+  EXPECT_EQ(judge(card, peak).fit, Fit::unknown);
+}
+
+TEST(RunPlan, RefusesAWorldThatDoesNotFillNodes) {
+  try {
+    plan_run(config_of({.degrees = {.data_shard = 8}}), card_of(1e12, 3));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_NE(std::string(error.what()).find("8 ranks do not fill nodes of 3"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("2 or 4"), std::string::npos) << error.what();
+  }
+}
+
+// A trillion parameters on 4,096 ranks: no rank is started, and the 16 pipeline positions are all that is planned.
+TEST(RunPlan, PlansATrillionParameters) {
+  const Config config = read_config(WEFT_SOURCE_DIR "/configs/plan_1t_moe.toml").config;
+  const RunPlan plan = plan_run(config, find_hardware("h100"));
+  EXPECT_EQ(plan.world, 4096);
+  EXPECT_EQ(plan.nodes, 512);
+  EXPECT_GT(plan.parameters.total, 1'000'000'000'000);
+  ASSERT_EQ(plan.ranks.size(), 16u);
+  for (const RankPlan& rank : plan.ranks) EXPECT_EQ(rank.ranks.ranks, 256);
+  // Weights, gradients and two moments in float32: what all ranks hold of them together, padding aside (below 0.1 %),
+  // is 16 bytes a parameter; of what tensor ranks have copies (norms, routers), all but one count on top.
+  double state = 0.0;
+  for (const RankPlan& rank : plan.ranks) {
+    for (const Bucket bucket : {Bucket::sharded_parameters, Bucket::sharded_gradients, Bucket::optimizer_state}) {
+      state += static_cast<double>(rank.peak[bucket]) * rank.ranks.ranks;
+    }
+  }
+  EXPECT_NEAR(state / (16.0 * static_cast<double>(plan.parameters.total)), 1.0, 0.02);
+}
+
+}  // namespace
+}  // namespace weft
