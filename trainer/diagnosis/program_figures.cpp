@@ -14,10 +14,23 @@
 namespace weft {
 namespace {
 
-int ranks_of(const Mesh& mesh, Group group, int rank, const ProgramUnit& unit) {
-  if (group == Group::dp_island || group == Group::edp_island) return unit.policy.island_ranks;
-  return static_cast<int>(mesh.group_of(group, rank).size());
-}
+// Ranks of the groups that one rank is in.
+class GroupRanks {
+ public:
+  GroupRanks(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
+
+  int of(Group group, const ProgramUnit& unit) {
+    if (group == Group::dp_island || group == Group::edp_island) return unit.policy.island_ranks;
+    const auto [found, fresh] = ranks_.try_emplace(group, 1);
+    if (fresh) found->second = static_cast<int>(mesh_.group_of(group, rank_).size());
+    return found->second;
+  }
+
+ private:
+  const Mesh& mesh_;
+  int rank_;
+  std::map<Group, int> ranks_;
+};
 
 // Whether the gather at `at` has something computed before it and nothing between it and its first use.
 bool is_late(const Program& program, const std::vector<Action>& actions, std::size_t at) {
@@ -33,6 +46,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
               ProgramFigures& figures) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
   const auto& actions = program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  GroupRanks group_ranks(mesh, rank);
   std::set<int> gathered_stages, gathered_units;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
@@ -40,7 +54,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
     bool moves = false;
     for (const UnitCollective& part : unit.collectives) {
-      const int ranks = part.during == action.op ? ranks_of(mesh, part.group, rank, unit) : 1;
+      const int ranks = part.during == action.op ? group_ranks.of(part.group, unit) : 1;
       if (ranks == 1) continue;
       CommunicationCount& count = figures.exchange[{std::string(name_of(part.group)), part.op}];
       count.count += times;

@@ -73,11 +73,13 @@ Verdict check_memory(const RunEvidence& evidence) {
   constexpr double allowed = 0.1;
   Finding finding;
   std::int64_t largest = 0;
+  bool planned_wrong = false;
   for (const RankMemory& memory : evidence.run.memory) {
     for (const Bucket bucket : differing_static_buckets(memory.predicted, memory.measured)) {
       finding.evidence.push_back(line_of(memory, bucket));
       finding.sentence = "parameters, gradients or states that live all run differ from the plan: a bug of Weft";
       largest = std::max(largest, std::abs(excess(memory, bucket)));
+      planned_wrong = true;
     }
     const std::int64_t more = memory.measured.total() - memory.predicted.total();
     if (static_cast<double>(more) <= allowed * static_cast<double>(memory.predicted.total())) continue;
@@ -113,8 +115,9 @@ Verdict check_memory(const RunEvidence& evidence) {
     return Verdict::silent();
   }
   if (largest > 0) finding.bytes = largest;
-  finding.changes = {
-      {"hardware.memory", "", "what is planned for a rank must leave room for this; the layout can stay"}};
+  if (!planned_wrong) {
+    finding.changes = {{"hardware.memory", "", "what is planned for a rank must leave room for this"}};
+  }
   return Verdict::found(std::move(finding));
 }
 

@@ -46,10 +46,15 @@ std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
   return times;
 }
 
-LayoutSummary even_layout(Config config) {
+// Nothing where the schedule has no layout of its own choice.
+std::optional<LayoutSummary> even_layout(Config config) {
   config.pipeline.layout = std::string("auto");
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
-  return summarize_layout(config);
+  try {
+    return summarize_layout(config);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 // What a rank's comparable actions take against the same of its peers.
@@ -84,7 +89,8 @@ Verdict check_stages(const RunEvidence& evidence) {
   constexpr double uneven = 1.1, uneven_by_clock = 1.5, better = 1.05;
   const Config& config = evidence.config();
   if (config.parallelism.pipeline == 1) return Verdict::silent("no pipeline");
-  const LayoutSummary run = summarize_layout(config), even = even_layout(config);
+  const LayoutSummary run = summarize_layout(config);
+  const LayoutSummary even = even_layout(config).value_or(run);
   const auto times = stage_times(evidence);
   const double modelled = run.rank_imbalance(), best = even.rank_imbalance();
   const bool by_model = modelled > uneven && modelled > better * best;
