@@ -40,7 +40,7 @@ std::string finding_text(const RunEvidence& evidence, std::size_t number, const 
 }
 
 // Rules with an outcome, with what they note.
-std::string rules_text(const Diagnosis& diagnosis, Verdict::Outcome outcome, std::string_view title) {
+std::string rules_text(const Diagnosis& diagnosis, RuleVerdict::Outcome outcome, std::string_view title) {
   std::string text;
   for (const RuleResult& result : diagnosis.rules) {
     if (result.verdict.outcome != outcome) continue;
@@ -78,13 +78,13 @@ Json json_of(const Finding& finding) {
   return json;
 }
 
-std::string_view text_of(Verdict::Outcome outcome) {
+std::string_view text_of(RuleVerdict::Outcome outcome) {
   switch (outcome) {
-    case Verdict::Outcome::found:
+    case RuleVerdict::Outcome::found:
       return "found";
-    case Verdict::Outcome::silent:
+    case RuleVerdict::Outcome::silent:
       return "silent";
-    case Verdict::Outcome::unchecked:
+    case RuleVerdict::Outcome::unchecked:
       return "unchecked";
   }
   return "";
@@ -104,8 +104,8 @@ std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagn
                                                            : fmt::format("{} faults", diagnosis.findings.size()));
   std::size_t number = 0;
   for (const Finding& finding : diagnosis.findings) text += finding_text(evidence, ++number, finding);
-  text += rules_text(diagnosis, Verdict::Outcome::silent, "checked, and right");
-  text += rules_text(diagnosis, Verdict::Outcome::unchecked, "not checked");
+  text += rules_text(diagnosis, RuleVerdict::Outcome::silent, "checked, and right");
+  text += rules_text(diagnosis, RuleVerdict::Outcome::unchecked, "not checked");
   return text + memory_text(evidence);
 }
 

@@ -33,7 +33,7 @@ std::vector<std::string> unchecked_rules(const std::filesystem::path& directory)
   const RunOutputs run = read_run(directory);
   std::vector<std::string> names;
   for (const RuleResult& result : diagnose(gather_evidence(run)).rules) {
-    if (result.verdict.outcome == Verdict::Outcome::unchecked) names.push_back(result.rule);
+    if (result.verdict.outcome == RuleVerdict::Outcome::unchecked) names.push_back(result.rule);
   }
   return names;
 }

@@ -66,8 +66,9 @@ TEST(RunPlan, CountsWhatLeavesANode) {
     std::map<std::string, double> result;
     for (const GroupTraffic& traffic : plan.communication) {
       const double payload = static_cast<double>(traffic.payload);
-      if (traffic.op == CollectiveOp::all_gather)
+      if (traffic.op == CollectiveOp::all_gather) {
         EXPECT_EQ(traffic.sent, payload * (degrees.data_shard - 1) / degrees.data_shard);
+      }
       result[traffic.group + " " + std::string(name_of(traffic.op))] = traffic.node_egress / payload;
     }
     return result;

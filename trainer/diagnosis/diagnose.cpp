@@ -8,7 +8,7 @@ namespace weft {
 Diagnosis diagnose(const RunEvidence& evidence) {
   Diagnosis diagnosis;
   for (const Rule& rule : diagnosis_rules()) {
-    Verdict verdict = rule.check(evidence);
+    RuleVerdict verdict = rule.check(evidence);
     if (verdict.finding) {
       verdict.finding->rule = rule.name;
       diagnosis.findings.push_back(*verdict.finding);

@@ -10,7 +10,7 @@ namespace weft {
 
 struct RuleResult {
   std::string rule, asks;
-  Verdict verdict;
+  RuleVerdict verdict;
 };
 
 struct Diagnosis {

@@ -37,17 +37,17 @@ struct Finding {
   bool operator==(const Finding&) const = default;
 };
 
-struct Verdict {
+struct RuleVerdict {
   enum class Outcome : std::uint8_t { found, silent, unchecked };
   Outcome outcome = Outcome::silent;
   std::optional<Finding> finding = {};
   std::string note = {};  // why it is silent where that may surprise, or what it lacks
 
-  static Verdict found(Finding finding) { return {Outcome::found, std::move(finding)}; }
-  static Verdict silent(std::string note = {}) { return {Outcome::silent, std::nullopt, std::move(note)}; }
-  static Verdict unchecked(std::string note) { return {Outcome::unchecked, std::nullopt, std::move(note)}; }
+  static RuleVerdict found(Finding finding) { return {Outcome::found, std::move(finding)}; }
+  static RuleVerdict silent(std::string note = {}) { return {Outcome::silent, std::nullopt, std::move(note)}; }
+  static RuleVerdict unchecked(std::string note) { return {Outcome::unchecked, std::nullopt, std::move(note)}; }
 
-  bool operator==(const Verdict&) const = default;
+  bool operator==(const RuleVerdict&) const = default;
 };
 
 }  // namespace weft

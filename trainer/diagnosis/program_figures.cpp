@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "parallel/runtime/error.h"
+#include "trainer/dry_run.h"
 #include "trainer/step_plan.h"
-#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -100,10 +100,8 @@ ProgramFigures program_figures(const Config& config, const Mesh& mesh) {
     const Program program = step_program(config, mesh, mesh.coordinates(first));
     for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
       const int rank = first + pp * config.parallelism.stage_ranks();
-      const Coordinates at = mesh.coordinates(rank);
       add_rank(program, config, mesh, rank, times, figures);
-      const auto memory = predict_memory(plan_stages(config, mesh, at), program, at.pp, update_bytes(config, mesh, at));
-      figures.peak_bytes = std::max(figures.peak_bytes, memory.bytes.total());
+      figures.peak_bytes = std::max(figures.peak_bytes, dry_run(config, mesh, program, rank).peak.total());
     }
   }
   return figures;

@@ -69,7 +69,7 @@ void add_routing(const RunEvidence& evidence, Finding& finding, const RankMemory
 
 // Static buckets are exact. Transient ones are taken at one instant and without what libraries need, so their sum may
 // be off by a tenth; beyond that an assumption failed, that of the bucket with the largest excess.
-Verdict check_memory(const RunEvidence& evidence) {
+RuleVerdict check_memory(const RunEvidence& evidence) {
   constexpr double allowed = 0.1;
   Finding finding;
   std::int64_t largest = 0;
@@ -111,14 +111,14 @@ Verdict check_memory(const RunEvidence& evidence) {
     }
   }
   if (finding.sentence.empty()) {
-    if (evidence.run.memory.empty()) return Verdict::unchecked("needs summary.json, which a run writes at its end");
-    return Verdict::silent();
+    if (evidence.run.memory.empty()) return RuleVerdict::unchecked("needs summary.json, which a run writes at its end");
+    return RuleVerdict::silent();
   }
   if (largest > 0) finding.bytes = largest;
   if (!planned_wrong) {
     finding.changes = {{"hardware.memory", "", "what is planned for a rank must leave room for this"}};
   }
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 }  // namespace weft

@@ -13,23 +13,23 @@ namespace weft {
 struct Rule {
   std::string_view name;
   std::string_view asks;  // what is looked at, in words
-  Verdict (*check)(const RunEvidence& evidence);
+  RuleVerdict (*check)(const RunEvidence& evidence);
 };
 
 // In the order in which findings of unknown cost are told.
 std::span<const Rule> diagnosis_rules();
 
-Verdict check_root_only_units(const RunEvidence& evidence);
-Verdict check_reductions(const RunEvidence& evidence);
-Verdict check_repeated_gathers(const RunEvidence& evidence);
-Verdict check_small_units(const RunEvidence& evidence);
-Verdict check_gather_dtype(const RunEvidence& evidence);
-Verdict check_lookahead(const RunEvidence& evidence);
-Verdict check_topology(const RunEvidence& evidence);
-Verdict check_batch(const RunEvidence& evidence);
-Verdict check_stages(const RunEvidence& evidence);
-Verdict check_experts(const RunEvidence& evidence);
-Verdict check_slow_ranks(const RunEvidence& evidence);
-Verdict check_memory(const RunEvidence& evidence);
+RuleVerdict check_root_only_units(const RunEvidence& evidence);
+RuleVerdict check_reductions(const RunEvidence& evidence);
+RuleVerdict check_repeated_gathers(const RunEvidence& evidence);
+RuleVerdict check_small_units(const RunEvidence& evidence);
+RuleVerdict check_gather_dtype(const RunEvidence& evidence);
+RuleVerdict check_lookahead(const RunEvidence& evidence);
+RuleVerdict check_topology(const RunEvidence& evidence);
+RuleVerdict check_batch(const RunEvidence& evidence);
+RuleVerdict check_stages(const RunEvidence& evidence);
+RuleVerdict check_experts(const RunEvidence& evidence);
+RuleVerdict check_slow_ranks(const RunEvidence& evidence);
+RuleVerdict check_memory(const RunEvidence& evidence);
 
 }  // namespace weft

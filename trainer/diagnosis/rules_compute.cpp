@@ -85,10 +85,10 @@ Comparison compare(const TracedRank& rank, std::span<const TracedRank> all) {
 
 // By the operations of the model (exact) a tenth more than the mean is a tenth of the step lost. Clocks alone are
 // believed only from 1.5 on: kernels are not equally fast on every shape.
-Verdict check_stages(const RunEvidence& evidence) {
+RuleVerdict check_stages(const RunEvidence& evidence) {
   constexpr double uneven = 1.1, uneven_by_clock = 1.5, better = 1.05;
   const Config& config = evidence.config();
-  if (config.parallelism.pipeline == 1) return Verdict::silent("no pipeline");
+  if (config.parallelism.pipeline == 1) return RuleVerdict::silent("no pipeline");
   const LayoutSummary run = summarize_layout(config);
   const LayoutSummary even = even_layout(config).value_or(run);
   const auto times = stage_times(evidence);
@@ -96,14 +96,14 @@ Verdict check_stages(const RunEvidence& evidence) {
   const bool by_model = modelled > uneven && modelled > better * best;
   const bool by_clock = times && times->imbalance > uneven_by_clock && !(modelled > uneven);
   if (modelled > uneven && !by_model) {
-    return Verdict::silent(
+    return RuleVerdict::silent(
         fmt::format("{:.2f} of the mean by operations, but no layout of so many stages is more even", modelled));
   }
   if (by_model && times && times->imbalance <= uneven) {
-    return Verdict::silent(
+    return RuleVerdict::silent(
         fmt::format("{:.2f} of the mean by operations, {:.2f} by the clock", modelled, times->imbalance));
   }
-  if (!by_model && !by_clock) return Verdict::silent();
+  if (!by_model && !by_clock) return RuleVerdict::silent();
   Finding finding;
   const double mean = times ? times->mean : evidence.compute_seconds(evidence.hardware.flops_per_second);
   if (times) {
@@ -128,20 +128,20 @@ Verdict check_stages(const RunEvidence& evidence) {
     finding.changes = {{"pipeline.layout", "\"auto\"",
                         "with pipeline.costs, a table of what the traces measured; or the rank is slow"}};
   }
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // A busiest expert with twice the mean has its rank take twice as long where experts are spread; initial weights
 // and small batches come near 1.5. Persistent: in nine of ten steps, and of at least three.
-Verdict check_experts(const RunEvidence& evidence) {
+RuleVerdict check_experts(const RunEvidence& evidence) {
   constexpr double uneven = 2.0, persistent = 0.9;
   constexpr std::size_t enough = 3;
   std::map<int, std::vector<double>> by_block;
   for (const StepMetrics& step : evidence.steady) {
     for (const MoeMetrics& moe : step.moe) by_block[moe.block].push_back(moe.max_over_mean);
   }
-  if (by_block.empty()) return Verdict::silent("no block has experts");
-  if (evidence.steady.size() < enough) return Verdict::unchecked("needs three steps behind the first two");
+  if (by_block.empty()) return RuleVerdict::silent("no block has experts");
+  if (evidence.steady.size() < enough) return RuleVerdict::unchecked("needs three steps behind the first two");
   Finding finding;
   for (const auto& [block, values] : by_block) {
     const auto over = std::count_if(values.begin(), values.end(), [](double value) { return value > uneven; });
@@ -151,21 +151,21 @@ Verdict check_experts(const RunEvidence& evidence) {
          fmt::format("{:.2f}, above {} in {} of {} steps", median_of(values), uneven, over, values.size()), "1",
          "metrics.jsonl"});
   }
-  if (finding.evidence.empty()) return Verdict::silent();
+  if (finding.evidence.empty()) return RuleVerdict::silent();
   const MoeConfig& moe = evidence.config().model.moe;
   finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
   const double coefficient = moe.router_aux_loss_coef;
   finding.changes = {
       {"model.moe.router_aux_loss_coef", fmt::format("{}", coefficient == 0.0 ? 0.01 : 10.0 * coefficient),
        coefficient == 0.0 ? "nothing balances the router now" : fmt::format("it is {} now", coefficient)}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // Undisturbed times (the least of all microbatches and steps) of the same work differ by a few percent; one that is
 // busy with something else, or throttled, is slow at everything: in three of four kinds of action.
-Verdict check_slow_ranks(const RunEvidence& evidence) {
+RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
   constexpr double slow = 1.15;
-  if (evidence.traced.empty()) return Verdict::unchecked(no_trace);
+  if (evidence.traced.empty()) return RuleVerdict::unchecked(no_trace);
   Finding finding;
   std::vector<int> slow_ranks;
   bool compared = false;
@@ -185,13 +185,13 @@ Verdict check_slow_ranks(const RunEvidence& evidence) {
     finding.changes.push_back({fmt::format("the machine of rank {}", rank.rank), "",
                                "clocks, temperature, other processes; no setting of the run makes it faster"});
   }
-  if (!compared) return Verdict::unchecked("no two traced ranks do the same work without waiting for each other in it");
-  if (slow_ranks.empty()) return Verdict::silent();
+  if (!compared) return RuleVerdict::unchecked("no two traced ranks do the same work without waiting for each other in it");
+  if (slow_ranks.empty()) return RuleVerdict::silent();
   finding.sentence =
       slow_ranks.size() == 1
           ? fmt::format("rank {} computes slower than its peers, and they wait for it", slow_ranks.front())
           : fmt::format("{} ranks compute slower than their peers", slow_ranks.size());
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 }  // namespace weft

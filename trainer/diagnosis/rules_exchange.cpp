@@ -46,20 +46,20 @@ Config repaired(const RunEvidence& evidence) {
 
 // One reduction a unit, or one for each microbatch, or for every N of them: 1.5 leaves a step alone that reduces a few
 // units twice.
-Verdict check_reductions(const RunEvidence& evidence) {
+RuleVerdict check_reductions(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
   const Config& config = evidence.config();
   const std::int64_t calls = reducing_calls(evidence.measured.exchange);
-  if (calls == 0) return Verdict::silent("no gradient is reduced between ranks");
-  if (is_solved(config)) return Verdict::silent("reductions are solved for under shard.memory_budget");
-  if (config.microbatches() == 1) return Verdict::silent("a step is one microbatch");
+  if (calls == 0) return RuleVerdict::silent("no gradient is reduced between ranks");
+  if (is_solved(config)) return RuleVerdict::silent("reductions are solved for under shard.memory_budget");
+  if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
   const auto deferred = figures_with(config, defer_reductions);
-  if (!deferred) return Verdict::silent();
+  if (!deferred) return RuleVerdict::silent();
   const std::int64_t least = reducing_calls(deferred->exchange);
-  if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return Verdict::silent();
+  if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return RuleVerdict::silent();
   const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
   if (!fits(evidence, more).value_or(true)) {
-    return Verdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
+    return RuleVerdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
                                        memory_text(evidence, more)));
   }
   Finding finding{.sentence =
@@ -80,33 +80,33 @@ Verdict check_reductions(const RunEvidence& evidence) {
         {policy_setting(config, "reduction", [](const ShardPolicy& policy) { return policy.reduce_every() != 0; }),
          "\"last_microbatch\""}};
   }
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // Hybrid sharding sends 2.8 times less between two nodes with reductions in 16 bits and 1.9 times with float32; less
 // than 1.5 times is another layout's business. Where computation hides what leaves the node, the smaller memory of full
 // sharding decides.
-Verdict check_topology(const RunEvidence& evidence) {
+RuleVerdict check_topology(const RunEvidence& evidence) {
   constexpr double pays = 1.5;
   const RunHardware& hardware = evidence.hardware;
   const Config& config = evidence.config();
   const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
-  if (egress == 0.0) return Verdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
+  if (egress == 0.0) return RuleVerdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
   const auto hybrid = hybrid_of(config, hardware);
-  if (!hybrid) return Verdict::silent("shard groups stay in their nodes, or no hybrid's would");
+  if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");
   const auto figures = figures_with(*hybrid, [](Config&) {});
-  if (!figures) return Verdict::silent();
+  if (!figures) return RuleVerdict::silent();
   const double other = node_egress_bytes(figures->exchange, Mesh(hybrid->parallelism), hardware);
-  if (egress < pays * other) return Verdict::silent();
+  if (egress < pays * other) return RuleVerdict::silent();
   const double seconds = egress / hardware.node_bytes_per_second;
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (seconds <= compute) {
-    return Verdict::silent(fmt::format("{:.0f} bytes leave a node in {:.6f} s, which {:.6f} s of computation hide",
+    return RuleVerdict::silent(fmt::format("{:.0f} bytes leave a node in {:.6f} s, which {:.6f} s of computation hide",
                                        egress, seconds, compute));
   }
   const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
   if (!fits(evidence, more).value_or(true)) {
-    return Verdict::silent(fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
+    return RuleVerdict::silent(fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
                                        egress / other, memory_text(evidence, more)));
   }
   Finding finding{.sentence = fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
@@ -125,22 +125,22 @@ Verdict check_topology(const RunEvidence& evidence) {
                        fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
                      {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // Exact bytes and tokens, and computation as the hardware reaches it: on a GPU the measured one has waits for gathers
 // inside and would always seem to hide them.
-Verdict check_batch(const RunEvidence& evidence) {
+RuleVerdict check_batch(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
-    return Verdict::silent("ranks share no parameters");
+    return RuleVerdict::silent("ranks share no parameters");
   const Config best = repaired(evidence);
   const auto figures = figures_with(best, [](Config&) {});
-  if (!figures) return Verdict::silent();
+  if (!figures) return RuleVerdict::silent();
   const RunHardware hardware = run_hardware(config, evidence.hardware_name, best.precision_of(Family::dense).compute);
   const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
-  if (exchange <= compute) return Verdict::silent();
+  if (exchange <= compute) return RuleVerdict::silent();
   const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
   Finding finding{
@@ -162,7 +162,7 @@ Verdict check_batch(const RunEvidence& evidence) {
                                fmt::format("{}", static_cast<std::int64_t>(times) * config.training.microbatch_size),
                                "every microbatch gathers for itself"});
   }
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 }  // namespace weft

@@ -21,7 +21,9 @@ double mean_payload(const RunEvidence& evidence) {
 LinkCost gather_link(const RunEvidence& evidence) {
   for (const Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) {
     const bool used = evidence.measured.exchange.contains({std::string(name_of(group)), CollectiveOp::all_gather});
-    if (used && crosses_nodes(evidence.mesh, group, evidence.hardware)) return evidence.hardware.between;
+    if (used && crosses_nodes(evidence.mesh, group, evidence.hardware)) {
+      return link_of(evidence.mesh, group, evidence.hardware);
+    }
   }
   return evidence.hardware.inside;
 }
@@ -38,9 +40,9 @@ double median_of(std::vector<std::int64_t> values) {
   return static_cast<double>(*middle);
 }
 
-std::optional<Verdict> nothing_gathered(const RunEvidence& evidence) {
+std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
   if (evidence.measured.gathers > 0) return std::nullopt;
-  return Verdict::silent("nothing is gathered");
+  return RuleVerdict::silent("nothing is gathered");
 }
 
 double saved_seconds(const RunEvidence& evidence, const ProgramFigures& other) {
@@ -52,16 +54,16 @@ double saved_seconds(const RunEvidence& evidence, const ProgramFigures& other) {
 
 // One unit a stage has a gather of the whole stage, two equal ones have halves: 0.75 lies between. A stage that is
 // smaller than what a latency moves is better gathered at once.
-Verdict check_root_only_units(const RunEvidence& evidence) {
+RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   constexpr double whole_stage = 0.75;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const ProgramFigures& program = evidence.program;
   const double stage = static_cast<double>(program.stage_bytes) / static_cast<double>(program.gathered_stages);
   const double payload = mean_payload(evidence);
-  if (payload <= whole_stage * stage || stage <= break_even_payload(evidence)) return Verdict::silent();
+  if (payload <= whole_stage * stage || stage <= break_even_payload(evidence)) return RuleVerdict::silent();
   const auto by_block = figures_with(evidence.config(), [](Config& config) { wrap_all(config, "block"); });
   if (!by_block || by_block->gathered_units < program.gathered_units * 3 / 2) {
-    return Verdict::silent("stages have one block each: by block they are one unit too");
+    return RuleVerdict::silent("stages have one block each: by block they are one unit too");
   }
   const double units = static_cast<double>(by_block->gathered_units) / static_cast<double>(by_block->gathered_stages);
   Finding finding{.sentence = fmt::format("everything of a stage is gathered in one unit: computation waits for all of "
@@ -84,32 +86,32 @@ Verdict check_root_only_units(const RunEvidence& evidence) {
       {policy_setting(evidence.config(), "wrap",
                       [](const ShardPolicy& policy) { return parse_wrap(policy.wrap).kind != WrapKind::block; }),
        "\"block\""}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // Between one gather for each unit and visit and one for each use lies a factor of at least the number of microbatches;
 // 1.5 is below that for two of them and leaves those alone that use a unit twice at the ends of a step.
-Verdict check_repeated_gathers(const RunEvidence& evidence) {
+RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const Config& config = evidence.config();
-  if (is_solved(config)) return Verdict::silent("gathers are solved for under shard.memory_budget");
-  if (config.microbatches() == 1) return Verdict::silent("a step is one microbatch");
+  if (is_solved(config)) return RuleVerdict::silent("gathers are solved for under shard.memory_budget");
+  if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
   const bool pipelined = config.stages() > 1;
   const std::string residency = pipelined ? "stage" : "step";
   const auto kept = figures_with(config, [&](Config& other) { set_residency(other, residency); });
   const auto gathers = evidence.measured.gathers;
-  if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers)) return Verdict::silent();
+  if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers)) return RuleVerdict::silent();
   const std::int64_t more = kept->peak_bytes - evidence.program.peak_bytes;
   const auto fit = fits(evidence, more);
   // Without a pipeline dropping parameters is what sharding them is for: only memory that nobody uses speaks against
   // it.
   if (!pipelined && !fit.value_or(false)) {
-    return Verdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
+    return RuleVerdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
                                        memory_text(evidence, more)));
   }
   if (!fit.value_or(true)) {
-    return Verdict::silent(fmt::format("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
+    return RuleVerdict::silent(fmt::format("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
                                        memory_text(evidence, more)));
   }
   Finding finding{.sentence = fmt::format("parameters are gathered again for every use, though they could stay between "
@@ -129,12 +131,12 @@ Verdict check_repeated_gathers(const RunEvidence& evidence) {
                                        return policy.residency != "stage" || !policy.residency_by_stage.empty();
                                      }),
                       "\"" + residency + "\""}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // Below this payload a gather is mostly latency. The median, since one small unit among large ones is no fault; and
 // only where merging would spare a third of the gathers.
-Verdict check_small_units(const RunEvidence& evidence) {
+RuleVerdict check_small_units(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const double needed = break_even_payload(evidence);
   std::vector<std::int64_t> traced;
@@ -143,12 +145,12 @@ Verdict check_small_units(const RunEvidence& evidence) {
   }
   const bool has_trace = !traced.empty();
   const double payload = has_trace ? median_of(traced) : mean_payload(evidence);
-  if (payload >= needed) return Verdict::silent();
+  if (payload >= needed) return RuleVerdict::silent();
   const std::string wrap = fmt::format("minimum_bytes {:.0f}", needed);
   const auto merged = figures_with(evidence.config(), [&](Config& config) { wrap_all(config, wrap); });
   const auto gathers = evidence.measured.gathers;
   if (!merged || 3 * merged->gathers > 2 * gathers) {
-    return Verdict::silent(
+    return RuleVerdict::silent(
         fmt::format("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload));
   }
   const LinkCost link = gather_link(evidence);
@@ -163,17 +165,17 @@ Verdict check_small_units(const RunEvidence& evidence) {
        metrics_file}};
   finding.changes = {
       {policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }), "\"" + wrap + "\""}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // 2 bytes for a parameter in 16 bits, 4 in float32: above 3 more than half of them travel in float32, which is not a
 // family that needs it.
-Verdict check_gather_dtype(const RunEvidence& evidence) {
+RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
   constexpr double mostly_float32 = 3.0;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const double elements = static_cast<double>(evidence.program.gathered_elements);
   const double bytes = static_cast<double>(evidence.measured.gather_bytes) / elements;
-  if (bytes <= mostly_float32) return Verdict::silent();
+  if (bytes <= mostly_float32) return RuleVerdict::silent();
   Finding finding{.sentence = "parameters travel in float32: twice the bytes that 16 bits need"};
   finding.evidence = {
       {"bytes of a gathered parameter", fmt::format("{:.2f}", bytes), "2 in bfloat16 or float16", metrics_file},
@@ -185,17 +187,17 @@ Verdict check_gather_dtype(const RunEvidence& evidence) {
   }
   finding.changes = {
       {"precision.compute", "\"bfloat16\"", "parameters, gradients' sums and optimizer stay in float32"}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 // A gather that is late cannot hide behind anything. With a lookahead only those stay late that follow the drop of the
 // same unit; so more than half of the late ones must go with one, and be more than a quarter of all.
-Verdict check_lookahead(const RunEvidence& evidence) {
+RuleVerdict check_lookahead(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const ProgramFigures& program = evidence.program;
-  if (4 * program.late_gathers <= program.gathers) return Verdict::silent();
+  if (4 * program.late_gathers <= program.gathers) return RuleVerdict::silent();
   const auto ahead = figures_with(evidence.config(), look_ahead);
-  if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return Verdict::silent();
+  if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return RuleVerdict::silent();
   Finding finding{.sentence = "gathers start only when the computation before their use has ended"};
   finding.evidence = {{"gathers with nothing computed between them and their use",
                        fmt::format("{} of {}", program.late_gathers, program.gathers),
@@ -208,7 +210,7 @@ Verdict check_lookahead(const RunEvidence& evidence) {
   }
   if (!evidence.traced.empty()) {
     if (2.0 * late <= gathers) {
-      return Verdict::silent(
+      return RuleVerdict::silent(
           fmt::format("{:.0f} of {:.0f} traced gathers ended after the computation before their use", late, gathers));
     }
     finding.seconds = waited;
@@ -224,7 +226,7 @@ Verdict check_lookahead(const RunEvidence& evidence) {
   finding.changes = {
       {policy_setting(evidence.config(), "lookahead", [](const ShardPolicy& policy) { return policy.lookahead == 0; }),
        "1"}};
-  return Verdict::found(std::move(finding));
+  return RuleVerdict::found(std::move(finding));
 }
 
 }  // namespace weft

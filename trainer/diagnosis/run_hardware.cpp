@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "trainer/costs/topology.h"
+
 namespace weft {
 namespace {
 
@@ -45,34 +47,29 @@ void for_each_ring(const CommunicationCounters& communication, const Mesh& mesh,
 }  // namespace
 
 RunHardware run_hardware(const Config& config, const std::string& name, DType compute) {
-  const HardwareConfig& own = config.hardware;
-  const std::string& row_name = name.empty() ? own.name : name;
-  const Hardware& row = row_name.empty() ? hardware_of(config.run.device) : find_hardware(row_name);
-  RunHardware hardware{.name = std::string(row.name),
-                       .ranks_per_node = own.ranks_per_node.value_or(row.ranks_per_node),
-                       .memory = own.memory,
-                       .inside = row.inside,
-                       .between = row.between};
-  if (config.memory_budget)
+  Config named = config;
+  if (!name.empty()) named.hardware.name = name;
+  const Hardware card = hardware_of(named);
+  RunHardware hardware{.name = std::string(card.name),
+                       .ranks_per_node = card.node_ranks(),
+                       .node_bytes_per_second = card.node_bytes_per_second.value,
+                       .inside = card.inside(),
+                       .between_nodes = card.between_nodes()};
+  if (card.memory) hardware.memory = static_cast<std::int64_t>(card.memory->value - card.reserved_memory.value);
+  if (config.memory_budget) {
     hardware.memory = std::min(hardware.memory.value_or(*config.memory_budget), *config.memory_budget);
-  // The table's rate between nodes is that of one rank, each with an adapter of its own.
-  hardware.node_bytes_per_second =
-      own.node_bytes_per_second.value_or(row.between.bytes_per_second * hardware.ranks_per_node);
-  if (own.node_bytes_per_second)
-    hardware.between.bytes_per_second = *own.node_bytes_per_second / hardware.ranks_per_node;
-  if (own.link_bytes_per_second) hardware.inside.bytes_per_second = *own.link_bytes_per_second;
-  hardware.flops_per_second = compute == DType::float32 ? row.flops_per_second_float32 : row.flops_per_second_16bit;
-  // What the table knows of is reached; half of a peak that is given, as there, where nobody said what of it.
-  if (own.flops_per_second) hardware.flops_per_second = *own.flops_per_second * own.reached.value_or(0.5);
+  }
+  const Figure& peak = compute == DType::float32 ? card.flops_per_second_float32 : card.flops_per_second_16bit;
+  hardware.flops_per_second = peak.value * card.reached.value;
   return hardware;
 }
 
+LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware) {
+  return shared_link(group_links(mesh, group, hardware.ranks_per_node), hardware.inside, hardware.between_nodes);
+}
+
 bool crosses_nodes(const Mesh& mesh, Group group, const RunHardware& hardware) {
-  for (const std::vector<int>& ranks : mesh.groups(group)) {
-    const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
-    if (*least / hardware.ranks_per_node != *most / hardware.ranks_per_node) return true;
-  }
-  return false;
+  return group_links(mesh, group, hardware.ranks_per_node).crosses_nodes();
 }
 
 double node_egress_bytes(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
@@ -102,7 +99,7 @@ double link_seconds(const CommunicationCounters& communication, const Mesh& mesh
   for (const auto& [key, count] : communication) {
     for (const Group group : data_groups) {
       if (name_of(group) != key.group || count.count == 0) continue;
-      const LinkCost& link = crosses_nodes(mesh, group, hardware) ? hardware.between : hardware.inside;
+      const LinkCost link = link_of(mesh, group, hardware);
       const double payload = static_cast<double>(count.bytes) / static_cast<double>(count.count);
       const auto ranks = static_cast<int>(mesh.groups(group).front().size());
       seconds += static_cast<double>(count.count) / mesh.world() * link_seconds(link, key.op, payload, ranks);

@@ -13,7 +13,7 @@ struct RunHardware {
   int ranks_per_node = 1;
   std::optional<std::int64_t> memory = {};  // bytes of a rank that a run may fill; nothing where nobody said
   double node_bytes_per_second = 0.0;       // out of a node, all its adapters together
-  LinkCost inside, between;                 // nodes, of one rank
+  LinkCost inside, between_nodes;           // of one rank, and of a node with all its adapters
   double flops_per_second = 0.0;            // of a rank, as training reaches them, in 16 bits or float32
 
   bool operator==(const RunHardware&) const = default;
@@ -23,6 +23,8 @@ struct RunHardware {
 // of dense parts. shard.memory_budget bounds the memory as well. Throws Error (request) for a name that is not known.
 RunHardware run_hardware(const Config& config, const std::string& name, DType compute);
 
+// What one group of this kind has when all of them communicate (topology.h).
+LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware);
 // Whether a group of this kind has ranks on several nodes, which hold neighbouring ranks.
 bool crosses_nodes(const Mesh& mesh, Group group, const RunHardware& hardware);
 
