@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <list>
 #include <map>
 #include <utility>
 
@@ -64,6 +65,9 @@ class Reservation {
   void* data_;
 };
 
+// Ranks of one process share its 128 TiB of addresses, and many hold little.
+constexpr std::int64_t least_reservation = std::int64_t{1} << 36;
+
 class DryDevice final : public Device {
  public:
   explicit DryDevice(DryDownload download) : download_(std::move(download)) {}
@@ -80,10 +84,11 @@ class DryDevice final : public Device {
     }
     constexpr std::int64_t alignment = 64;
     const std::int64_t padded = (bytes + alignment - 1) / alignment * alignment;
-    if (padded > addresses_.bytes() - used_) {
-      fail("a dry run has no addresses left for {} bytes beside {}", bytes, used_);
+    if (addresses_.empty() || padded > addresses_.back().bytes() - used_) {
+      addresses_.emplace_back(static_cast<std::size_t>(std::max(padded, least_reservation)));
+      used_ = 0;
     }
-    void* data = addresses_.data() + used_;
+    void* data = addresses_.back().data() + used_;
     used_ += padded;
     return data;
   }
@@ -98,7 +103,9 @@ class DryDevice final : public Device {
   void release_staging(void* data, std::int64_t) override { std::free(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const auto* destination = static_cast<const std::byte*>(to);
-    const bool to_device = destination >= addresses_.data() && destination < addresses_.data() + addresses_.bytes();
+    const bool to_device = std::ranges::any_of(addresses_, [&](const Reservation& addresses) {
+      return destination >= addresses.data() && destination < addresses.data() + addresses.bytes();
+    });
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
   }
 
@@ -106,8 +113,8 @@ class DryDevice final : public Device {
 
  private:
   DryDownload download_;
-  Reservation addresses_{std::size_t{1} << 46};
-  std::int64_t used_ = 0;
+  std::list<Reservation> addresses_;
+  std::int64_t used_ = 0;                                   // of the last of them
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
 };
 

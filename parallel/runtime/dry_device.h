@@ -14,8 +14,7 @@ namespace weft {
 // What the host finds where it has asked for a download: `destination` is staging memory.
 using DryDownload = std::function<void(std::span<std::byte> destination)>;
 
-// Blocks that are released serve again, so addresses suffice for any step. Throws Error (failure) when blocks that are
-// held at once exceed the address space that the system lends, 64 TiB.
+// Blocks that are released serve again. Throws Error (failure) when the system lends no more addresses.
 std::unique_ptr<Device> make_dry_device(DryDownload download);
 
 }  // namespace weft
