@@ -128,7 +128,8 @@ TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
   put("run.toml", std::string(small_run) + "[shard.dense]\nstrategy = \"no_shard\"\n");
   const auto gathers_of_dense = [&](const std::string& more) {
     int gathers = 0;
-    for (const Json& line : json("run.toml " + more)["strategies"][0]["lines"]) {
+    const Json walked = json("run.toml " + more);
+    for (const Json& line : walked["strategies"][0]["lines"]) {
       const std::string what = line["what"];
       if (line["kind"] == "gather" && what.find("dense") != std::string::npos) ++gathers;
     }
@@ -159,7 +160,9 @@ TEST_F(WalkCommand, NumbersAreSumsAndRows) {
       const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(rank * each);
       EXPECT_EQ(numbers["reduce_scatter"][rank], std::vector(begin, begin + static_cast<std::ptrdiff_t>(each)));
     }
-    for (const auto& [op, payload] : numbers["payload_bytes"].items()) EXPECT_EQ(payload, rows * 4) << op;
+    // Over one rank nothing is counted.
+    for (const auto& [op, payload] : numbers["payload_bytes"].items())
+      EXPECT_EQ(payload, ranks > 1 ? rows * 4 : 0) << op;
   }
 }
 
