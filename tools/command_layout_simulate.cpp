@@ -90,8 +90,9 @@ void add_layout_simulate_command(CLI::App& layout) {
       ->allow_extra_args(false);
   command->add_option("--costs", request->costs,
                       "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
-  command->add_option("--hardware", request->hardware,
-                      "costs modelled for h100, h200 or cpu; without --costs either, as pipeline.costs says");
+  command->add_option(
+      "--hardware", request->hardware,
+      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
   command->add_option("--format", request->format, "text, json, svg, html or trace")->capture_default_str();
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_flag("--stages-only", request->stages_only, "in pictures, merge segments and units per stage");

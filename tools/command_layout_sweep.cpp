@@ -90,8 +90,9 @@ void add_layout_sweep_command(CLI::App& layout) {
            "microbatches a step, of one batch: more of them are smaller ones");
   command->add_option("--costs", request->costs,
                       "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
-  command->add_option("--hardware", request->hardware,
-                      "costs modelled for h100, h200 or cpu; without --costs either, as pipeline.costs says");
+  command->add_option(
+      "--hardware", request->hardware,
+      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
   command->add_option("--csv", request->csv, "write every figure of every combination to this file");
   command->add_option("--svg", request->svg, "draw time against memory to this file");
   command->add_option("--top", request->top, "how many to print")->capture_default_str();
