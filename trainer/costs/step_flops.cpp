@@ -44,12 +44,13 @@ TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
 }
 
 double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length) {
-  return 3.0 * token_flops(model, sequence_length).total();
+  const TokenFlops flops = token_flops(model, sequence_length);
+  return 3.0 * (flops.total() - flops.router);
 }
 
 double step_flops(const Config& config) {
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
+  return 3.0 * token_flops(config.model, config.training.sequence_length).total() * tokens;
 }
 
 }  // namespace weft

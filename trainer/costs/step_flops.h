@@ -1,6 +1,5 @@
 // Floating-point operations that the model itself demands: every matrix product, causal attention at half its square,
-// nothing recomputed. The field's formula (Megatron's, torchtitan's: 6 per active weight and token), to which the
-// router's products are added here: 0.33 % for Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
+// nothing recomputed.
 #pragma once
 
 #include "trainer/config/config.h"
@@ -25,9 +24,11 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
 // Of the whole model.
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 
-// Forward and backward.
+// Forward and backward, by the formula of the field (Megatron's, torchtitan's: 6 per active weight and token), which
+// leaves the router out; what is published of models and machines is in these. The router would add 0.33 % for
+// Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
 double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length);
-// Of all tokens of a step.
+// Of all tokens of a step, with the router.
 double step_flops(const Config& config);
 
 }  // namespace weft

@@ -239,7 +239,8 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   plan.microbatches = config.microbatches();
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
-  plan.step_flops = step_flops(config);
+  plan.step_flops =
+      plan.flops_per_token * static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
   // One program serves the classes that see the same sizes: those of equal shares of the vocabulary.
   std::map<std::int64_t, Program> programs;
