@@ -57,11 +57,12 @@ BenchTable memory_table(const RunPlan& plan) {
     std::ranges::replace(name, '_', ' ');
     table.header.push_back(name);
   }
-  table.header.insert(table.header.end(), {"sum", "peak stands at"});
+  table.header.insert(table.header.end(), {"runtime reserve", "sum", "peak stands at"});
   for (const RankPlan& rank : plan.ranks) {
     std::vector<std::string> row = {ranks_text(rank.ranks)};
     for (const Bucket bucket : used) row.push_back(gib(rank.peak[bucket]));
-    row.push_back(gib(rank.peak.total()));
+    row.push_back(gib(plan.verdict.reserved));
+    row.push_back(gib(rank.peak.total() + plan.verdict.reserved));
     row.push_back(rank.peak_action);
     table.rows.push_back(std::move(row));
   }
@@ -99,7 +100,7 @@ Json buckets_json(const BucketBytes& bytes) {
   return json;
 }
 
-Json rank_json(const RankPlan& rank) {
+Json rank_json(const RankPlan& rank, std::int64_t reserved) {
   Json live = Json::array();
   for (const LiveItem& item : rank.live) {
     Json entry = {{"what", item.what}, {"bucket", name_of(item.bucket)}, {"bytes", item.bytes}};
@@ -107,7 +108,8 @@ Json rank_json(const RankPlan& rank) {
     live.push_back(std::move(entry));
   }
   return {{"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
-          {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"live", std::move(live)}};
+          {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
+          {"live", std::move(live)}};
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
 
 std::string plan_json(const Hardware& hardware, const RunPlan& plan) {
   Json ranks = Json::array(), communication = Json::array();
-  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank));
+  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.verdict.reserved));
   for (const GroupTraffic& traffic : plan.communication) {
     communication.push_back({{"group", traffic.group},
                              {"operation", name_of(traffic.op)},
