@@ -49,8 +49,8 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
                                              rank_step_.lanes(), world_);
   if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
-  predicted_.bytes = dry_run(config, mesh, program, world_.rank()).peak;
   verify_step(config, mesh, world_.rank(), stages());
+  predicted_.bytes = dry_run(config, mesh, program, world_.rank()).peak;
 }
 
 std::string RankRun::attention() {
