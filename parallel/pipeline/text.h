@@ -20,7 +20,7 @@ std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cel
 enum class Detail : std::uint8_t {
   everything,    // segments and units
   stages_only,   // merged per stage: 0F3, 0UNSHARD
-  compute_only,  // F, B, I, W and overlapped pairs of stages, nothing else
+  compute_only,  // F, B, I, W and overlapped pairs of stages, nothing else: an order, which order_csv.h reads
 };
 // The list at a coarser level: runs of actions that differ only in segment or unit become one stage action; a stage's
 // UNSHARD stands where its first unit is gathered and its RESHARD where the last one is dropped. An overlapped pair

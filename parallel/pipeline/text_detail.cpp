@@ -1,5 +1,5 @@
 #include <map>
-#include <set>
+#include <utility>
 
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/text.h"
@@ -47,10 +47,7 @@ class Merger {
  public:
   void compute(const Action& action, const Run& run, const Overlaps& overlaps) {
     if (!run.pair) {
-      if (run.before != last_run_ || !put_in_run_.contains(action.op)) put(action);
-      if (run.before != last_run_) put_in_run_.clear();
-      put_in_run_.insert(action.op);
-      last_run_ = run.before;
+      compute_alone(action, run);
       return;
     }
     if (run.before == last_run_) return;
@@ -64,6 +61,19 @@ class Merger {
     put(both.forward);
     put(both.backward);
     second_stage_ = both.backward.stage;
+  }
+
+  // A forward again stands in front of its backward, whose first segments may need none.
+  void compute_alone(const Action& action, const Run& run) {
+    const bool fresh = run.before != last_run_, again = action.op == Op::recompute;
+    last_run_ = run.before;
+    if (fresh) {
+      backward_in_run_ = again_in_run_ = false;
+      again_ = merged_.size();
+      merged_.emplace_back();
+    }
+    if (again && !std::exchange(again_in_run_, true)) merged_[again_] = of_stage(action);
+    if (!again && !std::exchange(backward_in_run_, true)) put(action);
   }
 
   void unshard(const Action& action, const Run& run) {
@@ -130,7 +140,9 @@ class Merger {
   std::vector<std::optional<Action>> merged_;
   std::map<int, StageState> stages_;
   std::size_t last_run_ = 0;
-  std::set<Op> put_in_run_;          // kinds of computation that are said of it
+  // Of it, where it is no pair: a place for the forward again, and what has been put.
+  std::size_t again_ = 0;
+  bool again_in_run_ = false, backward_in_run_ = false;
   std::size_t in_front_ = 0;         // of the pair that was put last: an empty place
   std::optional<int> second_stage_;  // of its backward
 };
@@ -164,7 +176,7 @@ std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail)
   if (detail == Detail::everything) return actions;
   std::vector<Action> merged = merged_per_stage(actions);
   if (detail == Detail::compute_only) {
-    std::erase_if(merged, [](const Action& action) { return !is_compute(action.op); });
+    std::erase_if(merged, [](const Action& action) { return !is_compute(action.op) || action.op == Op::recompute; });
   }
   return merged;
 }

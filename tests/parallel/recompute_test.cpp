@@ -108,13 +108,13 @@ TEST(Recompute, StandsInFrontOfTheBackwardOfItsBlock) {
 
 // Behind what it receives: the gradient is on its way meanwhile.
 TEST(Recompute, StandsBehindTheGradientThatItsBackwardWaitsFor) {
-  const Program program =
-      compiled_of({.blocks = 1, .policy = {.residency = Residency::step}}, find_schedule("1f1b"), {.ranks = 2});
-  const auto& list = program.ranks[0];
-  const auto received = std::ranges::find(list, Op::receive_backward, &Action::op);
-  ASSERT_NE(received, list.end());
-  EXPECT_EQ(format_action(program, received[1]), "0B0(h0)");
-  EXPECT_EQ(format_action(program, received[2]), "0R0(b0.a)");
+  ProgramTables tables = stage_tables(2, 2, {.residency = Residency::step});
+  for (std::size_t s = 0; s < tables.segments.size(); ++s) tables.segments[s].region = static_cast<int>(s / 2);
+  Program program = compiled(tables, "1f1b", 1);
+  std::erase_if(program.ranks[0],
+                [](const Action& action) { return !is_compute(action.op) && !is_receive(action.op); });
+  EXPECT_EQ(cells(program, 0),
+            "0F0(blocks.0) 0F0(blocks.1) 0RECV_B0 0R0(blocks.0) 0R0(blocks.1) 0B0(blocks.1) 0B0(blocks.0)");
 }
 
 // In an overlapped pair it is marked as the backward is, and the pair stays one.
@@ -162,10 +162,12 @@ TEST(Recompute, OfAWholeStageIsOneActionAsText) {
   const std::string stages = to_csv(program, Detail::stages_only);
   EXPECT_EQ(stages, "0UNSHARD,0F0,0R0,0B0,0F1,0R1,0B1,0RESHARD,0REDUCE_GRAD,GRAD_NORM,STEP\n");
   EXPECT_TRUE(find_violations(from_csv(program, stages)).empty());
-  EXPECT_EQ(to_csv(program, Detail::compute_only), "0F0,0R0,0B0,0F1,0R1,0B1\n");
+  // R is no part of an order.
+  EXPECT_EQ(to_csv(program, Detail::compute_only), "0F0,0B0,0F1,0B1\n");
   Program order = program;
-  order.ranks = {at_detail(program.ranks[0], Detail::compute_only)};
-  EXPECT_EQ(format_timeline(order), "pp 0  | 0{0}[   0  ] 1{1}[   1  ]|\n");
+  order.ranks = {at_detail(program.ranks[0], Detail::stages_only)};
+  std::erase_if(order.ranks[0], [](const Action& action) { return !is_compute(action.op); });
+  EXPECT_EQ(format_timeline(order), "pp 0  | 0 {0}[ 0  ] 1 {1}[ 1  ]|\n");
 }
 
 constexpr Residency residencies[] = {Residency::each_use,
@@ -184,7 +186,7 @@ UnitPolicy policy_of(Residency residency, int lookahead) {
 // interpreter that keeps of a region's forward its input alone, R once for each segment and microbatch, and as many
 // gathers of each unit, wide and over islands, as without.
 TEST(Recompute, TakesNoGatherMore) {
-  int programs = 0;
+  int programs = 0, sound_of_stages = 0;
   for (const Schedule& schedule : schedules()) {
     for (const OrderInput& input : inputs_of(schedule, 3, 2, 6)) {
       if (input.microbatches != 1 && input.microbatches != 2 && input.microbatches != 6) continue;
@@ -198,11 +200,16 @@ TEST(Recompute, TakesNoGatherMore) {
           const auto findings = find_violations(program);
           ASSERT_TRUE(findings.empty()) << findings.front().message;
           ASSERT_EQ(fault_when_run(program), "");
-          const auto of_stages = find_violations(from_csv(program, to_csv(program, Detail::stages_only)));
-          ASSERT_TRUE(of_stages.empty()) << of_stages.front().message;
           Model kept = model;
           kept.recomputes = false;
           const Program plain = compiled_of(kept, schedule, input);
+          // Of stages the text is sound where it is without R; what islands hold it does not tell.
+          const auto faults_of_stages = [](const Program& whole) {
+            return find_violations(from_csv(whole, to_csv(whole, Detail::stages_only)));
+          };
+          const auto of_stages = faults_of_stages(program);
+          ASSERT_TRUE(of_stages.empty() || !faults_of_stages(plain).empty()) << of_stages.front().message;
+          sound_of_stages += of_stages.empty();
           for (int rank = 0; rank < input.ranks; ++rank) {
             ASSERT_EQ(count_of(program, rank, Op::recompute), 2 * blocks * input.chunks * input.microbatches);
             for (int unit = 0; unit < static_cast<int>(program.units.size()); ++unit) {
@@ -218,6 +225,7 @@ TEST(Recompute, TakesNoGatherMore) {
     }
   }
   EXPECT_GT(programs, 1000);
+  EXPECT_GT(sound_of_stages, programs / 2);
 }
 
 TEST(Recompute, RunsOnStreams) {
