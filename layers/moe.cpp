@@ -77,16 +77,17 @@ class Moe final : public Segment {
                         setup_.expert * moe.num_experts * size_of(DType::int32), false});
       for (When when : {When::forward, When::backward_input}) {
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false});
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out});
       }
     }
     if (setup_.expert_tensor > 1) {
       const std::int64_t gathered = bank_.bound_rows() * row;
+      const std::int64_t even = setup_.expert_tensor * setup_.slice_tokens() * moe.num_experts_per_tok * row;
       result.push_back({When::forward, CollectiveOp::all_gather, Group::etp, 1,
                         setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32), false});
       for (When when : {When::forward, When::backward_input}) {
-        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true});
-        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true});
+        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true, even});
+        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true, even});
       }
     }
     if (has_shared()) {

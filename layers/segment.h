@@ -129,6 +129,7 @@ struct SegmentTraffic {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
   bool is_bound = false;
+  std::int64_t even_bytes = 0;  // where `bytes` is a bound: what it is when tokens are dealt evenly
 };
 
 // Throws Error (failure) when there is a gradient of a family that is frozen.

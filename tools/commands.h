@@ -19,6 +19,8 @@ inline constexpr int stopped_by_signal = 75;
 void add_check_command(CLI::App& program);
 void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);
+// Cards to plan for.
+void add_hardware_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
 // Ends by CLI::RuntimeError with the exit code of a rank that failed.
@@ -27,6 +29,8 @@ void add_eval_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+void add_plan_command(CLI::App& program);
+void add_walk_command(CLI::App& program);
 // Checkpoints to folders of Hugging Face, and back.
 void add_export_command(CLI::App& program);
 void add_import_command(CLI::App& program);

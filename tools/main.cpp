@@ -24,6 +24,8 @@ int run(int count, char** arguments) {
   weft::add_check_command(program);
   weft::add_units_command(program);
   weft::add_program_command(program);
+  weft::add_plan_command(program);
+  weft::add_walk_command(program);
   weft::add_layout_command(program);
   weft::add_eval_command(program);
   weft::add_generate_command(program);
@@ -31,6 +33,7 @@ int run(int count, char** arguments) {
   weft::add_bench_command(program);
   weft::add_mesh_command(program);
   weft::add_keys_command(program);
+  weft::add_hardware_command(program);
   weft::add_export_command(program);
   weft::add_import_command(program);
   try {

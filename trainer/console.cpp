@@ -6,7 +6,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/update_plan.h"
+#include "trainer/dry_run.h"
 
 namespace weft {
 namespace {
@@ -39,9 +39,8 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   const auto microbatches = config.microbatches();
   std::int64_t largest = 0;
   for (int rank = 0; rank < d.pipeline; ++rank) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const std::vector<PlannedStage> planned = plan_stages(config, mesh, at);
-    largest = std::max(largest, predict_memory(planned, program, rank, update_bytes(config, mesh, at)).bytes.total());
+    const DryRun dry = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0));
+    largest = std::max(largest, dry.peak.total());
   }
   fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",

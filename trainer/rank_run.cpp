@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "layers/context_parallel.h"
+#include "trainer/dry_run.h"
 #include "trainer/same_program.h"
-#include "trainer/update_plan.h"
 #include "trainer/verify_step.h"
 
 namespace weft {
@@ -44,13 +44,12 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
                  seat.world.clock(), groups_split_from(seat.world), config.run.seed),
       scaler_(config),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
-  const Coordinates at = mesh.coordinates(world_.rank());
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);
   if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
-  predicted_ = predict_memory(plan_stages(config, mesh, at), program, at.pp, update_bytes(config, mesh, at));
+  predicted_.bytes = dry_run(config, mesh, program, world_.rank()).peak;
   verify_step(config, mesh, world_.rank(), stages());
 }
 

@@ -1,6 +1,6 @@
 // What one rank holds of a model that is trained, and does in a step: memory, groups, the compiled list, its stages and
 // its optimizer. What it reads, what is made of its totals and who watches is its caller's business (rank_run.h); so a
-// rank that only finds out what a step takes (planning/dry_run.h) holds and does the same.
+// rank that only finds out what a step takes (dry_run.h) holds and does the same.
 #pragma once
 
 #include <memory>

@@ -290,8 +290,8 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
       for (int unit : used) entry.units.push_back(first_unit + unit);
       for (const SegmentTraffic& traffic : segment->traffic()) {
         if (traffic.count == 0) continue;
-        entry.collectives.push_back(
-            {op_of(traffic.when), traffic.op, traffic.group, traffic.count, traffic.bytes, traffic.is_bound});
+        entry.collectives.push_back({op_of(traffic.when), traffic.op, traffic.group, traffic.count, traffic.bytes,
+                                     traffic.is_bound, traffic.even_bytes});
       }
       stage.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(std::move(entry));
@@ -334,22 +334,6 @@ BucketBytes static_bytes(std::span<const PlannedStage> stages) {
     for (const PlannedUnit& unit : stage.units) add_static_bytes(unit, bytes);
   }
   return bytes;
-}
-
-PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
-                               const BucketBytes& update) {
-  PredictedMemory predicted{static_bytes(stages)};
-  BucketBytes& bytes = predicted.bytes;
-  const TransientPeak peak = transient_peak(program, pipeline_rank);
-  if (update.total() > peak.bytes) {
-    for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] += update.bytes[b];
-    return predicted;
-  }
-  bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
-  bytes[Bucket::unsharded_gradients] = peak.unsharded_gradients;
-  bytes[Bucket::communication] = peak.communication;
-  bytes[Bucket::activations] = peak.activations;
-  return predicted;
 }
 
 std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {

@@ -103,18 +103,15 @@ Program step_program(const Config& config, const Mesh& mesh, const Coordinates& 
 
 // What stages hold all run: parameters, their reduced gradients, optimizer state.
 BucketBytes static_bytes(std::span<const PlannedStage> stages);
-// Static buckets (parameters, gradients that live all run, optimizer state) and what the transient ones hold when their
-// sum is largest, for the stages of a rank. Static ones are exact to the byte.
+// What a rank holds when the sum is largest, before it does. Static buckets are parameters, gradients that live all run
+// and optimizer state: exact to the byte on any device. On the CPU all are (dry_run.h), but for rows that a router
+// sends to other ranks.
 struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
 };
 // Static buckets whose measured bytes are not those predicted.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);
-// `update` is what the optimizer's step takes at once, when nothing else that is transient is there.
-PredictedMemory predict_memory(std::span<const PlannedStage> stages, const Program& program, int pipeline_rank,
-                               const BucketBytes& update = {});
-
 // Every parameter of the model once, whole, in an order that all ranks agree on.
 std::vector<ParameterSpec> model_parameters(const ModelConfig& model);
 

@@ -18,8 +18,10 @@ struct Read {
   bool forward = false;      // or for an input gradient
   bool again = false;        // a forward again, in front of its input gradient
   int microbatch = 0;
-  std::size_t first_use = 0;    // of `uses`; the uses of one action are in the order of its segment's units
-  std::size_t in_sequence = 0;  // its number if the halves of overlapped pairs ran one after the other
+  std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
+  // Its number if the halves of overlapped pairs ran one after the other; of a forward again, that of the input
+  // gradient behind it, as if it were a part of that.
+  std::size_t in_sequence = 0;
 };
 
 // One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
@@ -71,7 +73,7 @@ class Visits {
 // The halves of a pair take turns, so a block of several segments would be dropped and gathered again at every turn if
 // only neighbours in the list followed each other at once. So do neighbours of the order without the overlap: reads of
 // one half with nothing but the other half between them, and the last of a pair's backward and the first of what comes
-// behind the pair.
+// behind the pair. And so do neighbours of the order without forwards again.
 void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
   for (std::size_t begin = 0, number = 0; begin < reads.size();) {
     const auto pair = overlaps.pair_of[reads[begin].position];
@@ -79,7 +81,7 @@ void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
     while (pair && end < reads.size() && overlaps.pair_of[reads[end].position] == pair) ++end;
     for (bool forward : {true, false}) {
       for (std::size_t i = begin; i < end; ++i) {
-        if (reads[i].forward == forward) reads[i].in_sequence = number++;
+        if (reads[i].forward == forward) reads[i].in_sequence = reads[i].again ? number : number++;
       }
     }
     begin = end;
@@ -133,7 +135,8 @@ bool same_turn(const Read& one, const Read& other) {
 // is for they always do: so a step gathers no more often than without.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
-  if (next_use.read <= use.read + 1 || next.in_sequence == read.in_sequence + 1) return true;
+  if (next_use.read <= use.read + 1) return true;
+  if (next.in_sequence == read.in_sequence || next.in_sequence == read.in_sequence + 1) return true;
   if (read.again && same_turn(read, next)) return true;
   switch (policy.residency) {
     case Residency::each_use:

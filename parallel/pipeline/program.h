@@ -97,6 +97,7 @@ struct SegmentCollective {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
   bool is_bound = false;
+  std::int64_t even_bytes = 0;  // where `bytes` is a bound: what it is when tokens are dealt evenly
 
   bool operator==(const SegmentCollective&) const = default;
 };

@@ -9,11 +9,12 @@ class Sum {
  public:
   Sum(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
 
-  void add(Group group, CollectiveOp op, std::int64_t count, std::int64_t bytes, bool is_bound = false) {
-    if (count == 0 || alone(group)) return;
-    CommunicationCount& sum = (is_bound ? traffic.bounds : traffic.exact)[{std::string(name_of(group)), op}];
-    sum.count += count;
-    sum.bytes += bytes;
+  void add(const ActionCollective& part) {
+    if (part.count == 0 || alone(part.group)) return;
+    CommunicationCount& sum =
+        (part.is_bound ? traffic.bounds : traffic.exact)[{std::string(name_of(part.group)), part.op}];
+    sum.count += part.count;
+    sum.bytes += part.bytes;
   }
 
   Traffic traffic;
@@ -40,24 +41,31 @@ bool performs(const Action& action, Op during) {
 
 }  // namespace
 
+std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const Action& action) {
+  std::vector<ActionCollective> collectives;
+  if (action.unit) {
+    for (const UnitCollective& part : tables.units[static_cast<std::size_t>(*action.unit)].collectives) {
+      if (part.during == action.op) collectives.push_back({part.op, part.group, 1, part.bytes});
+    }
+  }
+  if (action.segment) {
+    for (const SegmentCollective& part : tables.segments[static_cast<std::size_t>(*action.segment)].collectives) {
+      if (!performs(action, part.during)) continue;
+      collectives.push_back({part.op, part.group, part.count, part.bytes, part.is_bound});
+    }
+  }
+  if (is_send(action.op)) collectives.push_back({CollectiveOp::send, Group::pp, 1, action.bytes});
+  if (is_receive(action.op)) collectives.push_back({CollectiveOp::receive, Group::pp, 1, 0});
+  for (const UpdateCollective& part : tables.update) {
+    if (part.during == action.op) collectives.push_back({part.op, part.group, part.count, part.bytes});
+  }
+  return collectives;
+}
+
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank) {
   Sum sum(mesh, rank);
   for (const Action& action : program.ranks.at(static_cast<std::size_t>(mesh.coordinates(rank).pp))) {
-    if (action.unit) {
-      for (const UnitCollective& part : program.units[static_cast<std::size_t>(*action.unit)].collectives) {
-        if (part.during == action.op) sum.add(part.group, part.op, 1, part.bytes);
-      }
-    }
-    if (action.segment) {
-      for (const SegmentCollective& part : program.segments[static_cast<std::size_t>(*action.segment)].collectives) {
-        if (performs(action, part.during)) sum.add(part.group, part.op, part.count, part.bytes, part.is_bound);
-      }
-    }
-    if (is_send(action.op)) sum.add(Group::pp, CollectiveOp::send, 1, action.bytes);
-    if (is_receive(action.op)) sum.add(Group::pp, CollectiveOp::receive, 1, 0);
-    for (const UpdateCollective& part : program.update) {
-      if (part.during == action.op) sum.add(part.group, part.op, part.count, part.bytes);
-    }
+    for (const ActionCollective& part : collectives_of(program, action)) sum.add(part);
   }
   return sum.traffic;
 }

@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/live_bytes.h"
 #include "parallel/pipeline/pieces.h"
 
 namespace weft {
@@ -24,6 +25,16 @@ class Alive {
 
   void run(const Action& action, std::size_t index) {
     index_ = index;
+    during = {.most = kinds(), .most_total = kinds().total()};
+    step(action);
+    during.after = kinds();
+  }
+
+  TransientPeak peak;
+  LiveAction during;  // of the last action that ran
+
+ private:
+  void step(const Action& action) {
     if (is_compute(action.op)) return compute(action);
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op); });
     if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op); });
@@ -33,9 +44,10 @@ class Alive {
     look();
   }
 
-  TransientPeak peak;
+  LiveBytes kinds() const {
+    return {now_.unsharded_parameters, now_.unsharded_gradients, now_.communication, now_.activations};
+  }
 
- private:
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
 
   // What a piece keeps of a microbatch.
@@ -140,6 +152,12 @@ class Alive {
       peak.index = index_;
     }
     peak.microbatches_in_flight = in_flight;
+    LiveBytes& most = during.most;
+    most.unsharded_parameters = std::max(most.unsharded_parameters, now_.unsharded_parameters);
+    most.unsharded_gradients = std::max(most.unsharded_gradients, now_.unsharded_gradients);
+    most.communication = std::max(most.communication, now_.communication);
+    most.activations = std::max(most.activations, now_.activations);
+    during.most_total = std::max(during.most_total, now_.bytes);
   }
 
   // Without a unit the action speaks of all units of its stage.
@@ -212,6 +230,24 @@ TransientPeak transient_peak(const Program& program, int rank) {
     if (!malformed(program, pieces, actions[i])) alive.run(actions[i], i);
   }
   return alive.peak;
+}
+
+std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank) {
+  const PieceTable pieces(program);
+  const auto& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));
+  Alive alive(program, pieces);
+  std::vector<LiveAction> live;
+  live.reserve(actions.size());
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (malformed(program, pieces, actions[i])) {
+      const LiveAction before = live.empty() ? LiveAction{} : live.back();
+      live.push_back({before.after, before.after, before.after.total()});
+      continue;
+    }
+    alive.run(actions[i], i);
+    live.push_back(alive.during);
+  }
+  return live;
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "parallel/comm/local.h"
 
@@ -51,6 +52,7 @@ class SegmentRank {
   SegmentRank(Communicator& world, const SegmentCase& the_case, const SegmentInputs& inputs, const RunOptions& options)
       : case_(the_case),
         inputs_(inputs),
+        forward_again_(options.forward_again),
         rank_(world, the_case, options.drop_expert_row),
         segment_(make_segment(the_case.kind, rank_.setup)),
         memory_(rank_.kernels, rank_.setup, segment_->parameters(), inputs.parameters),
@@ -100,6 +102,7 @@ class SegmentRank {
         if (case_.kind != SegmentKind::embedding) x = rank_.slice_of(inputs_.x[global]);
         const std::int64_t before = rank_.ledger.live().total() - x.bytes();
         const Tensor y = segment_->forward(rank_.context, memory_.weights(), text_[m].input(), std::move(x), saved_[m]);
+        if (forward_again_) inputs_kept_[m] = segment_->take_input(*std::exchange(saved_[m], nullptr));
         outcome_.kept_bytes[m] = rank_.ledger.live().total() - y.bytes() - before;
         outcome_.y[m] = rank_.values_of(y);
         return;
@@ -108,6 +111,11 @@ class SegmentRank {
         Tensor dy;
         if (case_.kind != SegmentKind::head) dy = rank_.slice_of(inputs_.dy[global]);
         const std::int64_t others = rank_.ledger.live().total() - dy.bytes() - outcome_.kept_bytes[m];
+        if (forward_again_) {
+          LayerContext again = rank_.context;
+          again.again = true;
+          segment_->forward(again, memory_.weights(), text_[m].input(), std::move(inputs_kept_[m]), saved_[m]);
+        }
         const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();
         const Tensor dx = segment_->backward_input(rank_.context, weights, std::move(dy), *saved_[m]);
         outcome_.pending_bytes[m] = rank_.ledger.live().total() - dx.bytes() - others;
@@ -123,11 +131,13 @@ class SegmentRank {
 
   const SegmentCase& case_;
   const SegmentInputs& inputs_;
+  const bool forward_again_;
   TestRank rank_;
   std::unique_ptr<Segment> segment_;
   ParameterMemory memory_;
   std::vector<TextMemory> text_;  // by microbatch of this rank
   std::vector<std::unique_ptr<Saved>> saved_;
+  std::map<std::size_t, Tensor> inputs_kept_;  // by microbatch, from forward to forward again
   RankOutcome outcome_;
 };
 

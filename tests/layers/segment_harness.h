@@ -21,6 +21,8 @@ struct RunOptions {
   Schedule schedule = {};                              // empty: one at a time
   bool poison_weights_before_weight_gradient = false;  // NaN; for a single microbatch
   bool drop_expert_row = false;                        // a fault: rank 0 loses a row of what the experts send back
+  // Of a segment that can: forward keeps its input alone, and runs again in front of the input gradient.
+  bool forward_again = false;
 };
 
 using PhaseTraffic = std::map<std::pair<SegmentTraffic::When, CommunicationKey>, CommunicationCount>;

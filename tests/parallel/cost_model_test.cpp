@@ -30,6 +30,13 @@ TEST(CostModel, CollectivesTakeAsLongAsARing) {
   EXPECT_EQ(link_seconds({0.5, 4.0}, CollectiveOp::send, 10.0, 2), 3.0);
 }
 
+// 3 latencies of 1 and 3/4 of 32 bytes at 2 or at 8 a second.
+TEST(CostModel, ExchangesMayHaveARateOfTheirOwn) {
+  const LinkCost link{1.0, 8.0, 2.0};
+  EXPECT_EQ(link_seconds(link, CollectiveOp::all_to_all, 32.0, 4), 3.0 + 12.0);
+  EXPECT_EQ(link_seconds(link, CollectiveOp::all_gather, 32.0, 4), 3.0 + 3.0);
+}
+
 // 2 ranks, 2 stages of one segment each, every number a power of two so that sums are exact.
 struct Case {
   Case() : tables(stage_tables(2, 1)) {

@@ -69,7 +69,7 @@ double difference(Colour one, Colour other, const Sight& sight) {
 constexpr double just_noticeable = 2.3;
 
 constexpr std::array computing = {BoxKind::forward, BoxKind::backward, BoxKind::backward_input,
-                                  BoxKind::backward_weight};
+                                  BoxKind::backward_weight, BoxKind::recompute};
 
 TEST(PictureStyle, KindsOfALaneStayApartInEverySight) {
   for (const Sight& sight : sights) {
@@ -119,7 +119,7 @@ TEST(PictureStyle, KindsHaveASecondCue) {
   std::set<std::string_view> letters;
   for (const BoxKind kind : all_box_kinds) EXPECT_TRUE(letters.insert(style_of(kind).letter).second) << name_of(kind);
   std::set<Texture> textures;
-  for (const BoxKind kind : {BoxKind::forward, BoxKind::backward, BoxKind::backward_input, BoxKind::backward_weight}) {
+  for (const BoxKind kind : computing) {
     EXPECT_TRUE(textures.insert(style_of(kind).texture).second) << name_of(kind);
   }
   EXPECT_NE(style_of(BoxKind::activations).texture, style_of(BoxKind::gradients).texture);

@@ -30,7 +30,8 @@ class Chance {
 
 // --- programs -------------------------------------------------------------------------------------------------------
 
-// Two blocks of two segments a stage that share a unit, one frozen or replicated here and there, every policy.
+// Two blocks of two segments a stage that share a unit, one frozen or replicated here and there, every policy; some
+// are made again in backward.
 ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
   constexpr std::array residencies = {
       Residency::each_use,           Residency::island, Residency::visit, Residency::step,
@@ -43,6 +44,7 @@ ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
       for (int part = 0; part < (variant + stage) % 2 + 1; ++part) {
         entry.segments.push_back(static_cast<int>(tables.segments.size()));
         tables.segments.push_back({.name = fmt::format("blocks.{}.{}", unit, part), .stage = stage, .units = {unit}});
+        if ((variant + unit) % 3 == 2) tables.segments.back().region = unit;
       }
       const auto choice = static_cast<std::size_t>(variant + unit) % residencies.size();
       tables.units.push_back({.name = fmt::format("blocks.{}", unit),

@@ -46,6 +46,9 @@ void demand(bool holds, fmt::format_string<Parts...> text, Parts&&... parts) {
 // One microbatch in one piece of the model.
 struct Cell {
   std::optional<Value> output, gradient, input_gradient;  // `gradient` of the output, until the weight gradient is made
+  std::optional<Value> saved = {};       // what the backward reads: the output, of a forward that keeps it
+  std::optional<Value> checkpoint = {};  // of a region's first piece, its input from forward to R
+  std::optional<Value> again = {};       // inside a region, what R makes for the next piece
   bool weight_gradient = false;
 };
 struct Unit {
@@ -171,9 +174,12 @@ class Machine {
       if (!action.segment || segments_[piece] == action.segment) pieces.push_back(piece);
     }
     demand(!pieces.empty(), "no such segment in the stage");
-    if (action.op != Op::forward) pieces.assign(pieces.rbegin(), pieces.rend());
+    const bool again = action.op == Op::recompute;
+    if (action.op != Op::forward && !again) pieces.assign(pieces.rbegin(), pieces.rend());
+    if (again && !action.segment) std::erase_if(pieces, [&](std::size_t piece) { return !region(piece); });
     for (std::size_t piece : pieces) {
       if (action.op == Op::forward) forward(piece, *action.stage, *action.microbatch);
+      if (again) recompute(piece, *action.stage, *action.microbatch);
       if (makes_input_gradient(action.op)) backward_input(piece, *action.stage, *action.microbatch);
       if (makes_weight_gradient(action.op)) backward_weight(piece, *action.microbatch);
     }
@@ -209,15 +215,32 @@ class Machine {
     } else if (stage > 0) {
       input = taken(true, stage, microbatch);
     }
-    demand(!cell(piece, microbatch).output, "forward twice");
-    cell(piece, microbatch).output = output_of(input, piece);
+    Cell& own = cell(piece, microbatch);
+    demand(!own.output, "forward twice");
+    own.output = output_of(input, piece);
+    if (!region(piece)) own.saved = own.output;
+    if (region(piece) && begins_region(piece, stage)) own.checkpoint = input;
+  }
+
+  std::optional<int> region(std::size_t piece) const { return segment(piece) ? segment(piece)->region : std::nullopt; }
+  bool begins_region(std::size_t piece, int stage) const {
+    return piece == begin(stage) || region(piece - 1) != region(piece);
+  }
+  void recompute(std::size_t piece, int stage, int microbatch) {
+    demand(region(piece).has_value(), "piece {} keeps what it saves", piece);
+    read_parameters(piece);
+    Cell& own = cell(piece, microbatch);
+    demand(!own.saved, "saved twice");
+    std::optional<Value>& from = begins_region(piece, stage) ? own.checkpoint : cell(piece - 1, microbatch).again;
+    own.saved = own.again = output_of(there(from), piece);
+    from.reset();
   }
 
   void backward_input(std::size_t piece, int stage, int microbatch) {
     if (!segment(piece) || segment(piece)->reads_weights_backward) read_parameters(piece);
     const int last = static_cast<int>(program_.stages.size()) - 1;
     Cell& own = cell(piece, microbatch);
-    const Value output = there(own.output);
+    const Value output = there(own.saved);
     Value gradient = loss_gradient(output);
     if (piece + 1 < end(stage) || (stage < last && rank_of_stage(stage + 1) == rank_)) {
       gradient = there(cell(piece + 1, microbatch).input_gradient);
@@ -237,7 +260,7 @@ class Machine {
     if (!segment(piece)) return;
     for (int unit : segment(piece)->units) {
       const auto index = static_cast<std::size_t>(unit);
-      units_[index].added += weight_gradient_of(gradient, *own.output, index);
+      units_[index].added += weight_gradient_of(gradient, *own.saved, index);
     }
   }
 

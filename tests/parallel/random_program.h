@@ -73,6 +73,14 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
       segment.reads_weights_backward = !dice.one_in(5);
       segment.activation_bytes = dice.below(30);
       segment.pending_bytes = dice.below(40);
+      // In a region now and then, of its own or that of the segment before.
+      const ProgramSegment* before = first == 0 ? nullptr : &tables.segments.back();
+      if (before && before->region && dice.one_in(2)) {
+        segment.region = before->region;
+      } else if (dice.one_in(4)) {
+        segment.region = static_cast<int>(tables.segments.size());
+        segment.checkpoint_bytes = dice.below(static_cast<int>(segment.activation_bytes) + 1);
+      }
       entry.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(segment);
     }

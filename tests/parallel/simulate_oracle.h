@@ -71,7 +71,8 @@ class SimulationOracle {
   }
   bool reads(const Action& a, int unit) const {
     if (!touches(a, unit) || a.op == Op::backward_weight) return false;
-    return a.op == Op::forward || program_.segments[static_cast<std::size_t>(*a.segment)].reads_weights_backward;
+    return a.op == Op::forward || a.op == Op::recompute ||
+           program_.segments[static_cast<std::size_t>(*a.segment)].reads_weights_backward;
   }
 
   double seconds_of(const Action& a) const {
@@ -79,7 +80,7 @@ class SimulationOracle {
     if (is_compute(a.op)) {
       const ComputeCost& cost =
           a.segment ? costs_.segments[static_cast<std::size_t>(*a.segment)] : costs_.stages[stage];
-      double sum = a.op == Op::forward ? cost.forward : 0.0;
+      double sum = a.op == Op::forward || a.op == Op::recompute ? cost.forward : 0.0;
       if (a.op == Op::backward || a.op == Op::backward_input) sum += cost.backward_input;
       if (a.op == Op::backward || a.op == Op::backward_weight) sum += cost.backward_weight;
       return sum;
@@ -148,7 +149,8 @@ class SimulationOracle {
         if (a.op == Op::wait_reduction && is_reduction(b.op) && a.unit == b.unit && to_skip-- == 0) add(here, there);
         if (is_compute(a.op) && is_gather(b.op) && moves_parameters(b) && reads(a, *b.unit)) add(here, there);
         if (is_receive(b.op) && a.stage == b.stage && a.microbatch == b.microbatch && is_compute(a.op) &&
-            a.op != Op::backward_weight && (a.op == Op::forward) == (b.op == Op::receive_forward)) {
+            a.op != Op::backward_weight && a.op != Op::recompute &&
+            (a.op == Op::forward) == (b.op == Op::receive_forward)) {
           add(here, there);
         }
         const bool summed = is_reduction(b.op) || b.op == Op::tie_gradient;
@@ -225,7 +227,7 @@ class SimulationOracle {
       for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
         for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
           const Action& a = program_.ranks[rank][i];
-          if (!is_compute(a.op) || a.op == Op::backward_weight) continue;
+          if (!is_compute(a.op) || a.op == Op::backward_weight || a.op == Op::recompute) continue;
           const bool forward = a.op == Op::forward;
           const auto& list = program_.ranks[rank];
           const bool second = i > 0 && pair_begins(list, i - 1);

@@ -140,7 +140,7 @@ class Streams {
 
   void compute(Worker& worker, const Action& action) {
     std::vector<std::size_t> after;
-    if (action.op != Op::backward_weight) {
+    if (action.op != Op::backward_weight && action.op != Op::recompute) {
       const auto arrived = worker.arrivals.find({action.op == Op::forward, *action.stage, *action.microbatch});
       if (arrived != worker.arrivals.end()) after.push_back(arrived->second);
     }

@@ -10,9 +10,9 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/measured_costs.h"
 #include "trainer/costs/step_costs.h"
+#include "trainer/dry_run.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/step_plan.h"
-#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -50,9 +50,7 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
     idle += times.bubble;
     gathers_wait = std::max(gathers_wait, times.gathers);
     reductions_wait = std::max(reductions_wait, times.reductions);
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const BucketBytes bytes =
-        predict_memory(plan_stages(config, mesh, at), program, rank, update_bytes(config, mesh, at)).bytes;
+    const BucketBytes bytes = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0)).peak;
     fullest = std::max(fullest, bytes.total());
     if (rank == found["fullest_rank"].get<int>()) {
       for (std::size_t b = 0; b < bucket_count; ++b) {
@@ -115,7 +113,8 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
   EXPECT_EQ(found[0]["costs"], "of costs.toml");
 }
 
-// Nodes of eight: the eight data ranks of a stage are in one, the stages are not.
+// Nodes of eight: the eight data ranks of a stage are in one, the stages are not. The eight ranks of a node each send
+// to the next stage, over the adapters of all; the ring of the whole world leaves a node once and has them to itself.
 TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
   const Config large = config({"--parallelism.pipeline=4", "--parallelism.tensor=1", "--parallelism.data_shard=8",
                                "--parallelism.expert=8", "--precision.compute=bfloat16", "--model.moe.num_experts=8",
@@ -123,16 +122,38 @@ TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
   const Mesh mesh(large.parallelism);
   const Hardware& hardware = find_hardware("h200");
   const HardwareCosts costs = hardware_costs(hardware, large, mesh);
-  EXPECT_EQ(costs.links.at(Group::dp_shard), hardware.inside);
-  EXPECT_EQ(costs.links.at(Group::ep), hardware.inside);
-  EXPECT_EQ(costs.links.at(Group::pp), hardware.between);
-  EXPECT_EQ(costs.links.at(Group::world), hardware.between);
-  EXPECT_FALSE(hardware.inside == hardware.between);
-  EXPECT_DOUBLE_EQ(costs.seconds_per_flop_forward * hardware.flops_per_second_16bit, 1.0);
+  EXPECT_EQ(costs.links.at(Group::dp_shard), hardware.inside());
+  EXPECT_EQ(costs.links.at(Group::ep), hardware.inside());
+  const LinkCost adapters = hardware.between_nodes();
+  EXPECT_EQ(costs.links.at(Group::pp).bytes_per_second, adapters.bytes_per_second / 8);
+  EXPECT_EQ(costs.links.at(Group::pp).latency, adapters.latency);
+  EXPECT_EQ(costs.links.at(Group::world).bytes_per_second, adapters.bytes_per_second);
+  EXPECT_FALSE(hardware.inside() == hardware.between_nodes());
+  EXPECT_DOUBLE_EQ(costs.seconds_per_flop_forward * hardware.reached.value * hardware.flops_per_second_16bit.value,
+                   1.0);
   const HardwareCosts whole = hardware_costs(hardware, config(), Mesh(config().parallelism));
-  EXPECT_DOUBLE_EQ(whole.seconds_per_flop_forward * hardware.flops_per_second_float32, 1.0);
+  EXPECT_DOUBLE_EQ(whole.seconds_per_flop_forward * hardware.reached.value * hardware.flops_per_second_float32.value,
+                   1.0);
   // Eight ranks in all: one node.
-  EXPECT_EQ(whole.links.at(Group::pp), hardware.inside);
+  EXPECT_EQ(whole.links.at(Group::pp), hardware.inside());
+}
+
+// An option, a section and an override name the same card, under any of its names; what the section sets holds under
+// another name too.
+TEST_F(LayoutSimulate, TakesTheCardOfTheConfiguration) {
+  const auto figures = [&](const std::string& arguments) {
+    Json found = variants(arguments)[0];
+    found.erase("variant");
+    found.erase("costs");
+    return found;
+  };
+  const Json named = figures("--hardware a100-80gb");
+  EXPECT_EQ(figures("--hardware a100"), named);
+  EXPECT_EQ(figures("--hardware.name=a100"), named);
+  EXPECT_NE(figures("--hardware h200"), named);
+  EXPECT_EQ(variants("--hardware a100")[0]["costs"], "modelled for a100-80gb");
+  EXPECT_EQ(variants("--hardware.name=b200")[0]["costs"], "modelled for b200");
+  EXPECT_NE(figures("--hardware a100 --hardware.reached=0.25"), named);
 }
 
 using LayoutSimulateRun = TinyTraining;
@@ -241,7 +262,7 @@ TEST_F(LayoutSimulate, DrawsVariantsOnOnePage) {
 TEST_F(LayoutSimulate, WrongRequestsEndWithTwo) {
   const std::pair<const char*, const char*> requests[] = {
       {"--format pdf", "--format takes text, json, svg, html and trace, not pdf"},
-      {"--hardware abacus", "hardware abacus is not known; known are h100, h200, cpu"},
+      {"--hardware abacus", "hardware abacus is not known; known are h100, h200, a100-80gb"},
       {"--hardware cpu --costs forward=1", "--costs and --hardware both say what actions cost"},
       {"--costs gone", "--costs gone is neither words such as forward=1"},
       {"--costs gone.toml", "gone.toml"},

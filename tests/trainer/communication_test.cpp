@@ -87,6 +87,22 @@ std::vector<TinyLayout> layouts() {
       {.name = "pp4_tied_no_shard", .degrees = {.pipeline = 4}, .strategy = ShardStrategy::no_shard, .tied = true},
       {.name = "zbv_tied", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
       {.name = "shard2_tied", .degrees = {.data_shard = 2}, .tied = true},
+      {.name = "mesh8_selective", .layers = mixed, .degrees = mesh8, .recompute = Recompute::selective},
+      {.name = "mesh8_full", .layers = mixed, .degrees = mesh8, .recompute = Recompute::full},
+      {.name = "mesh8_full_each_use",
+       .layers = mixed,
+       .degrees = mesh8,
+       .schedule = "zb_h1",
+       .residency = "each_use",
+       .recompute = Recompute::full},
+      {.name = "etp2_ep2_shard4_full",
+       .layers = "e*4",
+       .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2},
+       .recompute = Recompute::full},
+      {.name = "context2_tp2_shard2_ep2_full",
+       .layers = mixed,
+       .degrees = {.data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
+       .recompute = Recompute::full},
   };
 }
 

@@ -1,7 +1,7 @@
 // A dry run against the ledgers and counters of real ones: every bucket of every rank at its peak to the byte, and
 // every call of a communicator. Where an expert group deals rows by what the router chose, what it received is the
 // run's own affair; there the bound of the difference is derived from the measured counts.
-#include "trainer/planning/dry_run.h"
+#include "trainer/dry_run.h"
 
 #include <gtest/gtest.h>
 

@@ -34,7 +34,7 @@ inline std::int64_t most_between_stages(const Program& program, int pipeline_ran
   for (const Action& action : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     if (is_send(action.op)) sent.insert({lane_of(program, action), *action.peer});
     if (is_receive(action.op)) waiting.insert({*action.stage, *action.microbatch});
-    if (is_compute(action.op) && action.op != Op::backward_weight) {
+    if (hands_on(action.op)) {
       const auto& segments = program.stages[static_cast<std::size_t>(*action.stage)].segments;
       const bool forward = action.op == Op::forward;
       const int first = forward ? segments.front() : segments.back(),

@@ -116,8 +116,7 @@ TEST(MuonTrainingState, IsBetweenHalfAndAllOfAdamw) {
     const auto states = [](const Config& config, int rank) {
       const Mesh mesh(config.parallelism);
       const Coordinates at = mesh.coordinates(rank);
-      return predict_memory(plan_stages(config, mesh, at), step_program(config, mesh, at), at.pp)
-          .bytes[Bucket::optimizer_state];
+      return static_bytes(plan_stages(config, mesh, at))[Bucket::optimizer_state];
     };
     for (int rank = 0; rank < layout.degrees.world(); ++rank) {
       const std::int64_t adamw = states(config_of(layout), rank), muon = states(with_muon(config_of(layout)), rank);

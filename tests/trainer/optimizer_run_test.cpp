@@ -164,7 +164,7 @@ TEST(OptimizerState, TakesAsManyBytesAsTheRuleSays) {
     const Config config = with(config_of({.degrees = {}}), {"", rule, state, 1e-3, 0, momentum});
     const Mesh mesh(config.parallelism);
     const std::vector<PlannedStage> stages = plan_stages(config, mesh, {});
-    const BucketBytes predicted = predict_memory(stages, step_program(config, mesh, {}), 0).bytes;
+    const BucketBytes predicted = static_bytes(stages);
     return static_cast<double>(predicted[Bucket::optimizer_state]) /
            static_cast<double>(predicted[Bucket::sharded_parameters]);
   };

@@ -24,6 +24,7 @@ struct TinyLayout {
   int chunks = 1;
   int microbatch_group = 0;
   bool tied = false;  // one weight for embedding and head
+  Recompute recompute = Recompute::none;
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -38,6 +39,7 @@ inline Config config_of(const TinyLayout& layout) {
   config.reduce_inputs = layout.reduce_inputs;
   config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;
+  config.training.recompute = layout.recompute;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;
 }

@@ -7,9 +7,8 @@
 #include <tuple>
 
 #include "parallel/pipeline/window.h"
+#include "trainer/dry_run.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/step_plan.h"
-#include "trainer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -124,9 +123,7 @@ StepForecast forecast_of(const Config& config, const Mesh& mesh, const Program& 
   const double all = forecast.seconds * static_cast<double>(step.times.size());
   forecast.bubble = all > 0.0 ? forecast.bubble / all : 0.0;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const std::vector<PlannedStage> stages = plan_stages(config, mesh, at);
-    const BucketBytes bytes = predict_memory(stages, program, rank, update_bytes(config, mesh, at)).bytes;
+    const BucketBytes bytes = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0)).peak;
     if (rank == 0 || bytes.total() > forecast.peak.total()) {
       forecast.fullest_rank = rank;
       forecast.peak = bytes;

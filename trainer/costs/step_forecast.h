@@ -38,7 +38,7 @@ struct StepForecast {
   double seconds = 0.0;
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
-  // At the largest sum of a rank, as the ledger counts along its list (predict_memory); of the rank with most.
+  // At the largest sum of a rank, as the ledger counts along its list (dry_run.h); of the rank with most.
   int fullest_rank = 0;
   BucketBytes peak;
   // Of a whole pipeline, by one rank of each stage.

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_costs.h"

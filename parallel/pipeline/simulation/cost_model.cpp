@@ -28,7 +28,8 @@ double seconds_of(const ProgramSegment& segment, Op during, const std::map<Group
   double seconds = 0.0;
   for (const SegmentCollective& part : segment.collectives) {
     if (part.during != during) continue;
-    seconds += collective_seconds(links, part.group, part.op, part.count, part.bytes, sizes.at(part.group));
+    const std::int64_t bytes = part.is_bound ? part.even_bytes : part.bytes;
+    seconds += collective_seconds(links, part.group, part.op, part.count, bytes, sizes.at(part.group));
   }
   return seconds;
 }

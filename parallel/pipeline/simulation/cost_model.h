@@ -8,7 +8,7 @@
 //   all_to_all                   (n - 1) latency + (n - 1) / n payload / exchange rate: what stays at home is free
 //   broadcast, a message         latency + payload / bytes_per_second
 //
-// Nothing overlaps inside an action, what tokens decide counts at its bound, and what is neither a product nor
+// Nothing overlaps inside an action, routed tokens are dealt evenly, and what is neither a product nor
 // communication (norms, optimizer) takes no time.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "trainer/planning/dry_run.h"
+#include "trainer/dry_run.h"
 
 #include <cstring>
 #include <map>

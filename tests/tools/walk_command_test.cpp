@@ -1,0 +1,217 @@
+// `weft walk` of its toy against bytes worked out by hand, its numbers against plain sums, and what it refuses.
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+class WalkCommand : public ProgramTest {
+ protected:
+  Json json(const std::string& arguments) const {
+    const auto result = weft("walk --json " + arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return Json::parse(result.output, nullptr, false);
+  }
+  // What is said of a request that is wrong.
+  std::string refusal(const std::string& arguments) const {
+    const auto result = weft("walk " + arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.output, "") << arguments;
+    return result.messages;
+  }
+};
+
+// Rows of 16 float32 numbers, padded so that all shards have equally many: the embedding has one for each of 256
+// tokens; a block 4 x 16 of attention, 3 x 48 of the MLP and its two norms; the head 256 and the last norm.
+constexpr std::int64_t row_bytes = 16 * 4, embedding_rows = 256, block_rows = 4 * 16 + 3 * 48 + 2, head_rows = 257;
+constexpr std::int64_t bytes(std::int64_t rows, std::int64_t shards) {
+  return (rows + shards - 1) / shards * shards * row_bytes;
+}
+constexpr std::int64_t once(std::int64_t shards) {
+  return bytes(embedding_rows, shards) + 4 * bytes(block_rows, shards) + bytes(head_rows, shards);
+}
+// Of 2 microbatches: blocks forward and backward; the embedding forward; the head once for both, which follow each
+// other.
+constexpr std::int64_t each_use(std::int64_t shards) {
+  return 2 * bytes(embedding_rows, shards) + 16 * bytes(block_rows, shards) + 2 * bytes(head_rows, shards);
+}
+
+TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
+  const Json strategies = json("")["strategies"];
+  ASSERT_EQ(strategies.size(), 6u);
+  constexpr std::int64_t E = bytes(embedding_rows, 4), B = bytes(block_rows, 4), H = bytes(head_rows, 4);
+  // Behind a forward an island of 2 keeps each unit but the head, which its backward reads at once. So the blocks'
+  // backwards gather there, and the embedding of the second microbatch.
+  constexpr std::int64_t inside = 8 * B + E;
+  struct Expected {
+    const char* name;
+    int gathers, island_gathers, reductions;
+    std::int64_t by_gathers, by_reductions, state;
+  };
+  // State is four numbers of 4 bytes for each parameter: itself, its gradient and two moments.
+  const std::vector<Expected> expected = {
+      {"full_shard", 20, 0, 6, each_use(4) * 3 / 4, once(4) * 3 / 4, once(4)},
+      {"shard_grad_op", 6, 0, 12, once(4) * 3 / 4, 2 * once(4) * 3 / 4, once(4)},
+      {"optimizer", 6, 0, 6, once(4) * 3 / 4, once(4) * 3 / 4, once(4)},
+      {"no_shard", 0, 0, 6, 0, 2 * once(1) * 3 / 4, 4 * once(1)},
+      {"hybrid", 20, 0, 6, each_use(2) / 2, once(2) / 2 + once(2) / 2, 4 * once(2) / 2},
+      {"island 2", 20, 9, 6, (each_use(4) - inside) * 3 / 4 + inside / 2, once(4) * 3 / 4, once(4)},
+  };
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Json& walked = strategies[i];
+    const Json& summary = walked["summary"];
+    SCOPED_TRACE(summary.dump());
+    EXPECT_EQ(walked["strategy"], expected[i].name);
+    EXPECT_EQ(summary["gathers"], expected[i].gathers);
+    EXPECT_EQ(summary["island_gathers"], expected[i].island_gathers);
+    EXPECT_EQ(summary["reductions"], expected[i].reductions);
+    EXPECT_EQ(summary["sent_by_gathers_bytes"], expected[i].by_gathers);
+    EXPECT_EQ(summary["sent_by_reductions_bytes"], expected[i].by_reductions);
+    // The norm: one number of 8 bytes, all-reduced over 4 ranks.
+    EXPECT_EQ(summary["sent_bytes"], expected[i].by_gathers + expected[i].by_reductions + 12);
+    EXPECT_EQ(summary["state_bytes"], expected[i].state);
+    std::int64_t sent = 0;
+    for (const Json& line : walked["lines"]) sent += line["sent_bytes"].get<std::int64_t>();
+    EXPECT_EQ(sent, summary["sent_bytes"]);
+    EXPECT_EQ(walked["lines"].back()["peak_bytes"], summary["peak_bytes"]);
+  }
+  // Two neighbours, of which head and last block are the largest; and everything.
+  EXPECT_EQ(strategies[0]["summary"]["parameters_peak_bytes"], B + H);
+  EXPECT_EQ(strategies[1]["summary"]["parameters_peak_bytes"], E + 4 * B + H);
+  EXPECT_EQ(strategies[3]["summary"]["parameters_peak_bytes"], 0);
+  // Whole until the last microbatch; or one that fills while one is reduced.
+  EXPECT_EQ(strategies[2]["summary"]["gradients_peak_bytes"], E + 4 * B + H);
+  EXPECT_EQ(strategies[1]["summary"]["gradients_peak_bytes"], B + H);
+}
+
+TEST_F(WalkCommand, TextSaysWhatHappensAndWhatToSee) {
+  const auto result = weft("walk --microbatches 1 --strategy full_shard --strategy 'island 2'");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_EQ(result.messages, "");
+  for (const char* text : {"full_shard: rank 0 of 4 ranks (data_shard 4), 1 microbatch; bytes\n", "\ngather blocks.0 ",
+                           "each of 4 ranks gives its 1/4 of the rows, all get the whole unit\n", "\nforward blocks.3 ",
+                           "\nfree blocks.0, keep a part ", "\ngather blocks.3 in island ",
+                           "\nreduce-scatter embedding ", "\nstep ", "A step of one rank, bytes:\n",
+                           "- full_shard gathers 10 times: 6 units, forward and backward, 1 microbatch "
+                           "would be 12; 1 backwards read no parameters; 1 use shares a gather"}) {
+    EXPECT_NE(result.output.find(text), std::string::npos) << text << "\n" << result.output;
+  }
+}
+
+// The walk of any configuration is the list that `weft program` prints, of the first rank of each pipeline coordinate.
+TEST_F(WalkCommand, OfAConfigurationIsTheListOfItsProgram) {
+  put("run.toml", small_run);
+  for (const int pipeline_rank : {0, 1}) {
+    const Json walked = json("run.toml --segments --rank " + std::to_string(pipeline_rank))["strategies"];
+    ASSERT_EQ(walked.size(), 1u);
+    EXPECT_EQ(walked[0]["strategy"], "as configured");
+    const int rank = walked[0]["rank"];
+    EXPECT_EQ(rank, pipeline_rank * 4);
+    const auto program = weft("program --json --rank " + std::to_string(rank) + " run.toml");
+    ASSERT_EQ(program.exit_code, 0) << program.messages;
+    const Json actions = Json::parse(program.output)["ranks"][0], lines = walked[0]["lines"];
+    ASSERT_EQ(lines.size(), actions.size());
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      for (const char* key : {"op", "stage", "microbatch"}) EXPECT_EQ(lines[i][key], actions[i][key]) << i;
+    }
+    EXPECT_TRUE(walked[0]["summary"]["is_bound"]);  // tokens go to experts on other ranks
+  }
+}
+
+TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
+  put("run.toml", std::string(small_run) + "[shard.dense]\nstrategy = \"no_shard\"\n");
+  const auto gathers_of_dense = [&](const std::string& more) {
+    int gathers = 0;
+    for (const Json& line : json("run.toml " + more)["strategies"][0]["lines"]) {
+      const std::string what = line["what"];
+      if (line["kind"] == "gather" && what.find("dense") != std::string::npos) ++gathers;
+    }
+    return gathers;
+  };
+  EXPECT_EQ(gathers_of_dense(""), 0);
+  EXPECT_EQ(gathers_of_dense("--strategy optimizer"), 2);  // the two blocks of the first stage
+}
+
+// Every number that is shown, from the numbers before it.
+TEST_F(WalkCommand, NumbersAreSumsAndRows) {
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    const Json numbers = json("--numbers --ranks " + std::to_string(ranks))["numbers"];
+    ASSERT_EQ(numbers["ranks"], ranks);
+    const std::size_t rows = numbers["rows"], each = rows / static_cast<std::size_t>(ranks);
+    EXPECT_EQ(rows, each * static_cast<std::size_t>(ranks));
+    EXPECT_GE(rows, 8u);
+    std::vector<std::int64_t> unit, sums(rows);
+    for (const Json& shard : numbers["shards"]) unit.insert(unit.end(), shard.begin(), shard.end());
+    for (const Json& gradient : numbers["gradients"]) {
+      ASSERT_EQ(gradient.size(), rows);
+      for (std::size_t row = 0; row < rows; ++row) sums[row] += gradient[row].get<std::int64_t>();
+    }
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
+      EXPECT_EQ(numbers["all_gather"][rank], unit);
+      EXPECT_EQ(numbers["all_reduce"][rank], sums);
+      EXPECT_EQ(numbers["all_gather_of_reduce_scatter"][rank], sums);
+      const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(rank * each);
+      EXPECT_EQ(numbers["reduce_scatter"][rank], std::vector(begin, begin + static_cast<std::ptrdiff_t>(each)));
+    }
+    for (const auto& [op, payload] : numbers["payload_bytes"].items()) EXPECT_EQ(payload, rows * 4) << op;
+  }
+}
+
+TEST_F(WalkCommand, RefusesWhatItCannotWalk) {
+  put("run.toml", small_run);
+  const std::string unknown = refusal("--strategy zero9");
+  for (const char* name : {"full_shard", "shard_grad_op", "optimizer", "no_shard", "hybrid", "island N", "zero9"}) {
+    EXPECT_NE(unknown.find(name), std::string::npos) << unknown;
+  }
+  const auto expect_said = [&](const std::string& arguments, const std::string& said) {
+    const std::string messages = refusal(arguments);
+    EXPECT_NE(messages.find(said), std::string::npos) << messages;
+  };
+  expect_said("run.toml --ranks 4",
+              "its world is 8 = pipeline 2 x data_replicate 1 x data_shard 2 x context 1 x tensor 2");
+  expect_said("--ranks 4 --parallelism.data_shard=2 --strategy full_shard", "its world is 2");
+  expect_said("--ranks 0", "--ranks takes 1 to 64, not 0");
+  expect_said("--hidden 12", "multiple of 8");
+  expect_said("run.toml --blocks 2", "excludes");
+  expect_said("run.toml --rank 2", "--rank 2 is not one of the 2 ranks of the pipeline");
+  expect_said("--strategy 'island 3'", "a divisor of the 4 ranks");
+  expect_said("--strategy 'island two'", "a divisor of the 4 ranks");
+  expect_said("--ranks 3 --strategy hybrid", "even number");
+  expect_said("--numbers --ranks 17", "1 to 16 ranks, not 17");
+  expect_said("missing.toml", "missing.toml");
+  expect_said("--shard.nonsense=1", "nonsense");
+}
+
+// "all" walks what the ranks allow, and says why not the rest.
+TEST_F(WalkCommand, SaysWhichStrategiesItsRanksDoNotAllow) {
+  const Json walked = json("--ranks 3 --strategy all");
+  EXPECT_EQ(walked["strategies"].size(), 4u);
+  ASSERT_EQ(walked["left_out"].size(), 2u);
+  EXPECT_EQ(walked["left_out"][0]["strategy"], "hybrid");
+  EXPECT_EQ(walked["left_out"][1]["strategy"], "island");
+  EXPECT_NE(weft("walk --ranks 3 --summary").output.find("hybrid is left out"), std::string::npos);
+}
+
+TEST_F(WalkCommand, TheDocumentShowsWhatTheCommandPrints) {
+  std::ifstream file(WEFT_SOURCE_DIR "/docs/walk.md");
+  const std::string document(std::istreambuf_iterator<char>(file), {});
+  int shown = 0;
+  const std::string marker = "<!-- $ build/weft ";
+  for (std::size_t at = document.find(marker); at != std::string::npos; at = document.find(marker, at + 1)) {
+    const std::size_t first = at + marker.size(), last = document.find(" -->\n", first);
+    const std::string arguments = document.substr(first, last - first);
+    const auto result = run("cd '" WEFT_SOURCE_DIR "' && '" WEFT_PROGRAM "' " + arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.messages;
+    const std::string expected = " -->\n\n```text\n$ build/weft " + arguments + "\n" + result.output + "```\n";
+    EXPECT_EQ(document.substr(last, expected.size()), expected) << "tools/docs-tables.sh writes the tables anew";
+    ++shown;
+  }
+  EXPECT_GE(shown, 3);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,247 @@
+// Activations made again in backward, as they are run: whatever the layout, a run learns to the bit what it learns when
+// they are kept, and holds less by what they take.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/trainer/kept_activations.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/forward_plan.h"
+#include "trainer/solved_timing.h"
+
+namespace weft {
+namespace {
+
+constexpr Recompute remade[] = {Recompute::selective, Recompute::full};
+const PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::float32};
+
+Config configured(const TinyLayout& layout, Recompute recompute, int steps) {
+  Config config = config_of(layout);
+  config.training.recompute = recompute;
+  config.run.steps = steps;
+  config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.01;
+  // Half of what would let everything stay.
+  if (is_solved(config)) {
+    const Mesh mesh(config.parallelism);
+    std::int64_t all = 0;
+    for (const ProgramUnit& unit : program_tables(config, mesh, {}).units) {
+      all += unit.unsharded_bytes + unit.gradient_bytes;
+    }
+    config.memory_budget = std::int64_t{1} << 40;
+    const Program program = step_program(config, mesh, {});
+    std::int64_t most = 0;
+    for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+      const auto stages = plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)));
+      most = std::max(most, static_bytes(stages).total() + transient_peak(program, rank).bytes);
+    }
+    config.memory_budget = most - all / 8;
+  }
+  return config;
+}
+
+class RecomputeParity : public ::testing::TestWithParam<TinyLayout> {};
+
+TEST_P(RecomputeParity, LearnsToTheBitWhatItLearnsWithEverythingKept) {
+  const LearnedRun kept = learn(configured(GetParam(), Recompute::none, 4));
+  ASSERT_TRUE(kept.faults.empty()) << kept.faults.front();
+  for (const Recompute recompute : remade) {
+    SCOPED_TRACE(name_of(recompute));
+    const LearnedRun run = learn(configured(GetParam(), recompute, 4));
+    EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+    const RunDifference apart = difference(run, kept);
+    EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+    EXPECT_EQ(run.losses, kept.losses);
+    EXPECT_EQ(run.gradient_norms, kept.gradient_norms);
+    EXPECT_NE(run.losses.front(), run.losses.back());
+    for (std::size_t step = 0; step < kept.result.steps.size(); ++step) {
+      const auto &found = run.result.steps[step].moe, &expected = kept.result.steps[step].moe;
+      ASSERT_EQ(found.size(), expected.size());
+      for (std::size_t block = 0; block < found.size(); ++block) {
+        EXPECT_EQ(found[block].auxiliary_loss, expected[block].auxiliary_loss);
+        EXPECT_EQ(found[block].z_loss, expected[block].z_loss);
+        EXPECT_EQ(found[block].max_over_mean, expected[block].max_over_mean);
+      }
+    }
+  }
+}
+
+std::vector<TinyLayout> layouts() {
+  const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
+  const Degrees mesh8{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2};
+  return {
+      {.name = "one_rank", .layers = mixed},
+      {.name = "one_rank_bfloat16", .layers = mixed, .precision = bfloat16_compute},
+      {.name = "pp4", .layers = dense, .degrees = {.pipeline = 4}},
+      {.name = "pp2_gpipe", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "gpipe"},
+      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
+      {.name = "tp4_bfloat16", .layers = dense, .degrees = {.tensor = 4}, .precision = bfloat16_compute},
+      {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
+      {.name = "cp2_ep2", .layers = moe, .degrees = {.context = 2, .expert = 2}},
+      {.name = "ep2_each_use", .layers = moe, .degrees = {.data_shard = 2, .expert = 2}, .residency = "each_use"},
+      {.name = "ep2_etp2", .layers = moe, .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
+      {.name = "half_block_each_use",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2},
+       .residency = "each_use",
+       .wrap = "half_block"},
+      {.name = "shard4_island", .layers = dense, .degrees = {.data_shard = 4}, .residency = "2"},
+      {.name = "no_shard",
+       .layers = mixed,
+       .degrees = {.data_shard = 2},
+       .reduction = "each_microbatch",
+       .strategy = ShardStrategy::no_shard},
+      {.name = "interleaved_visit",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2},
+       .schedule = "interleaved",
+       .residency = "visit",
+       .chunks = 2},
+      {.name = "zb_h1", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1"},
+      {.name = "zbv_each_use",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+       .schedule = "zbv",
+       .residency = "each_use",
+       .chunks = 2},
+      {.name = "dualpipev_visit",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+       .schedule = "dualpipev",
+       .residency = "visit",
+       .chunks = 2},
+      {.name = "auto", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .residency = "auto"},
+      {.name = "auto_zbv",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2},
+       .schedule = "zbv",
+       .residency = "auto",
+       .chunks = 2},
+      {.name = "frozen_dense", .layers = mixed, .degrees = {.data_shard = 2}, .frozen = {Family::dense}},
+      {.name = "frozen_experts",
+       .layers = mixed,
+       .degrees = {.data_shard = 2},
+       .precision = bfloat16_compute,
+       .frozen = {Family::experts}},
+      {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
+      {.name = "mesh8_each_use", .layers = mixed, .degrees = mesh8, .residency = "each_use"},
+      {.name = "mesh16_bfloat16",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
+       .schedule = "interleaved",
+       .precision = bfloat16_compute,
+       .chunks = 2},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, RecomputeParity, ::testing::ValuesIn(layouts()),
+                         [](const auto& instance) { return instance.param.name; });
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+// Of one dense block, float32 and one tensor rank: per token, in floats. What a block keeps when all of it is kept is
+// x and the norm's output twice (hidden each) with two inverse roots, q, k and v before and after the rotary embedding,
+// the attention's output with a number a head, and gate, up and their product.
+struct BlockFloats {
+  explicit BlockFloats(const ModelConfig& model)
+      : hidden(model.hidden_size),
+        qkv((model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim),
+        out(model.num_attention_heads * (model.head_dim + 1)),
+        width(model.intermediate_size) {}
+  std::int64_t kept(Recompute recompute) const {
+    switch (recompute) {
+      case Recompute::none:
+        return 4 * hidden + 2 + 2 * qkv + out + 3 * width;
+      case Recompute::selective:
+        return 2 * hidden + 2 + qkv + out + 2 * width;
+      case Recompute::full:
+        return hidden;
+    }
+    return 0;
+  }
+  std::int64_t hidden, qkv, out, width;
+};
+
+// Peaks by pipeline rank, in the second step of a GPipe order, which keeps every microbatch.
+std::vector<std::int64_t> gpipe_peaks(Recompute recompute, int microbatches) {
+  Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2}, .schedule = "gpipe"});
+  config.training.recompute = recompute;
+  config.training.global_batch_size = microbatches;
+  config.run.steps = 2;
+  std::vector<std::int64_t> peaks(2);
+  RunObserver observer;
+  // Each rank writes its own element.
+  observer.after_step = [&](RankRun& run, const StepMetrics&) {
+    peaks[static_cast<std::size_t>(run.rank())] = run.ledger().peak_by_bucket()[Bucket::activations];
+  };
+  run_steps(config, observer);
+  return peaks;
+}
+
+// What one more microbatch adds to the ledger's peak is what its blocks keep, to the byte: two blocks a stage, and on
+// the last one the head with x, its root, the norm's output unless it is made again, and the gradient of its logits.
+TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
+  const Config config = tiny_config("d*4");
+  const BlockFloats block(config.model);
+  ASSERT_TRUE(config.model.qk_norm);
+  const std::int64_t tokens = config.microbatch_tokens();
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    SCOPED_TRACE(name_of(recompute));
+    const auto three = gpipe_peaks(recompute, 3), four = gpipe_peaks(recompute, 4);
+    const std::int64_t normed = recompute == Recompute::selective ? 0 : block.hidden;
+    const std::int64_t head = block.hidden + 1 + normed + config.model.vocab_size;
+    EXPECT_EQ(four[0] - three[0], 4 * tokens * 2 * block.kept(recompute));
+    EXPECT_EQ(four[1] - three[1], 4 * tokens * (2 * block.kept(recompute) + head));
+  }
+}
+
+// The ledger's peak is the program's, and above it no more than flows and what one segment makes for itself: of
+// activations made again, the gradient that waits for them and what R hands on and drops; of cheap ones, those of one
+// segment.
+TEST(RecomputeMemory, IsInThePeakOfTheProgram) {
+  for (const char* schedule : {"1f1b", "gpipe", "zb_h1"}) {
+    std::map<Recompute, std::int64_t> peaks;
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      SCOPED_TRACE(fmt::format("{}, {}", schedule, name_of(recompute)));
+      Config config = config_of({.layers = "d*8", .degrees = {.pipeline = 2}, .schedule = schedule});
+      config.training.recompute = recompute;
+      config.training.global_batch_size = 4;
+      config.run.steps = 2;
+      const BlockFloats block(config.model);
+      const std::int64_t tokens = config.microbatch_tokens();
+      const std::int64_t more = recompute == Recompute::full        ? 2 * block.hidden
+                                : recompute == Recompute::selective ? block.hidden + std::max(block.qkv, block.width)
+                                                                    : 0;
+      std::mutex mutex;
+      RunObserver observer;
+      observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+        const std::lock_guard lock(mutex);
+        SCOPED_TRACE(fmt::format("rank {}, step {}", run.rank(), metrics.step));
+        const std::int64_t measured = run.ledger().peak_by_bucket()[Bucket::activations];
+        const std::int64_t kept = largest_kept(run.program(), run.rank());
+        const std::int64_t boundary = tokens * block.hidden * 4;
+        EXPECT_GE(measured, kept);
+        EXPECT_LE(measured, kept + most_between_stages(run.program(), run.rank()) * boundary +
+                                most_of_a_segment(config) + 4 * tokens * more);
+        if (run.rank() == 0) peaks[recompute] = measured;
+      };
+      run_steps(config, observer);
+    }
+    EXPECT_LT(peaks[Recompute::selective], peaks[Recompute::none]) << schedule;
+    EXPECT_LT(peaks[Recompute::full], peaks[Recompute::selective]) << schedule;
+  }
+}
+
+// Evaluation and generation keep nothing, and make nothing again.
+TEST(RecomputeMemory, OfAModelThatIsNotTrainedMeansNothing) {
+  const TinyLayout layout{.layers = "d e d e", .degrees = {.pipeline = 2}};
+  for (const Recompute recompute : remade) {
+    Config config = configured(layout, recompute, 1);
+    const Config used = without_training(config);
+    const Mesh mesh(used.parallelism);
+    EXPECT_EQ(plan_forward(used, mesh, {}).program,
+              plan_forward(without_training(configured(layout, Recompute::none, 1)), mesh, {}).program);
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,185 @@
+#include "trainer/planning/walk.h"
+
+#include <algorithm>
+
+#include "parallel/pipeline/traffic.h"
+
+namespace weft {
+namespace {
+
+bool is_island(Group group) {
+  return group == Group::dp_island || group == Group::edp_island;
+}
+
+// One action on its way to a line.
+class Teller {
+ public:
+  Teller(const Program& program, const Mesh& mesh, int rank) : program_(program), mesh_(mesh), rank_(rank) {}
+
+  WalkLine line_of(const Action& action) const {
+    WalkLine line;
+    line.op = action.op;
+    line.stage = action.stage;
+    line.microbatch = action.microbatch;
+    line.unit = action.unit;
+    line.peer = action.peer;
+    for (const ActionCollective& part : collectives_of(program_, action)) {
+      const std::int64_t sent = sent_bytes(part.op, part.bytes, ranks_of(part.group, action));
+      line.sent += sent;
+      line.is_bound |= part.is_bound && sent > 0;
+    }
+    line.kind = kind_of(action);
+    if (action.unit) line.subject = program_.units[static_cast<std::size_t>(*action.unit)].name;
+    if (action.segment) line.subject = program_.segments[static_cast<std::size_t>(*action.segment)].name;
+    return line;
+  }
+
+ private:
+  std::int64_t ranks_of(Group group, const Action& action) const {
+    if (group == Group::tied) return 2;
+    if (is_island(group)) return program_.units[static_cast<std::size_t>(*action.unit)].policy.island_ranks;
+    return static_cast<std::int64_t>(mesh_.group_of(group, rank_).size());
+  }
+
+  bool travels(const Action& action, CollectiveOp op) const {
+    for (const ActionCollective& part : collectives_of(program_, action)) {
+      // Partial sums of norm weights over tensor ranks are a step before the reduction itself.
+      if (part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1) return true;
+    }
+    return false;
+  }
+
+  WalkKind kind_of(const Action& action) const {
+    if (is_compute(action.op)) return WalkKind::compute;
+    if (is_send(action.op) || is_receive(action.op)) return WalkKind::message;
+    if (is_gather(action.op) || is_reshard(action.op)) return residency_kind(action);
+    switch (action.op) {
+      case Op::scatter_gradient:
+        return WalkKind::scatter;
+      case Op::tie_gradient:
+        return WalkKind::tie;
+      case Op::wait_reduction:
+        return WalkKind::wait;
+      case Op::gradient_norm:
+        return WalkKind::norm;
+      case Op::optimizer_step:
+        return WalkKind::step;
+      default:
+        break;
+    }
+    if (travels(action, CollectiveOp::reduce_scatter)) return WalkKind::reduce_scatter;
+    return travels(action, CollectiveOp::all_reduce) ? WalkKind::all_reduce : WalkKind::add;
+  }
+
+  WalkKind residency_kind(const Action& action) const {
+    if (program_.units[static_cast<std::size_t>(*action.unit)].unsharded_bytes == 0) return WalkKind::in_place;
+    if (action.op == Op::unshard_island) return WalkKind::gather_island;
+    if (action.op == Op::reshard_island) return WalkKind::keep_part;
+    if (action.op == Op::reshard) return WalkKind::free;
+    return travels(action, CollectiveOp::all_gather) ? WalkKind::gather : WalkKind::copy;
+  }
+
+  const Program& program_;
+  const Mesh& mesh_;
+  int rank_;
+};
+
+// "blocks.3" of "blocks.3.experts"; the whole name of a segment outside blocks.
+std::string block_of(const std::string& segment) {
+  return segment.substr(
+      0, segment.starts_with("blocks.") ? segment.find('.', std::string("blocks.").size()) : std::string::npos);
+}
+
+bool same_block(const WalkLine& one, const WalkLine& other) {
+  return one.kind == WalkKind::compute && one.op == other.op && one.stage == other.stage &&
+         one.microbatch == other.microbatch && block_of(one.subject) == block_of(other.subject);
+}
+
+// What `next` adds to `line`, which is the one before it.
+void append(WalkLine& line, const WalkLine& next) {
+  line.subject = block_of(line.subject);
+  line.actions += next.actions;
+  line.sent += next.sent;
+  line.is_bound |= next.is_bound;
+  line.live = next.live;
+  line.parameters_peak = next.parameters_peak;
+  line.gradients_peak = next.gradients_peak;
+  line.total_peak = next.total_peak;
+}
+
+}  // namespace
+
+std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t ranks) {
+  if (ranks <= 1) return 0;
+  const std::int64_t others = op == CollectiveOp::all_reduce ? 2 * (ranks - 1) : ranks - 1;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+    case CollectiveOp::all_reduce:
+    case CollectiveOp::all_to_all:
+      // Whole parts first: a payload times its ranks may be more than 64 bits hold.
+      return payload / ranks * others + (payload % ranks * others + ranks - 1) / ranks;
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+      return payload;
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return 0;
+  }
+  return 0;
+}
+
+std::string_view name_of(WalkKind kind) {
+  constexpr std::string_view names[] = {"gather",  "gather_island",  "copy",    "free",       "keep_part", "in_place",
+                                        "compute", "reduce_scatter", "scatter", "all_reduce", "add",       "tie",
+                                        "wait",    "message",        "norm",    "step"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, const WalkState& state, bool segments) {
+  const int pipeline_rank = mesh.coordinates(rank).pp;
+  const std::vector<Action>& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));
+  const std::vector<LiveAction> live = live_bytes(program, pipeline_rank);
+  const Teller teller(program, mesh, rank);
+  std::vector<WalkLine> lines;
+  std::int64_t parameters = 0, gradients = 0, total = state.all_step;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    WalkLine line = teller.line_of(actions[i]);
+    line.first = i;
+    line.live = live[i].after;
+    line.parameters_peak = parameters = std::max(parameters, live[i].most.unsharded_parameters);
+    line.gradients_peak = gradients = std::max(gradients, live[i].most.unsharded_gradients);
+    const std::int64_t update = line.op == Op::optimizer_step ? state.update : 0;
+    line.total_peak = total = std::max(total, state.all_step + std::max(live[i].most_total, update));
+    if (!segments && !lines.empty() && same_block(lines.back(), line)) {
+      append(lines.back(), line);
+    } else {
+      lines.push_back(std::move(line));
+    }
+  }
+  return lines;
+}
+
+WalkSummary summarize(std::span<const WalkLine> lines, const WalkState& state) {
+  WalkSummary summary{.state = state.all_step, .total_peak = state.all_step};
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const WalkLine& line = lines[i];
+    const bool island = line.kind == WalkKind::gather_island, gather = island || line.kind == WalkKind::gather;
+    const bool reduction =
+        line.kind == WalkKind::reduce_scatter || line.kind == WalkKind::scatter || line.kind == WalkKind::all_reduce;
+    summary.gathers += gather;
+    summary.island_gathers += island;
+    summary.reductions += reduction;
+    summary.sent += line.sent;
+    if (gather) summary.sent_by_gathers += line.sent;
+    if (reduction) summary.sent_by_reductions += line.sent;
+    summary.is_bound |= line.is_bound;
+    summary.parameters_peak = line.parameters_peak;
+    summary.gradients_peak = line.gradients_peak;
+    if (line.total_peak > summary.total_peak) summary.peak_line = i;
+    summary.total_peak = line.total_peak;
+  }
+  return summary;
+}
+
+}  // namespace weft

@@ -1,0 +1,24 @@
+// The walk of a configured step: compiled as a run compiles it, on the first rank of a pipeline coordinate.
+#pragma once
+
+#include <vector>
+
+#include "parallel/runtime/ledger.h"
+#include "trainer/config/config.h"
+#include "trainer/planning/walk.h"
+
+namespace weft {
+
+struct WalkedStep {
+  Mesh mesh;
+  int rank = 0;  // of the mesh
+  Program program = {};
+  BucketBytes state = {};  // what the rank holds all step, by bucket
+  std::vector<WalkLine> lines = {};
+  WalkSummary summary = {};
+};
+
+// Throws Error (request) for a configuration that cannot be compiled, or a pipeline rank that it does not have.
+WalkedStep walk_step(const Config& config, int pipeline_rank, bool segments = false);
+
+}  // namespace weft
