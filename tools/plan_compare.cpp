@@ -56,16 +56,16 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
 
 BenchTable time_table(const std::vector<StrategyPlan>& plans) {
   BenchTable table{{"a step", "GB sent by a rank", "GB out of a node", "out of a node", "collectives", "time",
-                    "waits for gathers", "for reductions", "break-even tokens a rank"},
+                    "simulated", "waits for gathers", "for reductions", "break-even tokens a rank"},
                    {}};
   for (const StrategyPlan& each : plans) {
     if (!each.plan) continue;
     const StepTime& time = each.plan->time;
     table.rows.push_back({name_text(each), gigabytes(each.plan->sent_bytes()),
                           gigabytes(each.plan->node_egress_bytes()), format_time(each.egress_seconds, false),
-                          fmt::format("{}", each.collectives), format_time(time.seconds, false),
-                          format_time(time.exposed_gathers, false), format_time(time.exposed_reductions, false),
-                          fmt::format("{:.0f}", each.break_even)});
+                          fmt::format("{}", each.collectives), format_time(each.seconds, false),
+                          format_time(time.seconds, false), format_time(time.exposed_gathers, false),
+                          format_time(time.exposed_reductions, false), fmt::format("{:.0f}", each.break_even)});
   }
   return table;
 }
@@ -90,7 +90,8 @@ Json strategy_json(const StrategyPlan& each) {
                {"node_egress_bytes", plan.node_egress_bytes()},
                {"node_egress_seconds", each.egress_seconds},
                {"collectives", each.collectives},
-               {"step_seconds", plan.time.seconds},
+               {"step_seconds", each.seconds},
+               {"simulated_seconds", plan.time.seconds},
                {"exposed_gather_seconds", plan.time.exposed_gathers},
                {"exposed_reduction_seconds", plan.time.exposed_reductions},
                {"break_even_tokens", each.break_even}});
@@ -114,8 +115,9 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware) {
   }
   if (std::ranges::any_of(plans, [](const StrategyPlan& each) { return !each.refused.empty(); })) text += "\n";
   text += fmt::format("\nrecommended\n  {}\n", fmt::join(advice.reasons, "\n  "));
-  if (advice.chosen && !plans[*advice.chosen].words.empty()) {
-    text += fmt::format("  as: {}\n", fmt::join(plans[*advice.chosen].words, " "));
+  if (advice.chosen) {
+    const std::vector<std::string>& words = plans[*advice.chosen].words;
+    text += words.empty() ? "  it is as configured\n" : fmt::format("  with {}\n", fmt::join(words, " "));
   }
   if (!advice.flips.empty()) text += fmt::format("it depends\n  {}\n", fmt::join(advice.flips, "\n  "));
   return text;

@@ -38,8 +38,8 @@ bool has_experts(const Config& config) {
 // How the data ranks of a stage lie on nodes. Ranks fill nodes in order, tensor and context ranks first.
 struct DataRanks {
   int all = 1;
-  int in_node = 1;     // of those that follow each other
-  std::string broken;  // why they are not equally many in each node; empty where they are
+  int in_node = 1;          // of those that follow each other
+  std::string broken = {};  // why they are not equally many in each node; empty where they are
 };
 
 DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
@@ -123,7 +123,7 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   if (choice.island) {
     const Mesh mesh(degrees);
     island = island_in_node(mesh, shard_group(degrees, Family::dense), hardware.node_ranks());
-    expert_island = island_in_node(mesh, Group::edp_shard, hardware.node_ranks());
+    expert_island = has_experts(given) ? island_in_node(mesh, Group::edp_shard, hardware.node_ranks()) : island;
   }
   preset(result.config, choice, island, expert_island);
   std::vector<std::string> faults;
@@ -132,20 +132,19 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   }
   result.refused = fmt::format("{}", fmt::join(faults, "; "));
 
-  const auto word = [&](std::string_view key, const auto& value) {
-    result.words.push_back(fmt::format("--{}={}", key, value));
+  const auto word = [&](std::string_view key, const auto& before, const auto& value) {
+    if (before != value) result.words.push_back(fmt::format("--{}={}", key, value));
   };
-  word("parallelism.data_replicate", degrees.data_replicate);
-  word("parallelism.data_shard", degrees.data_shard);
-  const ShardPolicy& shard = result.config.shard;
-  word("shard.strategy", name_of(shard.strategy));
-  word("shard.residency", shard.residency);
-  word("shard.reduction", shard.reduction);
-  word("shard.accumulation", "unsharded");
-  if (given.memory_budget) word("shard.memory_budget", "none");
-  if (choice.island && has_experts(given)) {
-    word("shard.experts.residency", result.config.shard_by_family.at(Family::experts).residency);
-  }
+  const ShardPolicy &old = given.shard, &shard = result.config.shard;
+  word("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
+  word("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
+  word("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
+  word("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
+  word("shard.reduction", old.reduction, shard.reduction);
+  if (old.accumulate_sharded) result.words.push_back("--shard.accumulation=unsharded");
+  if (given.memory_budget) result.words.push_back("--shard.memory_budget=none");
+  const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
+  if (choice.island && has_experts(given)) word("shard.experts.residency", shard.residency, experts);
   return result;
 }
 
@@ -195,6 +194,9 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   }
   const double node_rate = hardware.node_bytes_per_second.value;
   result.egress_seconds = plan.node_egress_bytes() / node_rate;
+  result.seconds = std::max(plan.time.seconds, result.egress_seconds);
+  result.exposed_seconds =
+      plan.time.exposed_gathers + plan.time.exposed_reductions + (result.seconds - plan.time.seconds);
   result.break_even =
       break_even_tokens(result.unit_egress_bytes, node_rate, static_cast<double>(plan.parameters.active),
                         reached_flops_per_second(result.config, hardware));

@@ -32,9 +32,9 @@ std::string_view name_of(Sharding sharding);
 
 struct StrategyPlan {
   Sharding sharding = Sharding::full_shard;
-  Config config;                   // what a run of it has
-  std::vector<std::string> words;  // what makes it of the given configuration: "--shard.strategy=shard_grad_op"
-  std::string refused;             // why it does not apply; then nothing below is there
+  Config config = {};                   // what a run of it has
+  std::vector<std::string> words = {};  // what makes it of the given configuration: "--shard.strategy=shard_grad_op"
+  std::string refused = {};             // why it does not apply; then nothing below is there
   std::optional<RunPlan> plan = {};
 
   // Of the fullest rank at its peak. What is left of the peak is activations, gradients that are not sharded, and the
@@ -47,6 +47,10 @@ struct StrategyPlan {
   // What of it does not grow with tokens: gathers and reductions of units.
   double unit_egress_bytes = 0.0;
 
+  // Of a step: what is simulated, but no less than egress_seconds. Gathers and reductions share the adapters of a node,
+  // and the simulation, in which each has a lane of its own, lets both have all of them.
+  double seconds = 0.0;
+  double exposed_seconds = 0.0;  // in which computation waits for gathers and reductions, of the rank with most
   // With how many tokens a rank and step the computation takes as long as that; 0 where nothing leaves a node.
   double break_even = 0.0;
 
@@ -73,10 +77,16 @@ struct Recommendation {
   std::vector<std::string> flips;
 };
 
-// Of those that fit, the fastest by simulation; of those within 1 % of it the one that takes least memory. `plans` are
-// of compare_strategies for the same hardware.
+// Of those that fit, the fastest. Of those within 1 % of it:
+//
+//   over several nodes   the one that takes least memory: more tokens a step, for which it leaves room, are what hides
+//                        traffic over a slow link
+//   on one node          the one that sends least, of these the one with fewest collectives: traffic is hidden already,
+//                        and memory that is left is of no use
+//
+// Less memory decides last. `plans` are of compare_strategies for the same hardware.
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware);
-inline constexpr double tie_of_seconds = 1.01;
+inline constexpr double tie = 1.01;
 
 // The longest sequence, in steps of `config`'s own or of an eighth of the power of two times it, with which the fullest
 // rank is within Verdict::limit of the card, everything else as configured. Nothing where the configuration itself does

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "trainer/planning/compare.h"
@@ -31,27 +32,42 @@ const StrategyPlan* find(std::span<const StrategyPlan> plans, Sharding sharding)
 std::int64_t needed(const StrategyPlan& each) {
   return each.plan->verdict.needed;
 }
-double seconds(const StrategyPlan& each) {
-  return each.plan->time.seconds;
-}
-double exposed(const StrategyPlan& each) {
-  return each.plan->time.exposed_gathers + each.plan->time.exposed_reductions;
+bool on_one_node(std::span<const StrategyPlan> plans) {
+  return std::ranges::all_of(plans, [](const auto& each) { return !each.plan || each.plan->nodes == 1; });
 }
 
-std::optional<std::size_t> choose(std::span<const StrategyPlan> plans, std::size_t& fastest, int& fitting) {
-  std::optional<std::size_t> best;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (!plans[i].fits()) continue;
-    ++fitting;
-    if (!best || seconds(plans[i]) < seconds(plans[*best])) best = i;
+using Candidates = std::vector<std::size_t>;
+
+// Those within `slack` of the least.
+template <typename Measure>
+Candidates least_of(std::span<const StrategyPlan> plans, const Candidates& candidates, double slack, Measure measure) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::size_t i : candidates) least = std::min(least, static_cast<double>(measure(plans[i])));
+  Candidates kept;
+  for (const std::size_t i : candidates) {
+    if (static_cast<double>(measure(plans[i])) <= slack * least) kept.push_back(i);
   }
-  if (!best) return best;
-  fastest = *best;
+  return kept;
+}
+
+struct Selection {
+  Candidates fitting;
+  std::size_t fastest = 0, chosen = 0;
+};
+std::optional<Selection> select(std::span<const StrategyPlan> plans) {
+  Selection result;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (!plans[i].fits() || seconds(plans[i]) > tie_of_seconds * seconds(plans[fastest])) continue;
-    if (needed(plans[i]) < needed(plans[*best])) best = i;
+    if (plans[i].fits()) result.fitting.push_back(i);
   }
-  return best;
+  if (result.fitting.empty()) return std::nullopt;
+  Candidates left = least_of(plans, result.fitting, tie, [](const auto& each) { return each.seconds; });
+  result.fastest = least_of(plans, left, 1.0, [](const auto& each) { return each.seconds; }).front();
+  if (on_one_node(plans)) {
+    left = least_of(plans, left, tie, [](const auto& each) { return each.plan->sent_bytes(); });
+    left = least_of(plans, left, tie, [](const auto& each) { return each.collectives; });
+  }
+  result.chosen = least_of(plans, left, 1.0, needed).front();
+  return result;
 }
 
 // Why one that is faster, or usual, is not taken.
@@ -84,37 +100,44 @@ std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, do
                                  seconds_text(full.egress_seconds), seconds_text(compute))
                    : std::string("nothing leaves a node");
   return fmt::format("{}, but computation waits {} for it, under {} {}; a rank sends {:.1f} GB instead of {:.1f}", room,
-                     seconds_text(exposed(full)), name_of(chosen.sharding), seconds_text(exposed(chosen)),
+                     seconds_text(full.exposed_seconds), name_of(chosen.sharding), seconds_text(chosen.exposed_seconds),
                      static_cast<double>(chosen.plan->sent_bytes()) / giga,
                      static_cast<double>(full.plan->sent_bytes()) / giga);
 }
 
 std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const StrategyPlan& chosen,
-                                    const StrategyPlan& fastest, int fitting, double compute) {
+                                    const StrategyPlan& fastest, std::size_t fitting, double compute) {
   std::vector<std::string> reasons;
   const Verdict& verdict = chosen.plan->verdict;
   const std::string takes = verdict.memory > 0
                                 ? fmt::format("{:.2f} GiB of {:.2f}", in_gib(verdict.needed), in_gib(verdict.memory))
                                 : fmt::format("{:.2f} GiB", in_gib(verdict.needed));
-  reasons.push_back(&chosen == &fastest
-                        ? fmt::format("{}: {} a step, {}: the fastest of {} that fit", name_of(chosen.sharding),
-                                      seconds_text(seconds(chosen)), takes, fitting)
-                        : fmt::format("{}: {} a step, {}: of {} that fit, the one of least memory within 1 % of the "
-                                      "fastest ({}, {})",
-                                      name_of(chosen.sharding), seconds_text(seconds(chosen)), takes, fitting,
-                                      name_of(fastest.sharding), seconds_text(seconds(fastest))));
+  const std::string first =
+      fmt::format("{}: {} a step, {}", name_of(chosen.sharding), seconds_text(chosen.seconds), takes);
+  if (on_one_node(plans)) {
+    reasons.push_back(
+        fmt::format("{}: of {} that fit, it sends least and in fewest calls ({:.1f} GB in {}) among those within 1 % "
+                    "of the fastest; "
+                    "nothing leaves the node, and a step has no use for memory that is left",
+                    first, fitting, static_cast<double>(chosen.plan->sent_bytes()) / giga, chosen.collectives));
+  } else if (&chosen == &fastest) {
+    reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
+  } else {
+    reasons.push_back(fmt::format("{}: of {} that fit, the one of least memory within 1 % of the fastest ({}, {})",
+                                  first, fitting, name_of(fastest.sharding), seconds_text(fastest.seconds)));
+  }
   const StrategyPlan* full = find(plans, Sharding::full_shard);
-  if (full && full != &chosen && seconds(*full) > tie_of_seconds * seconds(fastest)) {
+  if (full && full != &chosen && full->seconds > tie * fastest.seconds) {
     reasons.push_back(faster_text(chosen, *full, compute));
   } else if (full == &chosen && chosen.egress_seconds > 0.0) {
     reasons.push_back(fmt::format("its traffic out of a node takes {} and the computation {}, {} of waiting in all",
                                   seconds_text(chosen.egress_seconds), seconds_text(compute),
-                                  seconds_text(exposed(chosen))));
+                                  seconds_text(chosen.exposed_seconds)));
   }
   for (const StrategyPlan& each : plans) {
     if (!each.plan || each.fits()) continue;
-    reasons.push_back(misfit_text(each) + (seconds(each) < seconds(chosen)
-                                               ? fmt::format("; it would take {}", seconds_text(seconds(each)))
+    reasons.push_back(misfit_text(each) + (each.seconds < chosen.seconds
+                                               ? fmt::format("; it would take {}", seconds_text(each.seconds))
                                                : ""));
   }
   return reasons;
@@ -160,11 +183,9 @@ std::int64_t peak_bytes(const Config& config, const Mesh& mesh) {
 
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware) {
   Recommendation result;
-  std::size_t fastest = 0;
-  int fitting = 0;
-  result.chosen = choose(plans, fastest, fitting);
+  const auto selection = select(plans);
   const double compute = compute_seconds(plans.front().config, hardware);
-  if (!result.chosen) {
+  if (!selection) {
     const StrategyPlan* least = nullptr;
     for (const StrategyPlan& each : plans) {
       if (each.plan && (!least || needed(each) < needed(*least))) least = &each;
@@ -173,8 +194,9 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
     result.flips = flips_of(plans, nullptr, hardware, compute);
     return result;
   }
-  const StrategyPlan& chosen = plans[*result.chosen];
-  result.reasons = reasons_of(plans, chosen, plans[fastest], fitting, compute);
+  result.chosen = selection->chosen;
+  const StrategyPlan& chosen = plans[selection->chosen];
+  result.reasons = reasons_of(plans, chosen, plans[selection->fastest], selection->fitting.size(), compute);
   result.flips = flips_of(plans, &chosen, hardware, compute);
   return result;
 }
