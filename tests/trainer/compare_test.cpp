@@ -139,15 +139,18 @@ Sharding chosen_for(const Config& config) {
 }
 
 TEST(Recommendation, IsTheKnownDecisionOnTwoNodes) {
-  for (const char* reduction : {"bfloat16", "float32"}) {
-    const std::string reduced = fmt::format("--precision.reduction={}", reduction);
-    for (const char* rate : {"25e9", "50e9"}) {
-      EXPECT_EQ(chosen_for(seven_billion({reduced, fmt::format("--hardware.node_bytes_per_second={}", rate)})),
-                Sharding::hybrid)
-          << rate << ", reduced in " << reduction;
-    }
-    EXPECT_EQ(chosen_for(seven_billion({reduced, "--hardware.node_bytes_per_second=400e9"})), Sharding::full_shard);
-  }
+  const auto chosen = [](const char* reduction, const char* rate) {
+    return chosen_for(seven_billion({fmt::format("--precision.reduction={}", reduction),
+                                     fmt::format("--hardware.node_bytes_per_second={}", rate)}));
+  };
+  EXPECT_EQ(chosen("bfloat16", "25e9"), Sharding::hybrid);
+  EXPECT_EQ(chosen("bfloat16", "50e9"), Sharding::hybrid);
+  EXPECT_EQ(chosen("bfloat16", "400e9"), Sharding::full_shard);
+  EXPECT_EQ(chosen("float32", "25e9"), Sharding::hybrid);
+  // Here an island hides too, and takes 5 GB less: 12.6 GB of gathers in 0.25 s, of 0.28 s forward, and 25.3 GB of
+  // reductions in 0.51 s, of 0.55 s backward. The hybrid is the fastest, by less than 1 %.
+  EXPECT_EQ(chosen("float32", "50e9"), Sharding::island);
+  EXPECT_EQ(chosen("float32", "400e9"), Sharding::full_shard);
   // Long context: activations take what the hybrid needs for its state.
   const Config longer = seven_billion({"--training.sequence_length=8192"});
   const auto plans = compared(longer);

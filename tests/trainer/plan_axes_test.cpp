@@ -2,8 +2,6 @@
 // time. The shapes are such that every split is even but for the rows that shards are padded to.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/planning/run_plan.h"
 
@@ -102,11 +100,13 @@ TEST(PlanAxes, PipelineRanksShareBlocksAndKeepMoreMicrobatches) {
     EXPECT_NEAR(static_cast<double>(first.peak[bucket] + last.peak[bucket]), static_cast<double>(whole.peak[bucket]),
                 static_cast<double>(padding));
   }
-  // 1F1B: two microbatches in flight on the first of two stages, so that half the blocks keep as much as all did.
-  EXPECT_GT(first.peak[Bucket::activations], last.peak[Bucket::activations] / 2);
+  // 1F1B: two microbatches in flight on the first of two stages, so that half the blocks keep as much as all did; one
+  // on the last, half as much. Beside them stand what passes between segments and, on the last, what the head keeps.
+  const double kept = static_cast<double>(whole.peak[Bucket::activations]);
+  EXPECT_GT(static_cast<double>(first.peak[Bucket::activations]), 0.75 * kept);
+  EXPECT_LT(static_cast<double>(last.peak[Bucket::activations]), 0.75 * kept);
 }
 
-// Of what experts have alone: the model with them less the one without.
 TEST(PlanAxes, ExpertRanksShareExpertsAndNothingElse) {
   Config config = even_config("d e d e");
   config.parallelism = {.data_shard = 4};
