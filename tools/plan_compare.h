@@ -1,0 +1,17 @@
+// What `weft plan --compare` prints: ways to share a model's state beside each other, and which to take. As text, and
+// as one JSON document.
+#pragma once
+
+#include <string>
+
+#include "trainer/costs/hardware.h"
+
+namespace weft {
+
+// Throws Error (request) as compare_strategies does.
+std::string plan_compare_text(const Config& config, const Hardware& hardware);
+// {"hardware", "node_bytes_per_second", "compute_seconds", "tokens_per_rank", "strategies": [...], "recommendation"};
+// bytes are of a step, a strategy that does not apply has "refused" and no figures.
+std::string plan_compare_json(const Config& config, const Hardware& hardware);
+
+}  // namespace weft

@@ -1,0 +1,245 @@
+#include "trainer/planning/compare.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "trainer/config/config_rules.h"
+#include "trainer/costs/topology.h"
+#include "trainer/step_plan.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// What tells a sharding from the others.
+struct Choice {
+  Sharding sharding = Sharding::full_shard;
+  ShardStrategy strategy = ShardStrategy::full_shard;
+  bool hybrid = false, island = false;
+};
+constexpr std::array choices = {
+    Choice{Sharding::full_shard, ShardStrategy::full_shard},
+    Choice{Sharding::shard_grad_op, ShardStrategy::shard_grad_op},
+    Choice{Sharding::optimizer, ShardStrategy::optimizer},
+    Choice{Sharding::hybrid, ShardStrategy::full_shard, true, false},
+    Choice{Sharding::hybrid_shard_grad_op, ShardStrategy::shard_grad_op, true, false},
+    Choice{Sharding::island, ShardStrategy::full_shard, false, true},
+    Choice{Sharding::no_shard, ShardStrategy::no_shard},
+};
+
+bool has_experts(const Config& config) {
+  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+}
+
+// How the data ranks of a stage lie on nodes. Ranks fill nodes in order, tensor and context ranks first.
+struct DataRanks {
+  int all = 1;
+  int in_node = 1;          // of those that follow each other
+  std::string broken = {};  // why they are not equally many in each node; empty where they are
+};
+
+DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
+  DataRanks data{.all = degrees.data()};
+  const int inner = degrees.tensor * degrees.context;
+  if (data.all * inner <= ranks_per_node) {
+    data.in_node = data.all;
+  } else if (ranks_per_node % inner == 0) {
+    data.in_node = ranks_per_node / inner;
+    if (data.all % data.in_node != 0) {
+      const int below = data.all / data.in_node * data.in_node;
+      data.broken = fmt::format(
+          "{} data ranks do not fill nodes that hold {} of them; nearest: data_replicate x data_shard = {} or {}",
+          data.all, data.in_node, below, below + data.in_node);
+    }
+  } else if (inner % ranks_per_node != 0) {
+    data.broken = fmt::format("tensor {} x context {} = {} ranks of one data rank do not fit evenly into nodes of {}",
+                              degrees.tensor, degrees.context, inner, ranks_per_node);
+  }
+  return data;
+}
+
+// Where nothing is to be told apart, in words.
+std::string refusal(const Config& config, const Choice& choice, const DataRanks& data) {
+  const Degrees& degrees = config.parallelism;
+  const std::int64_t dense = std::int64_t{degrees.data()} * degrees.context;
+  const std::int64_t experts = has_experts(config) ? degrees.expert_data() : 1;
+  if (choice.sharding != Sharding::no_shard && std::max(dense, experts) == 1) {
+    return "one data rank has nothing to share: it is no_shard";
+  }
+  if (!choice.hybrid && !choice.island) return {};
+  const std::string_view all_of = choice.strategy == ShardStrategy::full_shard ? "full_shard" : "shard_grad_op";
+  if (!data.broken.empty()) return data.broken;
+  if (data.in_node == data.all) {
+    return fmt::format("all {} data ranks of a stage are in one node: it is {}", data.all, all_of);
+  }
+  if (data.in_node * degrees.context == 1) {
+    return fmt::format("a node holds 1 data rank: it is {}", choice.hybrid ? "no_shard" : "full_shard");
+  }
+  return {};
+}
+
+// Replaces what a strategy presets, in the default policy and in those of families that say the same there.
+void preset(Config& config, const Choice& choice, int island_ranks, int expert_island_ranks) {
+  const ShardPolicy given = config.shard;
+  const auto apply = [&](ShardPolicy& policy, int island) {
+    if (policy.strategy == given.strategy) policy.strategy = choice.strategy;
+    if (policy.residency == given.residency && policy.residency_by_stage == given.residency_by_stage) {
+      policy.residency = island > 1 ? fmt::format("{}", island) : "stage";
+      policy.residency_by_stage.clear();
+    }
+    if (policy.reduction == given.reduction) policy.reduction = "auto";
+    if (policy.accumulate_sharded == given.accumulate_sharded) policy.accumulate_sharded = false;
+  };
+  for (auto& [family, policy] : config.shard_by_family) {
+    apply(policy, family == Family::experts ? expert_island_ranks : island_ranks);
+  }
+  apply(config.shard, island_ranks);
+  // These are of residency "auto" alone.
+  config.memory_budget = std::nullopt;
+  config.timing = nullptr;
+}
+
+// Ranks of a group that are inside a node, as an island: 0 where those are one rank or the whole group.
+int island_in_node(const Mesh& mesh, Group group, int ranks_per_node) {
+  const RankSteps steps = rank_steps(mesh, group);
+  const int inside = ranks_per_node / steps.stride;
+  return inside > 1 && inside < steps.count ? inside : 0;
+}
+
+StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice& choice) {
+  StrategyPlan result{.sharding = choice.sharding, .config = given};
+  const DataRanks data = data_ranks_of(given.parallelism, hardware.node_ranks());
+  result.refused = refusal(given, choice, data);
+  if (!result.refused.empty()) return result;
+
+  Degrees& degrees = result.config.parallelism;
+  degrees.data_shard = choice.hybrid ? data.in_node : data.all;
+  degrees.data_replicate = data.all / degrees.data_shard;
+  int island = 0, expert_island = 0;
+  if (choice.island) {
+    const Mesh mesh(degrees);
+    island = island_in_node(mesh, shard_group(degrees, Family::dense), hardware.node_ranks());
+    expert_island = has_experts(given) ? island_in_node(mesh, Group::edp_shard, hardware.node_ranks()) : island;
+  }
+  preset(result.config, choice, island, expert_island);
+  std::vector<std::string> faults;
+  for (const ConfigRule& rule : config_rules()) {
+    for (std::string& fault : rule.check(result.config)) faults.push_back(std::move(fault));
+  }
+  result.refused = fmt::format("{}", fmt::join(faults, "; "));
+
+  const auto word = [&](std::string_view key, const auto& before, const auto& value) {
+    if (before != value) result.words.push_back(fmt::format("--{}={}", key, value));
+  };
+  const ShardPolicy &old = given.shard, &shard = result.config.shard;
+  word("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
+  word("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
+  word("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
+  word("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
+  word("shard.reduction", old.reduction, shard.reduction);
+  if (old.accumulate_sharded) result.words.push_back("--shard.accumulation=unsharded");
+  if (given.memory_budget) result.words.push_back("--shard.memory_budget=none");
+  const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
+  if (choice.island && has_experts(given)) word("shard.experts.residency", shard.residency, experts);
+  return result;
+}
+
+// Whether a step of both does the same.
+bool same_sharding(const Config& one, const Config& other) {
+  const auto same = [](const ShardPolicy& a, const ShardPolicy& b) {
+    return a.strategy == b.strategy && a.residency == b.residency && a.residency_by_stage == b.residency_by_stage &&
+           a.reduce_every() == b.reduce_every() && a.accumulate_sharded == b.accumulate_sharded;
+  };
+  return one.parallelism == other.parallelism && one.memory_budget == other.memory_budget &&
+         std::ranges::all_of(one.shard_by_family, [&](const auto& entry) {
+           return same(entry.second, other.shard_by_family.at(entry.first));
+         });
+}
+
+bool is_state(Bucket bucket) {
+  return bucket == Bucket::sharded_parameters || bucket == Bucket::replicated_parameters ||
+         bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
+}
+
+// Groups over which units are gathered and reduced: what they move does not depend on the number of tokens.
+bool is_of_units(std::string_view group) {
+  constexpr std::array groups = {Group::dp_shard,  Group::dp_replicate,  Group::dp_shard_cp, Group::dp_island,
+                                 Group::edp_shard, Group::edp_replicate, Group::edp_island,  Group::edp};
+  return std::ranges::any_of(groups, [&](Group each) { return name_of(each) == group; });
+}
+
+std::int64_t collectives_of(const RankPlan& rank) {
+  std::int64_t calls = 0;
+  for (const auto& [key, count] : rank.communication) {
+    const bool message = key.op == CollectiveOp::send || key.op == CollectiveOp::receive;
+    if (!message && key.op != CollectiveOp::barrier) calls += count.count;
+  }
+  return calls;
+}
+
+void fill(StrategyPlan& result, const Hardware& hardware) {
+  result.plan = plan_run(result.config, hardware);
+  const RunPlan& plan = *result.plan;
+  for (const LiveItem& item : plan.ranks[plan.fullest].live) {
+    if (item.what.empty() && is_state(item.bucket)) result.state_bytes += item.bytes;
+  }
+  result.full_parameter_bytes = plan.peak()[Bucket::unsharded_parameters];
+  for (const RankPlan& rank : plan.ranks) result.collectives = std::max(result.collectives, collectives_of(rank));
+  for (const GroupTraffic& traffic : plan.communication) {
+    if (is_of_units(traffic.group)) result.unit_egress_bytes += traffic.node_egress;
+  }
+  const double node_rate = hardware.node_bytes_per_second.value;
+  result.egress_seconds = plan.node_egress_bytes() / node_rate;
+  result.seconds = std::max(plan.time.seconds, result.egress_seconds);
+  result.exposed_seconds =
+      plan.time.exposed_gathers + plan.time.exposed_reductions + (result.seconds - plan.time.seconds);
+  result.break_even =
+      break_even_tokens(result.unit_egress_bytes, node_rate, static_cast<double>(plan.parameters.active),
+                        reached_flops_per_second(result.config, hardware));
+}
+
+}  // namespace
+
+std::string_view name_of(Sharding sharding) {
+  constexpr std::string_view names[] = {"as_configured", "full_shard",           "shard_grad_op", "optimizer",
+                                        "hybrid",        "hybrid_shard_grad_op", "island",        "no_shard"};
+  return names[static_cast<std::size_t>(sharding)];
+}
+
+std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {
+  if (const auto faults = topology_faults(config.parallelism.world(), hardware.node_ranks()); !faults.empty()) {
+    fail_request("{}", faults.front());
+  }
+  std::vector<StrategyPlan> plans;
+  for (const Choice& choice : choices) plans.push_back(derive(config, hardware, choice));
+  const bool known = std::ranges::any_of(
+      plans, [&](const StrategyPlan& each) { return each.refused.empty() && same_sharding(each.config, config); });
+  if (!known) plans.insert(plans.begin(), StrategyPlan{.sharding = Sharding::as_configured, .config = config});
+  for (StrategyPlan& each : plans) {
+    if (each.refused.empty()) fill(each, hardware);
+  }
+  return plans;
+}
+
+double reached_flops_per_second(const Config& config, const Hardware& hardware) {
+  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
+  return hardware.reached.value * (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+}
+
+double compute_seconds(const Config& config, const Hardware& hardware) {
+  const double tokens =
+      static_cast<double>(config.training.global_batch_size) * static_cast<double>(config.training.sequence_length);
+  return 6.0 * static_cast<double>(count_parameters(config.model).active) * tokens / config.parallelism.world() /
+         reached_flops_per_second(config, hardware);
+}
+
+double break_even_tokens(double egress_bytes, double node_bytes_per_second, double parameters,
+                         double flops_per_second) {
+  return egress_bytes / node_bytes_per_second * flops_per_second / (6.0 * parameters);
+}
+
+}  // namespace weft

@@ -1,0 +1,230 @@
+// Which of the compared shardings to take, in words that say which term decides, and with what it would be another.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "trainer/planning/compare.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr double giga = 1e9;
+constexpr std::int64_t longest_tried = std::int64_t{1} << 24;  // tokens of a sequence
+
+double in_gib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+// "1.52 s", "3.1 ms".
+std::string seconds_text(double seconds) {
+  return seconds >= 0.1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.2f} ms", 1e3 * seconds);
+}
+
+const StrategyPlan* find(std::span<const StrategyPlan> plans, Sharding sharding) {
+  const auto found =
+      std::ranges::find_if(plans, [&](const auto& each) { return each.sharding == sharding && each.plan; });
+  return found == plans.end() ? nullptr : &*found;
+}
+
+std::int64_t needed(const StrategyPlan& each) {
+  return each.plan->verdict.needed;
+}
+bool on_one_node(std::span<const StrategyPlan> plans) {
+  return std::ranges::all_of(plans, [](const auto& each) { return !each.plan || each.plan->nodes == 1; });
+}
+
+using Candidates = std::vector<std::size_t>;
+
+// Those within `slack` of the least.
+template <typename Measure>
+Candidates least_of(std::span<const StrategyPlan> plans, const Candidates& candidates, double slack, Measure measure) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::size_t i : candidates) least = std::min(least, static_cast<double>(measure(plans[i])));
+  Candidates kept;
+  for (const std::size_t i : candidates) {
+    if (static_cast<double>(measure(plans[i])) <= slack * least) kept.push_back(i);
+  }
+  return kept;
+}
+
+struct Selection {
+  Candidates fitting;
+  std::size_t fastest = 0, chosen = 0;
+};
+std::optional<Selection> select(std::span<const StrategyPlan> plans) {
+  Selection result;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].fits()) result.fitting.push_back(i);
+  }
+  if (result.fitting.empty()) return std::nullopt;
+  Candidates left = least_of(plans, result.fitting, tie, [](const auto& each) { return each.seconds; });
+  result.fastest = least_of(plans, left, 1.0, [](const auto& each) { return each.seconds; }).front();
+  if (on_one_node(plans)) {
+    left = least_of(plans, left, tie, [](const auto& each) { return each.plan->sent_bytes(); });
+    left = least_of(plans, left, tie, [](const auto& each) { return each.collectives; });
+  }
+  result.chosen = least_of(plans, left, 1.0, needed).front();
+  return result;
+}
+
+// Why one that is faster, or usual, is not taken.
+std::string misfit_text(const StrategyPlan& each) {
+  const Verdict& verdict = each.plan->verdict;
+  const std::string text = fmt::format("{} {}", name_of(each.sharding), verdict.text());
+  if (each.state_bytes + verdict.reserved <= verdict.memory) return text;
+  return fmt::format(
+      "{}; its state alone takes {:.1f} GB ({:.2f} GiB): neither a smaller batch nor accumulation "
+      "helps",
+      text, static_cast<double>(each.state_bytes) / giga, in_gib(each.state_bytes));
+}
+
+// Of two that differ by more than the tie.
+std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, double compute) {
+  const double ours = chosen.plan->node_egress_bytes(), theirs = full.plan->node_egress_bytes();
+  const auto ratio_text = [](double more, double less) {
+    return less > 0.0 ? fmt::format("{:.2f} times fewer", more / less) : std::string("no");
+  };
+  if (full.egress_seconds > compute) {
+    return fmt::format(
+        "full_shard's traffic out of a node takes {} and the computation {}: it cannot be hidden; {} sends {} bytes "
+        "out "
+        "of a node, in {}",
+        seconds_text(full.egress_seconds), seconds_text(compute), name_of(chosen.sharding), ratio_text(theirs, ours),
+        seconds_text(chosen.egress_seconds));
+  }
+  const std::string room =
+      theirs > 0.0 ? fmt::format("full_shard's traffic out of a node takes {} of {} of computation and could hide",
+                                 seconds_text(full.egress_seconds), seconds_text(compute))
+                   : std::string("nothing leaves a node");
+  return fmt::format("{}, but computation waits {} for it, under {} {}; a rank sends {:.1f} GB instead of {:.1f}", room,
+                     seconds_text(full.exposed_seconds), name_of(chosen.sharding), seconds_text(chosen.exposed_seconds),
+                     static_cast<double>(chosen.plan->sent_bytes()) / giga,
+                     static_cast<double>(full.plan->sent_bytes()) / giga);
+}
+
+std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const StrategyPlan& chosen,
+                                    const StrategyPlan& fastest, std::size_t fitting, double compute) {
+  std::vector<std::string> reasons;
+  const Verdict& verdict = chosen.plan->verdict;
+  const std::string takes = verdict.memory > 0
+                                ? fmt::format("{:.2f} GiB of {:.2f}", in_gib(verdict.needed), in_gib(verdict.memory))
+                                : fmt::format("{:.2f} GiB", in_gib(verdict.needed));
+  const std::string first =
+      fmt::format("{}: {} a step, {}", name_of(chosen.sharding), seconds_text(chosen.seconds), takes);
+  if (on_one_node(plans)) {
+    reasons.push_back(
+        fmt::format("{}: of {} that fit, it sends least and in fewest calls ({:.1f} GB in {}) among those within 1 % "
+                    "of the fastest; "
+                    "nothing leaves the node, and a step has no use for memory that is left",
+                    first, fitting, static_cast<double>(chosen.plan->sent_bytes()) / giga, chosen.collectives));
+  } else if (&chosen == &fastest) {
+    reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
+  } else {
+    reasons.push_back(fmt::format("{}: of {} that fit, the one of least memory within 1 % of the fastest ({}, {})",
+                                  first, fitting, name_of(fastest.sharding), seconds_text(fastest.seconds)));
+  }
+  const StrategyPlan* full = find(plans, Sharding::full_shard);
+  if (full && full != &chosen && full->seconds > tie * fastest.seconds) {
+    reasons.push_back(faster_text(chosen, *full, compute));
+  } else if (full == &chosen && chosen.egress_seconds > 0.0) {
+    reasons.push_back(fmt::format("its traffic out of a node takes {} and the computation {}, {} of waiting in all",
+                                  seconds_text(chosen.egress_seconds), seconds_text(compute),
+                                  seconds_text(chosen.exposed_seconds)));
+  }
+  for (const StrategyPlan& each : plans) {
+    if (!each.plan || each.fits()) continue;
+    reasons.push_back(misfit_text(each) + (each.seconds < chosen.seconds
+                                               ? fmt::format("; it would take {}", seconds_text(each.seconds))
+                                               : ""));
+  }
+  return reasons;
+}
+
+std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const StrategyPlan* chosen,
+                                  const Hardware& hardware, double compute) {
+  std::vector<std::string> flips;
+  const StrategyPlan* full = find(plans, Sharding::full_shard);
+  if (full && full->egress_seconds > 0.0) {
+    const double bytes = full->plan->node_egress_bytes();
+    flips.push_back(fmt::format(
+        "full_shard's {:.1f} GB out of a node take as long as the computation ({}) at {:.1f} GB/s; the "
+        "hardware has {:.1f}",
+        bytes / giga, seconds_text(compute), bytes / compute / giga, hardware.node_bytes_per_second.value / giga));
+  }
+  std::vector<const StrategyPlan*> bounded = {chosen};
+  if (const StrategyPlan* hybrid = find(plans, Sharding::hybrid); hybrid != chosen) bounded.push_back(hybrid);
+  for (const StrategyPlan* each : bounded) {
+    if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
+    const auto longest = longest_sequence(each->config, hardware);
+    flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {:.1f} GiB and more",
+                                name_of(each->sharding), *longest, each->config.training.sequence_length,
+                                in_gib(needed(*each)) / Verdict::limit));
+  }
+  return flips;
+}
+
+// Of the fullest rank.
+std::int64_t peak_bytes(const Config& config, const Mesh& mesh) {
+  std::int64_t most = 0;
+  std::map<std::int64_t, Program> programs;  // by the rows of the vocabulary that a rank sees (plan_run)
+  for (const RankClass& ranks : rank_classes(config, mesh)) {
+    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
+    auto found = programs.find(rows);
+    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
+    most = std::max(most, plan_rank(config, mesh, found->second, ranks).peak.total());
+  }
+  return most;
+}
+
+}  // namespace
+
+Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware) {
+  Recommendation result;
+  const auto selection = select(plans);
+  const double compute = compute_seconds(plans.front().config, hardware);
+  if (!selection) {
+    const StrategyPlan* least = nullptr;
+    for (const StrategyPlan& each : plans) {
+      if (each.plan && (!least || needed(each) < needed(*least))) least = &each;
+    }
+    result.reasons = {fmt::format("none fits; {} takes least memory", name_of(least->sharding)), misfit_text(*least)};
+    result.flips = flips_of(plans, nullptr, hardware, compute);
+    return result;
+  }
+  result.chosen = selection->chosen;
+  const StrategyPlan& chosen = plans[selection->chosen];
+  result.reasons = reasons_of(plans, chosen, plans[selection->fastest], selection->fitting.size(), compute);
+  result.flips = flips_of(plans, &chosen, hardware, compute);
+  return result;
+}
+
+std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware& hardware) {
+  if (!hardware.memory) return std::nullopt;
+  Config config = given;
+  config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;  // as plan_run
+  const Mesh mesh(config.parallelism);
+  const auto fits = [&](std::int64_t length) {
+    config.training.sequence_length = length;
+    BucketBytes peak;
+    peak[Bucket::workspace] = peak_bytes(config, mesh);
+    return judge(hardware, peak).fits();
+  };
+  std::int64_t length = given.training.sequence_length;
+  if (!fits(length)) return std::nullopt;
+  while (2 * length <= longest_tried && fits(2 * length)) length *= 2;
+  // Eighths that ranks can still share.
+  const std::int64_t part = std::int64_t{2} * config.parallelism.context * config.parallelism.tensor;
+  if (2 * length > longest_tried || length % 8 != 0 || length / 8 % part != 0) return length;
+  const std::int64_t step = length / 8;
+  std::int64_t above = 8;  // eighths that are too many
+  for (std::int64_t below = 0; above - below > 1;) {
+    const std::int64_t middle = (above + below) / 2;
+    (fits(length + middle * step) ? below : above) = middle;
+  }
+  return length + (above - 1) * step;
+}
+
+}  // namespace weft
