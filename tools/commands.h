@@ -27,6 +27,7 @@ void add_eval_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 void add_program_command(CLI::App& program);
+void add_plan_command(CLI::App& program);
 // Checkpoints to folders of Hugging Face, and back.
 void add_export_command(CLI::App& program);
 void add_import_command(CLI::App& program);

@@ -24,6 +24,7 @@ int run(int count, char** arguments) {
   weft::add_check_command(program);
   weft::add_units_command(program);
   weft::add_program_command(program);
+  weft::add_plan_command(program);
   weft::add_layout_command(program);
   weft::add_eval_command(program);
   weft::add_generate_command(program);

@@ -27,7 +27,7 @@ std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 // Tensors of one kind that are live at a peak.
 struct LiveItem {
   Bucket bucket = Bucket::workspace;
-  std::string what;  // a unit or a segment; empty for what the run keeps
+  std::string what = {};  // a unit or a segment; empty for what the run keeps
   std::optional<int> microbatch = {};
   std::int64_t bytes = 0;
 
@@ -37,9 +37,9 @@ struct LiveItem {
 struct RankPlan {
   RankClass ranks;
   BucketBytes peak;
-  std::string peak_action;     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
-  std::vector<LiveItem> live;  // largest first; together they are `peak`
-  CommunicationCounters communication;
+  std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
+  std::vector<LiveItem> live = {};  // largest first; together they are `peak`
+  CommunicationCounters communication = {};
 };
 
 // One kind of call in a step.

@@ -1,0 +1,13 @@
+// What `weft plan` prints of a plan: as text, and as the JSON document that scripts rely on.
+#pragma once
+
+#include <string>
+
+#include "trainer/planning/run_plan.h"
+
+namespace weft {
+
+std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan);
+std::string plan_json(const Hardware& hardware, const RunPlan& plan);
+
+}  // namespace weft
