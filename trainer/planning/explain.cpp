@@ -1,0 +1,287 @@
+#include "trainer/planning/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr int largest_world = 1 << 16;
+
+// The first sentence of a refusal, without where it was found.
+std::string reason_of(const Error& error) {
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  constexpr std::string_view mark = ": error: ";
+  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
+  return std::string(line);
+}
+
+// Trials of one configuration on one card.
+class Trials {
+ public:
+  Trials(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
+
+  Trial with(const Overrides& words) const { return try_words(read_, hardware_, words); }
+  Config config(const Overrides& words) const { return read_(words); }
+  int node_ranks() const { return hardware_.node_ranks(); }
+
+  // With a strength of a move on top. Further words for families are there only where they change something.
+  Trial with(const Overrides& words, const MoveWords& strength) const {
+    const Overrides plain = merged_words(words, strength.words);
+    if (strength.by_family.empty()) return with(plain);
+    const Overrides whole = merged_words(plain, strength.by_family);
+    return with(same(plain, whole) ? plain : whole);
+  }
+
+  // Absent where there is nothing to change. With `world`, only trials on as many ranks count.
+  std::optional<Trial> best(const Move& move, const Overrides& words, std::optional<int> world = std::nullopt) const {
+    std::optional<Trial> best;
+    for (const MoveWords& strength : move.strengths(config(words))) {
+      Trial trial = with(words, strength);
+      if (world && trial.world != *world) continue;
+      const bool better =
+          !best || !best->refused.empty() || (trial.refused.empty() && trial.verdict.needed < best->verdict.needed);
+      if (better) best = std::move(trial);
+      if (best->fits()) break;
+    }
+    return best;
+  }
+
+ private:
+  bool same(const Overrides& plain, const Overrides& whole) const {
+    try {
+      return read_(plain) == read_(whole);
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  const ReadWith& read_;
+  const Hardware& hardware_;
+};
+
+std::vector<TriedMove> tried(const Trials& trials, std::span<const Move> moves) {
+  std::vector<TriedMove> result;
+  for (const Move& move : moves) {
+    if (auto trial = trials.best(move, {})) result.push_back({move, *std::move(trial)});
+  }
+  return result;
+}
+
+// The words of all moves together; a move that is not among them anymore has left no trace.
+Overrides words_of(const Trials& trials, const std::vector<Move>& moves, std::optional<int> world) {
+  Overrides words;
+  for (const Move& move : moves) {
+    if (const auto trial = trials.best(move, words, world); trial && trial->refused.empty()) words = trial->words;
+  }
+  return words;
+}
+
+struct Greedy {
+  std::vector<Move> moves;
+  Trial trial;
+};
+
+// Takes each move in order that lowers the need, on the same ranks, until it fits; those of the cause first, then of
+// what fills the memory by then; what keeps the arithmetic before what changes it.
+Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
+  Greedy greedy{{}, base};
+  std::set<std::string_view> tried_names;
+  for (const MoveKind kind : {MoveKind::layout, MoveKind::arithmetic}) {
+    Cause now = cause;
+    for (std::set<Cause> seen; seen.insert(now).second; now = largest_cause(greedy.trial.peak)) {
+      for (const Move& move : moves_for(now)) {
+        if (move.kind != kind || !tried_names.insert(move.name).second) continue;
+        auto trial = trials.best(move, greedy.trial.words, base.world);
+        if (!trial || !trial->refused.empty() || trial->verdict.needed >= greedy.trial.verdict.needed) continue;
+        greedy.moves.push_back(move);
+        greedy.trial = *std::move(trial);
+        if (greedy.trial.fits()) return greedy;
+      }
+    }
+  }
+  return greedy;
+}
+
+// Without the moves that it fits without.
+void prune(const Trials& trials, Greedy& greedy, int world) {
+  for (std::size_t m = 0; m < greedy.moves.size();) {
+    std::vector<Move> fewer = greedy.moves;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(m));
+    Trial trial = trials.with(words_of(trials, fewer, world));
+    if (trial.fits() && trial.world == world) {
+      greedy = {std::move(fewer), std::move(trial)};
+    } else {
+      ++m;
+    }
+  }
+}
+
+// The smallest data_shard beyond the configured one that fits. Needs do not grow with it, so halving finds it.
+std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words) {
+  const Config config = trials.config(words);
+  const int now = config.parallelism.data_shard, rest = config.parallelism.world() / now;
+  // Whole nodes, where one is not enough.
+  const int unit = trials.node_ranks() / std::gcd(rest, trials.node_ranks());
+  const auto at = [&](int shards) { return trials.with(merged_words(words, scaled_words(config, shards))); };
+  for (int shards = now + 1; shards * rest <= trials.node_ranks(); ++shards) {
+    if (Trial trial = at(shards); trial.fits()) return MoreRanks{words, std::move(trial)};
+  }
+  int below = now / unit, above = below + 1;
+  std::optional<Trial> found;
+  for (;; above *= 2) {
+    if (std::int64_t{above} * unit * rest > largest_world) return std::nullopt;
+    if (Trial trial = at(above * unit); trial.fits()) {
+      found = std::move(trial);
+      break;
+    }
+    below = above;
+  }
+  while (above - below > 1) {
+    const int middle = below + (above - below) / 2;
+    if (Trial trial = at(middle * unit); trial.fits()) {
+      found = std::move(trial);
+      above = middle;
+    } else {
+      below = middle;
+    }
+  }
+  return MoreRanks{words, *std::move(found)};
+}
+
+ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
+  const Mesh mesh(config.parallelism);
+  const Degrees& d = config.parallelism;
+  const SegmentSetup setup = segment_setup(config, rank.ranks.at);
+  ActivationFacts facts;
+  facts.sequence_parallel = d.tensor > 1;
+  const std::int64_t queries = setup.microbatch_tokens;  // of this rank; every one has all keys of its sequence
+  facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
+  const std::int64_t rows = balanced_part(config.model.vocab_size, d.tensor, rank.ranks.at.tp).count;
+  facts.all_logits = queries * rows * size_of(DType::float32);
+  facts.logits = std::min(facts.all_logits, setup.most_logit_bytes);
+  facts.dlogits = queries * rows * size_of(setup.head_compute);
+  std::string first;
+  for (int number = 0; number < config.stages() && first.empty(); ++number) {
+    const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
+    for (const auto& segment : stage.segments) {
+      if (!segment->scope().starts_with("blocks.")) continue;
+      if (first.empty()) first = segment->scope();
+      if (segment->scope() != first) break;
+      facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
+    }
+  }
+  facts.textbook_token = 34 * config.model.hidden_size;
+  return facts;
+}
+
+// Doubled as long as it fits.
+std::optional<Limit> limit_of(const Trials& trials, const RunPlan& plan, std::string_view what, std::int64_t now,
+                              const std::function<Overrides(std::int64_t)>& words) {
+  constexpr int most_doublings = 12;
+  Limit limit{.what = what, .fits = now, .fits_bytes = plan.verdict.needed};
+  for (int i = 0; i < most_doublings; ++i) {
+    const Trial trial = trials.with(words(2 * limit.fits));
+    if (!trial.refused.empty()) return i == 0 ? std::nullopt : std::optional(limit);
+    if (!trial.fits()) {
+      limit.exceeds = 2 * limit.fits;
+      limit.exceeds_bytes = trial.verdict.needed;
+      return limit;
+    }
+    limit.fits *= 2;
+    limit.fits_bytes = trial.verdict.needed;
+  }
+  return limit;
+}
+
+std::vector<Limit> limits_of(const Trials& trials, const Config& config, const RunPlan& plan) {
+  std::vector<Limit> limits;
+  const TrainingConfig& training = config.training;
+  const auto microbatch = [&](std::int64_t size) {
+    const std::int64_t batch = std::max(training.global_batch_size, size * config.parallelism.data());
+    return Overrides{fmt::format("--training.microbatch_size={}", size),
+                     fmt::format("--training.global_batch_size={}", batch)};
+  };
+  const auto sequence = [&](std::int64_t length) {
+    return Overrides{fmt::format("--training.sequence_length={}", length)};
+  };
+  if (auto limit = limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch)) {
+    limits.push_back(*limit);
+  }
+  if (auto limit = limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence)) {
+    limits.push_back(*limit);
+  }
+  return limits;
+}
+
+}  // namespace
+
+Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
+  Trial trial;
+  trial.words = words;
+  try {
+    const Config config = read(words);
+    const RunPlan plan = plan_run(config, hardware);
+    trial.world = plan.world;
+    trial.batch = config.training.global_batch_size;
+    trial.peak = plan.peak();
+    trial.verdict = plan.verdict;
+    trial.seconds = plan.time.seconds;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::request) throw;
+    trial.refused = reason_of(error);
+  }
+  return trial;
+}
+
+const TriedMove* Explanation::first_that_fits() const {
+  const auto found = std::ranges::find_if(moves, [](const TriedMove& tried_move) { return tried_move.trial.fits(); });
+  return found == moves.end() ? nullptr : &*found;
+}
+
+Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
+  const Trials trials(read, hardware);
+  const Config config = trials.config({});
+  Explanation result;
+  result.plan = plan_run(config, hardware);
+  const Verdict& verdict = result.plan.verdict;
+  if (verdict.fit == Fit::unknown) return result;
+  if (verdict.fits()) {
+    result.limits = limits_of(trials, config, result.plan);
+    return result;
+  }
+  const BucketBytes& peak = result.plan.peak();
+  result.state_bytes = bytes_of(Cause::state, peak);
+  result.state_exceeds = result.state_bytes + verdict.reserved > verdict.memory;
+  result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
+  result.cause_bytes = bytes_of(result.cause, peak);
+  result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
+  result.moves = tried(trials, moves_for(result.cause));
+  result.cannot = tried(trials, moves_that_cannot_help(result.cause));
+  if (!result.first_that_fits()) {
+    const Trial base = trials.with(Overrides{});
+    Greedy greedy = combine(trials, result.cause, base);
+    if (greedy.trial.fits()) {
+      prune(trials, greedy, base.world);
+      result.combined = std::move(greedy.moves);
+      result.combination = std::move(greedy.trial);
+    } else {
+      result.asked_for_ranks = true;
+      result.more_ranks = find_ranks(trials, {});
+      if (!result.more_ranks) result.more_ranks = find_ranks(trials, greedy.trial.words);
+    }
+  }
+  if (result.cause == Cause::state && !result.asked_for_ranks) {
+    result.asked_for_ranks = true;
+    result.more_ranks = find_ranks(trials, {});
+  }
+  return result;
+}
+
+}  // namespace weft
