@@ -20,10 +20,24 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30);
 }
 
-// Up to three digits of bytes, kB, ...
 std::string fit_text(const Trial& trial) {
   constexpr std::string_view texts[] = {"fits", "too tight", "does not fit", "not judged"};
   return std::string(texts[static_cast<std::size_t>(trial.verdict.fit)]);
+}
+
+// What takes more than before, where all in all that is so.
+std::string growth_text(const Explanation& explanation, const Trial& trial) {
+  if (trial.verdict.needed <= explanation.plan.verdict.needed) return {};
+  const BucketBytes& before = explanation.plan.peak();
+  Bucket most = Bucket::workspace;
+  std::int64_t growth = 0;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (trial.peak[bucket] - before[bucket] <= growth) continue;
+    growth = trial.peak[bucket] - before[bucket];
+    most = bucket;
+  }
+  return fmt::format("; more than before: {} take {} more", name_of(most), gib(growth));
 }
 
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
@@ -36,15 +50,20 @@ std::string needs_text(const Explanation& explanation, const Trial& trial) {
   } else {
     text += std::abs(change) < 0.05 ? "step as long as before" : fmt::format("step {:+.1f} %", change);
   }
-  return text;
+  return text + growth_text(explanation, trial);
 }
 
 std::string words_text(const Overrides& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
+std::string arithmetic_text(const Move& move) {
+  return move.kind == MoveKind::arithmetic ? " (changes the arithmetic)" : "";
+}
+
 std::string move_text(const Explanation& explanation, std::size_t number, const TriedMove& tried) {
-  std::string text = fmt::format("  {}. {}: {}\n", number, tried.move.name, needs_text(explanation, tried.trial));
+  std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.move.name, arithmetic_text(tried.move),
+                                 needs_text(explanation, tried.trial));
   text += fmt::format("     {}; costs: {}\n", tried.move.why, tried.move.cost);
   if (tried.trial.refused.empty()) text += fmt::format("     {}\n", words_text(tried.trial.words));
   return text;
@@ -109,11 +128,16 @@ std::string after_recompute(const Explanation& explanation) {
 }
 
 std::string after_moves(const Explanation& explanation) {
-  if (explanation.cause != Cause::activations) return {};
-  return fmt::format(
-      "  -. activation offload: not available in Weft\n"
-      "  -. more sharding: last; it does not touch activations and recovers at most all state, {}\n",
-      both(explanation.state_bytes));
+  if (explanation.cause == Cause::state) return {};
+  std::string text;
+  if (explanation.cause == Cause::activations) text += "  -. activation offload: not available in Weft\n";
+  text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
+                      name_of(explanation.cause), both(explanation.state_bytes));
+  if (explanation.more_sharding) {
+    text += fmt::format("     {}\n     {}\n", needs_text(explanation, *explanation.more_sharding),
+                        words_text(explanation.more_sharding->words));
+  }
+  return text;
 }
 
 bool is_recompute(const TriedMove& tried) {
@@ -145,10 +169,11 @@ std::string moves_text(const Explanation& explanation) {
 std::string result_text(const Explanation& explanation) {
   std::string text = "\n";
   if (const TriedMove* first = explanation.first_that_fits()) {
-    text += fmt::format("first that fits: {}\n  {}\n", first->move.name, words_text(first->trial.words));
+    text += fmt::format("first that fits: {}{}\n  {}\n", first->move.name, arithmetic_text(first->move),
+                        words_text(first->trial.words));
   } else if (explanation.combination) {
-    std::vector<std::string_view> names;
-    for (const Move& move : explanation.combined) names.push_back(move.name);
+    std::vector<std::string> names;
+    for (const Move& move : explanation.combined) names.push_back(std::string(move.name) + arithmetic_text(move));
     text += fmt::format("first combination that fits on {} ranks: {}\n  {}\n  {}\n", explanation.plan.world,
                         fmt::join(names, "; "), needs_text(explanation, *explanation.combination),
                         words_text(explanation.combination->words));
@@ -159,7 +184,7 @@ std::string result_text(const Explanation& explanation) {
   if (!explanation.more_ranks) return text + "no number of ranks fits with the same other degrees\n";
   const MoreRanks& more = *explanation.more_ranks;
   text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
-                      more.words.empty() ? "" : " and all moves that can be combined", more.trial.world,
+                      more.words.empty() ? std::string() : " and " + words_text(more.words), more.trial.world,
                       more.trial.batch, gib(more.trial.verdict.needed), words_text(more.trial.words));
   return text;
 }

@@ -73,6 +73,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
     json["combination"] = trial_json(*explanation.combination);
     for (const Move& move : explanation.combined) json["combination"]["moves"].push_back(move.name);
   }
+  if (explanation.more_sharding) json["more_sharding"] = trial_json(*explanation.more_sharding);
   if (explanation.more_ranks) json["fewest_ranks"] = trial_json(explanation.more_ranks->trial);
   return json.dump() + "\n";
 }

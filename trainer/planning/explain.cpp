@@ -3,68 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
-#include "parallel/runtime/error.h"
+#include "trainer/planning/more_ranks.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
 
-constexpr int largest_world = 1 << 16;
-
-// The first sentence of a refusal, without where it was found.
-std::string reason_of(const Error& error) {
-  std::string_view line = error.what();
-  line = line.substr(0, line.find('\n'));
-  constexpr std::string_view mark = ": error: ";
-  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
-  return std::string(line);
-}
-
-// Trials of one configuration on one card.
-class Trials {
- public:
-  Trials(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
-
-  Trial with(const Overrides& words) const { return try_words(read_, hardware_, words); }
-  Config config(const Overrides& words) const { return read_(words); }
-  int node_ranks() const { return hardware_.node_ranks(); }
-
-  // With a strength of a move on top. Further words for families are there only where they change something.
-  Trial with(const Overrides& words, const MoveWords& strength) const {
-    const Overrides plain = merged_words(words, strength.words);
-    if (strength.by_family.empty()) return with(plain);
-    const Overrides whole = merged_words(plain, strength.by_family);
-    return with(same(plain, whole) ? plain : whole);
-  }
-
-  // Absent where there is nothing to change. With `world`, only trials on as many ranks count.
-  std::optional<Trial> best(const Move& move, const Overrides& words, std::optional<int> world = std::nullopt) const {
-    std::optional<Trial> best;
-    for (const MoveWords& strength : move.strengths(config(words))) {
-      Trial trial = with(words, strength);
-      if (world && trial.world != *world) continue;
-      const bool better =
-          !best || !best->refused.empty() || (trial.refused.empty() && trial.verdict.needed < best->verdict.needed);
-      if (better) best = std::move(trial);
-      if (best->fits()) break;
-    }
-    return best;
-  }
-
- private:
-  bool same(const Overrides& plain, const Overrides& whole) const {
-    try {
-      return read_(plain) == read_(whole);
-    } catch (const Error&) {
-      return false;
-    }
-  }
-  const ReadWith& read_;
-  const Hardware& hardware_;
-};
+constexpr int many_times = 64;
 
 std::vector<TriedMove> tried(const Trials& trials, std::span<const Move> moves) {
   std::vector<TriedMove> result;
@@ -121,38 +68,6 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
       ++m;
     }
   }
-}
-
-// The smallest data_shard beyond the configured one that fits. Needs do not grow with it, so halving finds it.
-std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words) {
-  const Config config = trials.config(words);
-  const int now = config.parallelism.data_shard, rest = config.parallelism.world() / now;
-  // Whole nodes, where one is not enough.
-  const int unit = trials.node_ranks() / std::gcd(rest, trials.node_ranks());
-  const auto at = [&](int shards) { return trials.with(merged_words(words, scaled_words(config, shards))); };
-  for (int shards = now + 1; shards * rest <= trials.node_ranks(); ++shards) {
-    if (Trial trial = at(shards); trial.fits()) return MoreRanks{words, std::move(trial)};
-  }
-  int below = now / unit, above = below + 1;
-  std::optional<Trial> found;
-  for (;; above *= 2) {
-    if (std::int64_t{above} * unit * rest > largest_world) return std::nullopt;
-    if (Trial trial = at(above * unit); trial.fits()) {
-      found = std::move(trial);
-      break;
-    }
-    below = above;
-  }
-  while (above - below > 1) {
-    const int middle = below + (above - below) / 2;
-    if (Trial trial = at(middle * unit); trial.fits()) {
-      found = std::move(trial);
-      above = middle;
-    } else {
-      below = middle;
-    }
-  }
-  return MoreRanks{words, *std::move(found)};
 }
 
 ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
@@ -222,24 +137,6 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config, const R
 
 }  // namespace
 
-Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
-  Trial trial;
-  trial.words = words;
-  try {
-    const Config config = read(words);
-    const RunPlan plan = plan_run(config, hardware);
-    trial.world = plan.world;
-    trial.batch = config.training.global_batch_size;
-    trial.peak = plan.peak();
-    trial.verdict = plan.verdict;
-    trial.seconds = plan.time.seconds;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::request) throw;
-    trial.refused = reason_of(error);
-  }
-  return trial;
-}
-
 const TriedMove* Explanation::first_that_fits() const {
   const auto found = std::ranges::find_if(moves, [](const TriedMove& tried_move) { return tried_move.trial.fits(); });
   return found == moves.end() ? nullptr : &*found;
@@ -263,24 +160,27 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
   result.moves = tried(trials, moves_for(result.cause));
-  result.cannot = tried(trials, moves_that_cannot_help(result.cause));
+  for (TriedMove& other : tried(trials, moves_that_cannot_help(result.cause))) {
+    // What frees enough all the same comes last.
+    (other.trial.fits() ? result.moves : result.cannot).push_back(std::move(other));
+  }
+  const int shards = config.parallelism.data_shard;
+  if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
+    result.more_sharding = trials.with(scaled_words(config, many_times * shards));
+  }
+  Overrides all;
   if (!result.first_that_fits()) {
     const Trial base = trials.with(Overrides{});
     Greedy greedy = combine(trials, result.cause, base);
+    all = greedy.trial.words;
     if (greedy.trial.fits()) {
       prune(trials, greedy, base.world);
       result.combined = std::move(greedy.moves);
       result.combination = std::move(greedy.trial);
-    } else {
-      result.asked_for_ranks = true;
-      result.more_ranks = find_ranks(trials, {});
-      if (!result.more_ranks) result.more_ranks = find_ranks(trials, greedy.trial.words);
     }
   }
-  if (result.cause == Cause::state && !result.asked_for_ranks) {
-    result.asked_for_ranks = true;
-    result.more_ranks = find_ranks(trials, {});
-  }
+  result.asked_for_ranks = result.cause == Cause::state || (!result.first_that_fits() && !result.combination);
+  if (result.asked_for_ranks) result.more_ranks = ranks_that_fit(trials, all);
   return result;
 }
 

@@ -3,41 +3,20 @@
 // planned, and what is said not to has been planned at its best.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/planning/more_ranks.h"
 #include "trainer/planning/moves.h"
-#include "trainer/planning/run_plan.h"
+#include "trainer/planning/trials.h"
 
 namespace weft {
-
-// The configuration with words added, through its reader and all its rules. Throws Error (request) as the reader does.
-using ReadWith = std::function<Config(const Overrides& words)>;
-
-// A run with words added, planned.
-struct Trial {
-  Overrides words;
-  std::string refused;  // why the configuration cannot take them; then there is nothing else
-  int world = 0;
-  std::int64_t batch = 0;  // sequences of a step
-  BucketBytes peak;        // of the fullest rank
-  Verdict verdict;
-  double seconds = 0.0;  // of a step
-  bool fits() const { return refused.empty() && verdict.fits(); }
-};
-Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
 
 // The mildest strength that fits, or else the one that needs least.
 struct TriedMove {
   Move move;
   Trial trial;
-};
-
-struct MoreRanks {
-  Overrides words;  // what was changed besides
-  Trial trial;      // with the smallest number that fits
 };
 
 // The largest power of two times what is configured that still fits, and the next one.
@@ -69,11 +48,14 @@ struct Explanation {
   bool state_exceeds = false;  // alone, with what is reserved
   ActivationFacts activations;
   std::vector<TriedMove> moves;   // in the order to try
-  std::vector<TriedMove> cannot;  // what does not touch the cause, at its best
+  std::vector<TriedMove> cannot;  // what does not touch the cause, at its best, and does not fit
+  // Where the cause is not state: with 64 times the ranks to shard it over, about all that sharding can recover.
+  std::optional<Trial> more_sharding;
   // Where no move suffices by itself: the first moves in order that do together, on the same ranks.
   std::vector<Move> combined;
   std::optional<Trial> combination;
-  // Of state, or where no combination fits: with the configuration as it is, or with all that can be combined.
+  // Where the cause is state, or no combination fits: with the configuration as it is, or with all that can be
+  // combined.
   bool asked_for_ranks = false;
   std::optional<MoreRanks> more_ranks;
 

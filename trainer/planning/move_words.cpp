@@ -61,20 +61,20 @@ Overrides degree_words(const Config& config, const Degrees& degrees) {
   return words;
 }
 
-// Degrees with one of them multiplied by 2, 4, ... up to `most`, the data ranks divided by as much.
+// Degrees with one of them multiplied by 2, 4, ... up to `most`, the data ranks divided by as much; with no data ranks
+// to divide, by 2 over twice the ranks.
 Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most) {
   constexpr int most_strengths = 4;
   Strengths strengths;
   Degrees degrees = config.parallelism;
-  const int world = degrees.world();
   for (int i = 0; i < most_strengths && 2 * degrees.*degree <= most; ++i) {
     degrees.*degree *= 2;
     if (degrees.data_shard % 2 == 0) {
       degrees.data_shard /= 2;
     } else if (degrees.data_replicate % 2 == 0) {
       degrees.data_replicate /= 2;
-    } else if (degrees.world() > 2 * world) {
-      break;  // twice the ranks is as far as this goes
+    } else if (i > 0) {
+      break;  // over more ranks only where there are no data ranks to take, and only once
     }
     strengths.push_back({degree_words(config, degrees)});
   }
@@ -265,6 +265,12 @@ Strengths leaner_rule(const Config& config) {
     strengths.push_back(std::move(sgd));
   }
   return strengths;
+}
+
+Strengths rule_of_elements(const Config& config) {
+  const auto is_muon = [](const auto& group) { return group.second.rule == UpdateRule::muon; };
+  if (std::ranges::none_of(config.optimizer_by_group, is_muon)) return {};
+  return {for_all_groups(config, "name", name_of(UpdateRule::adamw))};
 }
 
 }  // namespace weft::move_words

@@ -38,5 +38,7 @@ Strengths narrow_state(const Config& config);
 Strengths narrow_parameters(const Config& config);
 // Rules that keep fewer states beside a parameter.
 Strengths leaner_rule(const Config& config);
+// In place of Muon, which gathers whole matrices.
+Strengths rule_of_elements(const Config& config);
 
 }  // namespace weft::move_words

@@ -58,14 +58,20 @@ constexpr Move bf16_parameters{"parameters stored in bfloat16", "shards are half
 constexpr Move rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
                     "another optimizer: its learning rate has to be found anew", MoveKind::arithmetic, leaner_rule};
 
+constexpr Move element_rule{"adamw in place of muon", "no whole matrices are gathered for a step",
+                            "another optimizer, which keeps two states for each parameter", MoveKind::arithmetic,
+                            rule_of_elements};
+
 constexpr std::array for_activations = {selective, full, microbatch, tensor, context, pipeline, schedule, bf16_compute};
 constexpr std::array for_state = {strategy, replicas, expert, tensor, pipeline, bf16_state, bf16_parameters, rule};
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
 constexpr std::array for_gradients = {strategy, each_microbatch, accumulation, reduce_inputs,
                                       wrap,     tensor,          pipeline,     expert};
 constexpr std::array for_routing = {full, microbatch, tensor, context, expert, bf16_compute};
-constexpr std::array for_communication = {microbatch, wrap, each_microbatch, tensor, pipeline, bf16_reduction, rule};
-constexpr std::array for_workspace = {microbatch, tensor, context, rule};
+constexpr std::array for_communication = {microbatch, wrap,           each_microbatch, tensor,
+                                          pipeline,   bf16_reduction, element_rule};
+constexpr std::array for_workspace = {microbatch, tensor, context, element_rule};
+constexpr std::array beside_more_ranks = {selective, full, microbatch};
 
 // At their best: what is tried first and cannot do it.
 constexpr std::array not_for_state = {microbatch, full};
@@ -162,6 +168,10 @@ std::span<const Move> moves_that_cannot_help(Cause cause) {
       break;
   }
   return not_for_scratch;
+}
+
+std::span<const Move> moves_beside_more_ranks() {
+  return beside_more_ranks;
 }
 
 Overrides merged_words(const Overrides& words, const Overrides& more) {

@@ -58,6 +58,8 @@ struct Move {
 std::span<const Move> moves_for(Cause cause);
 // What people try, and what does not touch this cause.
 std::span<const Move> moves_that_cannot_help(Cause cause);
+// What goes with more ranks, in the order to add it, where state is not all that there is too much of.
+std::span<const Move> moves_beside_more_ranks();
 
 // `words`, with those of `more` in place of the ones for the same key.
 Overrides merged_words(const Overrides& words, const Overrides& more);
