@@ -65,8 +65,10 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
        {Row{2048, 9.1, true}, Row{8192, 36.5, true}, Row{32768, 146.0, false}, Row{131072, 584.1, false}}) {
     const Explanation explanation = explain_7b(row.sequence);
     const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
-    EXPECT_EQ(block_bytes(rank), 32 * row.sequence * token) << row.sequence;
-    EXPECT_NEAR(static_cast<double>(block_bytes(rank)) / 1e9, row.textbook * token / (34.0 * h), 0.05) << row.sequence;
+    // Where the head fills the peak all blocks are whole; elsewhere one of them is on its way back.
+    const std::int64_t kept = 32 * row.sequence * token, slack = row.fits ? row.sequence * token : 0;
+    EXPECT_LE(std::abs(block_bytes(rank) - kept), slack) << row.sequence;
+    EXPECT_NEAR(static_cast<double>(kept) / 1e9, row.textbook * token / (34.0 * h), 0.05) << row.sequence;
     EXPECT_EQ(explanation.plan.verdict.fits(), row.fits) << row.sequence;
     if (row.fits) {
       EXPECT_TRUE(explanation.moves.empty());
@@ -87,7 +89,9 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
 TEST(Explain, MovesAgainstActivationsStandInOrder) {
   const Explanation explanation = explain_7b(131072);
   EXPECT_EQ(explanation.cause, Cause::activations);
-  EXPECT_EQ(explanation.state_bytes / 1000, state_of_7b / 1000) << "up to what shards are padded by";
+  // Padding is less than a row a unit and shard: 34 units of rows of 4,096, 16 bytes each.
+  EXPECT_GE(explanation.state_bytes, state_of_7b);
+  EXPECT_LT(explanation.state_bytes, state_of_7b + 34 * 4096 * 16);
   const std::vector<std::string_view> expected = {"recompute selective", "recompute full", "tensor up", "context up",
                                                   "pipeline up"};
   EXPECT_EQ(names_of(explanation.moves), expected);  // one sequence at a time is the least there is
@@ -119,10 +123,13 @@ TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
   ASSERT_EQ(explanation.limits.size(), 2u);
   for (const Limit& limit : explanation.limits) {
     ASSERT_TRUE(limit.exceeds) << limit.what;
-    Overrides words = {fmt::format("--{}={}", limit.what, limit.fits), "--training.global_batch_size=1024"};
-    EXPECT_TRUE(fits(read, card, words)) << limit.what;
-    words.front() = fmt::format("--{}={}", limit.what, *limit.exceeds);
-    EXPECT_FALSE(fits(read, card, words)) << limit.what;
+    const auto words = [&](std::int64_t value) {
+      const std::int64_t sequences = limit.what == "training.microbatch_size" ? 16 * value : 16;
+      return Overrides{fmt::format("--{}={}", limit.what, value),
+                       fmt::format("--training.global_batch_size={}", sequences)};
+    };
+    EXPECT_TRUE(fits(read, card, words(limit.fits))) << limit.what;
+    EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
   }
 }
 
@@ -145,7 +152,9 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
   EXPECT_EQ(explanation.plan.parameters.total, 68'976'648'192);
   EXPECT_TRUE(explanation.state_exceeds);
   EXPECT_EQ(explanation.cause, Cause::state);
-  EXPECT_NEAR(static_cast<double>(explanation.state_bytes), 2.0 * 68'976'648'192, 1e6) << "16 bytes over 8 ranks";
+  // 16 bytes over 8 ranks; padding of 82 units of rows of 8,192, as above.
+  EXPECT_GE(explanation.state_bytes, 2 * 68'976'648'192);
+  EXPECT_LT(explanation.state_bytes, 2 * 68'976'648'192 + 82 * 8192 * 16);
 
   const TriedMove* batch = find_move(explanation.cannot, "microbatch_size down, accumulation up");
   ASSERT_TRUE(batch);
