@@ -138,7 +138,8 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config, const R
 }  // namespace
 
 const TriedMove* Explanation::first_that_fits() const {
-  const auto found = std::ranges::find_if(moves, [](const TriedMove& tried_move) { return tried_move.trial.fits(); });
+  const auto found = std::ranges::find_if(
+      moves, [&](const TriedMove& one) { return one.trial.fits() && one.trial.world == plan.world; });
   return found == moves.end() ? nullptr : &*found;
 }
 

@@ -59,6 +59,7 @@ struct Explanation {
   bool asked_for_ranks = false;
   std::optional<MoreRanks> more_ranks;
 
+  // On the same ranks.
   const TriedMove* first_that_fits() const;
 };
 
