@@ -1,0 +1,212 @@
+// Explanations of runs that do not fit, against what is known by other means: bytes by closed formulas, verdicts of
+// plans that are made anew, and the state of models that is sixteen bytes for each parameter.
+#include "trainer/planning/explain.h"
+
+#include <gtest/gtest.h>
+
+#include "trainer/config/config_reader.h"
+
+namespace weft {
+namespace {
+
+ReadWith reader_of(std::string file, Overrides given = {}) {
+  return [file = std::string(WEFT_SOURCE_DIR) + "/configs/" + file, given = std::move(given)](const Overrides& words) {
+    return read_config(file, merged_words(given, words)).config;
+  };
+}
+
+bool fits(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
+  return plan_run(read(words), hardware).verdict.fits();
+}
+
+std::vector<std::string_view> names_of(const std::vector<TriedMove>& moves) {
+  std::vector<std::string_view> names;
+  for (const TriedMove& tried : moves) names.push_back(tried.move.name);
+  return names;
+}
+
+const TriedMove* find_move(const std::vector<TriedMove>& moves, std::string_view name) {
+  for (const TriedMove& tried : moves) {
+    if (tried.move.name == name) return &tried;
+  }
+  return nullptr;
+}
+
+// 6,738,415,616 parameters at 16 bytes over 16 ranks.
+constexpr std::int64_t state_of_7b = 6'738'415'616;
+
+std::int64_t block_bytes(const RankPlan& rank) {
+  std::int64_t sum = 0;
+  for (const LiveItem& item : rank.live) {
+    if (item.bucket == Bucket::activations && item.what.starts_with("blocks.")) sum += item.bytes;
+  }
+  return sum;
+}
+
+Explanation explain_7b(std::int64_t sequence) {
+  return explain_run(reader_of("plan_7b_long.toml", {fmt::format("--training.sequence_length={}", sequence)}),
+                     find_hardware("a100-80gb"));
+}
+
+// In bfloat16 a block keeps of each token, with h hidden, f inside and a heads:
+//   each of two norms    its input and its output, 4 h, and a float32
+//   attention            queries, keys and values 6 h, its output 2 h, a float32 for each head
+//   SwiGLU               gate, up and their product, 6 f
+// 16 h + 6 f + 8 + 4 a = 131,720 bytes, where the textbook says 34 h = 139,264.
+TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
+  constexpr std::int64_t h = 4096, f = 11008, a = 32, token = 16 * h + 6 * f + 8 + 4 * a;
+  static_assert(token == 131'720);
+  struct Row {
+    std::int64_t sequence;
+    double textbook;  // GB, 34 s b h of all layers
+    bool fits;
+  };
+  for (const Row& row :
+       {Row{2048, 9.1, true}, Row{8192, 36.5, true}, Row{32768, 146.0, false}, Row{131072, 584.1, false}}) {
+    const Explanation explanation = explain_7b(row.sequence);
+    const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
+    // Where the head fills the peak all blocks are whole; elsewhere one of them is on its way back.
+    const std::int64_t kept = 32 * row.sequence * token, slack = row.fits ? row.sequence * token : 0;
+    EXPECT_LE(std::abs(block_bytes(rank) - kept), slack) << row.sequence;
+    EXPECT_NEAR(static_cast<double>(kept) / 1e9, row.textbook * token / (34.0 * h), 0.05) << row.sequence;
+    EXPECT_EQ(explanation.plan.verdict.fits(), row.fits) << row.sequence;
+    if (row.fits) {
+      EXPECT_TRUE(explanation.moves.empty());
+      EXPECT_TRUE(explanation.cannot.empty());
+      EXPECT_FALSE(explanation.combination);
+      EXPECT_FALSE(explanation.limits.empty());
+      continue;
+    }
+    EXPECT_EQ(explanation.activations.block_token, token);
+    EXPECT_EQ(explanation.activations.textbook_token, 34 * h);
+    // 5 a s^2 of a block; 131,072 tokens: 2,749 GB.
+    EXPECT_EQ(explanation.activations.scores, 5 * a * row.sequence * row.sequence);
+    EXPECT_EQ(explanation.activations.logits, 128 << 20);
+    EXPECT_EQ(explanation.activations.dlogits, row.sequence * 32000 * 2);
+  }
+}
+
+TEST(Explain, MovesAgainstActivationsStandInOrder) {
+  const Explanation explanation = explain_7b(131072);
+  EXPECT_EQ(explanation.cause, Cause::activations);
+  // Padding is less than a row a unit and shard: 34 units of rows of 4,096, 16 bytes each.
+  EXPECT_GE(explanation.state_bytes, state_of_7b);
+  EXPECT_LT(explanation.state_bytes, state_of_7b + 34 * 4096 * 16);
+  const std::vector<std::string_view> expected = {"recompute selective", "recompute full", "tensor up", "context up",
+                                                  "pipeline up"};
+  EXPECT_EQ(names_of(explanation.moves), expected);  // one sequence at a time is the least there is
+  const std::int64_t needed = explanation.plan.verdict.needed;
+  const Trial& selective = explanation.moves[0].trial;
+  const Trial& full = explanation.moves[1].trial;
+  EXPECT_LT(selective.verdict.needed, needed);
+  EXPECT_LT(full.verdict.needed, selective.verdict.needed);
+  ASSERT_TRUE(explanation.first_that_fits());
+  EXPECT_EQ(explanation.first_that_fits()->move.name, "recompute full");
+  EXPECT_TRUE(fits(reader_of("plan_7b_long.toml"), find_hardware("a100-80gb"), full.words));
+}
+
+// The state alone, whatever the number of ranks: it is 6.74 GB.
+TEST(Explain, MoreShardingRecoversNoMoreThanStateAndIsNeverAMoveAgainstActivations) {
+  const Explanation explanation = explain_7b(131072);
+  ASSERT_TRUE(explanation.more_sharding);
+  const std::int64_t recovered = explanation.plan.verdict.needed - explanation.more_sharding->verdict.needed;
+  EXPECT_GT(recovered, state_of_7b * 9 / 10);
+  EXPECT_LE(recovered, explanation.state_bytes);
+  EXPECT_FALSE(explanation.more_sharding->fits());
+  EXPECT_FALSE(find_move(explanation.moves, "strategy up"));
+}
+
+TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
+  const ReadWith read = reader_of("plan_7b_long.toml", {"--training.sequence_length=8192"});
+  const Hardware& card = find_hardware("a100-80gb");
+  const Explanation explanation = explain_run(read, card);
+  ASSERT_EQ(explanation.limits.size(), 2u);
+  for (const Limit& limit : explanation.limits) {
+    ASSERT_TRUE(limit.exceeds) << limit.what;
+    const auto words = [&](std::int64_t value) {
+      const std::int64_t sequences = limit.what == "training.microbatch_size" ? 16 * value : 16;
+      return Overrides{fmt::format("--{}={}", limit.what, value),
+                       fmt::format("--training.global_batch_size={}", sequences)};
+    };
+    EXPECT_TRUE(fits(read, card, words(limit.fits))) << limit.what;
+    EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
+  }
+}
+
+TEST(Explain, HardwareWithoutMemoryIsNotJudged) {
+  const Explanation explanation = explain_run(reader_of("plan_7b_long.toml"), find_hardware("cpu"));
+  EXPECT_EQ(explanation.plan.verdict.fit, Fit::unknown);
+  EXPECT_TRUE(explanation.moves.empty());
+  EXPECT_TRUE(explanation.limits.empty());
+}
+
+// The verdict of the coarse formula on 70e9 parameters and 8 cards, for the real model: 68,976,648,192 parameters.
+TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
+  const ReadWith read =
+      reader_of("plan_7b_long.toml",
+                {"--model.layers=d*80", "--model.hidden_size=8192", "--model.intermediate_size=28672",
+                 "--model.num_attention_heads=64", "--model.num_key_value_heads=8", "--parallelism.data_shard=8",
+                 "--training.sequence_length=2048", "--training.global_batch_size=32", "--training.microbatch_size=4"});
+  const Hardware& card = find_hardware("a100-80gb");
+  const Explanation explanation = explain_run(read, card);
+  EXPECT_EQ(explanation.plan.parameters.total, 68'976'648'192);
+  EXPECT_TRUE(explanation.state_exceeds);
+  EXPECT_EQ(explanation.cause, Cause::state);
+  // 16 bytes over 8 ranks; padding of 82 units of rows of 8,192, as above.
+  EXPECT_GE(explanation.state_bytes, 2 * 68'976'648'192);
+  EXPECT_LT(explanation.state_bytes, 2 * 68'976'648'192 + 82 * 8192 * 16);
+
+  const TriedMove* batch = find_move(explanation.cannot, "microbatch_size down, accumulation up");
+  ASSERT_TRUE(batch);
+  // Each batch and microbatch, with everything made again too.
+  for (const int size : {1, 2, 4}) {
+    for (const int sequences : {8 * size, 64}) {
+      EXPECT_FALSE(fits(read, card,
+                        {fmt::format("--training.microbatch_size={}", size), "--training.recompute=full",
+                         fmt::format("--training.global_batch_size={}", sequences)}));
+    }
+  }
+  // So many ranks fit and a node less does not.
+  ASSERT_TRUE(explanation.more_ranks);
+  const Trial& more = explanation.more_ranks->trial;
+  EXPECT_TRUE(fits(read, card, more.words));
+  const Config with = read(explanation.more_ranks->words);
+  EXPECT_FALSE(fits(read, card, merged_words(explanation.more_ranks->words, scaled_words(with, more.world - 8))));
+}
+
+TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
+  // 131,072 tokens on a card of 40 GB: no single move is enough.
+  const ReadWith read = reader_of("plan_7b_long.toml");
+  const Hardware& card = find_hardware("a100-40gb");
+  const Explanation explanation = explain_run(read, card);
+  ASSERT_FALSE(explanation.first_that_fits());
+  ASSERT_TRUE(explanation.combination);
+  EXPECT_EQ(explanation.combination->world, 16);
+  EXPECT_GT(explanation.combined.size(), 1u);
+  EXPECT_TRUE(fits(read, card, explanation.combination->words));
+  // None of its words is there for nothing.
+  for (const std::string& word : explanation.combination->words) {
+    if (word.find("data_shard") != std::string::npos) continue;  // follows from another degree
+    Overrides fewer;
+    for (const std::string& other : explanation.combination->words) {
+      if (other != word) fewer.push_back(other);
+    }
+    const Trial trial = try_words(read, card, fewer);
+    EXPECT_TRUE(!trial.fits() || trial.world != 16) << word;
+  }
+}
+
+TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
+  const ReadWith read =
+      reader_of("plan_7b_long.toml", {"--model.num_attention_heads=31", "--model.num_key_value_heads=31"});
+  const Explanation explanation = explain_run(read, find_hardware("a100-80gb"));
+  const TriedMove* tensor = find_move(explanation.moves, "tensor up");
+  ASSERT_TRUE(tensor);
+  EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
+            std::string::npos)
+      << tensor->trial.refused;
+  EXPECT_FALSE(tensor->trial.fits());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,117 @@
+#include "trainer/planning/coarse.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft {
+namespace {
+
+// GPUs among which `whole` bytes are cut so that each part is at most `room`. A part that is `room` up to the rounding
+// of a division counts as that.
+std::optional<int> ranks_for(double whole, double room) {
+  if (room <= 0.0) return std::nullopt;
+  constexpr double rounding = 1e-12;
+  const double ranks = std::ceil(whole / room * (1.0 - rounding));
+  if (ranks > 1e9) return std::nullopt;
+  return std::max(1, static_cast<int>(ranks));
+}
+
+}  // namespace
+
+Card card_of(std::string_view name, double memory) {
+  return {name, memory / 0x1p30 * 1e9, memory};
+}
+
+std::string_view name_of(CoarseStrategy strategy) {
+  constexpr std::string_view names[] = {"full_shard", "ZeRO-2", "ZeRO-1", "replicated"};
+  return names[static_cast<std::size_t>(strategy)];
+}
+
+std::vector<StateRecipe> state_recipes() {
+  return {
+      {.name = "bfloat16", .what = "all in bfloat16", .parameters = 2, .gradients = 2, .optimizer = 4},
+      {.name = "float32 moments",
+       .what = "bfloat16, m and v in float32",
+       .parameters = 2,
+       .gradients = 2,
+       .optimizer = 8},
+      {.name = "mixed precision",
+       .what = "bfloat16; master, m and v in float32",
+       .parameters = 2,
+       .gradients = 2,
+       .optimizer = 12},
+      {.name = "Megatron",
+       .what = "the same with gradients in float32",
+       .parameters = 2,
+       .gradients = 4,
+       .optimizer = 12},
+      {.name = "FSDP2 (Weft)",
+       .what = "all in float32, sharded; bfloat16 views come and go",
+       .parameters = 4,
+       .gradients = 4,
+       .optimizer = 8,
+       .views = 2,
+       .has_zero1 = false},
+  };
+}
+
+std::optional<double> state_bytes(const StateRecipe& recipe, CoarseStrategy strategy, double parameters, int ranks) {
+  const double share = parameters / ranks;
+  switch (strategy) {
+    case CoarseStrategy::full_shard:
+      return recipe.bytes() * share;
+    case CoarseStrategy::zero2:
+      // Views stay whole for the step, and what they are views of stays sharded.
+      if (recipe.views > 0) return recipe.views * parameters + recipe.bytes() * share;
+      return recipe.parameters * parameters + (recipe.gradients + recipe.optimizer) * share;
+    case CoarseStrategy::zero1:
+      if (!recipe.has_zero1) return std::nullopt;
+      return (recipe.parameters + recipe.gradients) * parameters + recipe.optimizer * share;
+    case CoarseStrategy::replicated:
+      return recipe.bytes() * parameters;
+  }
+  return std::nullopt;
+}
+
+CoarseActivations coarse_activations(const CoarseModel& m) {
+  const double width = m.sequence * m.batch * m.hidden;  // elements of a layer's input
+  CoarseActivations bytes;
+  bytes.all = 34.0 * width * m.layers;
+  bytes.unfused = bytes.all + 5.0 * m.heads * m.sequence * m.sequence * m.batch * m.layers;
+  bytes.inputs = 2.0 * width * m.layers;
+  bytes.inputs_and_live = bytes.inputs + 34.0 * width;
+  bytes.logits = (2.0 + 4.0) * m.sequence * m.batch * m.vocabulary;
+  return bytes;
+}
+
+int most_sequences(double bytes, double per_sequence) {
+  return bytes < per_sequence ? 0 : static_cast<int>(std::floor(bytes / per_sequence));
+}
+
+PeakElements peak_elements(double parameters, int ranks, double layer) {
+  const double share = parameters / ranks;
+  return {share, share + layer, share + layer * (ranks - 1) / ranks, share + 2.0 * layer};
+}
+
+CoarsePlan coarse_plan(const CoarseRequest& request, const Card& card) {
+  const double whole = request.parameters * request.bytes_per_parameter;
+  const double rest = request.activations + request.buffers;
+  CoarsePlan plan;
+  plan.state = whole / request.ranks;
+  plan.sum = plan.state + rest;
+  plan.fit = plan.sum <= card.nominal   ? CoarseFit::fits
+             : plan.sum <= card.counted ? CoarseFit::only_as_counted
+                                        : CoarseFit::exceeds;
+  plan.state_exceeds = plan.state > card.counted;
+  plan.state_and_buffers_exceed = plan.state + request.buffers > card.counted;
+  plan.ranks.any = ranks_for(whole, card.nominal - rest);
+  plan.ranks.any_as_counted = ranks_for(whole, card.counted - rest);
+  plan.ranks.with_headroom = ranks_for(whole, 0.9 * card.nominal - rest);
+  if (plan.ranks.any) {
+    plan.ranks.eights = (*plan.ranks.any + 7) / 8 * 8;
+    plan.ranks.bytes_at_eights = whole / *plan.ranks.eights + rest;
+  }
+  return plan;
+}
+
+}  // namespace weft

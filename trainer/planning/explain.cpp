@@ -1,0 +1,188 @@
+#include "trainer/planning/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "trainer/planning/more_ranks.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr int many_times = 64;
+
+std::vector<TriedMove> tried(const Trials& trials, std::span<const Move> moves) {
+  std::vector<TriedMove> result;
+  for (const Move& move : moves) {
+    if (auto trial = trials.best(move, {})) result.push_back({move, *std::move(trial)});
+  }
+  return result;
+}
+
+// The words of all moves together; a move that is not among them anymore has left no trace.
+Overrides words_of(const Trials& trials, const std::vector<Move>& moves, std::optional<int> world) {
+  Overrides words;
+  for (const Move& move : moves) {
+    if (const auto trial = trials.best(move, words, world); trial && trial->refused.empty()) words = trial->words;
+  }
+  return words;
+}
+
+struct Greedy {
+  std::vector<Move> moves;
+  Trial trial;
+};
+
+// Takes each move in order that lowers the need, on the same ranks, until it fits; those of the cause first, then of
+// what fills the memory by then; what keeps the arithmetic before what changes it.
+Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
+  Greedy greedy{{}, base};
+  std::set<std::string_view> tried_names;
+  for (const MoveKind kind : {MoveKind::layout, MoveKind::arithmetic}) {
+    Cause now = cause;
+    for (std::set<Cause> seen; seen.insert(now).second; now = largest_cause(greedy.trial.peak)) {
+      for (const Move& move : moves_for(now)) {
+        if (move.kind != kind || !tried_names.insert(move.name).second) continue;
+        auto trial = trials.best(move, greedy.trial.words, base.world);
+        if (!trial || !trial->refused.empty() || trial->verdict.needed >= greedy.trial.verdict.needed) continue;
+        greedy.moves.push_back(move);
+        greedy.trial = *std::move(trial);
+        if (greedy.trial.fits()) return greedy;
+      }
+    }
+  }
+  return greedy;
+}
+
+// Without the moves that it fits without.
+void prune(const Trials& trials, Greedy& greedy, int world) {
+  for (std::size_t m = 0; m < greedy.moves.size();) {
+    std::vector<Move> fewer = greedy.moves;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(m));
+    Trial trial = trials.with(words_of(trials, fewer, world));
+    if (trial.fits() && trial.world == world) {
+      greedy = {std::move(fewer), std::move(trial)};
+    } else {
+      ++m;
+    }
+  }
+}
+
+ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
+  const Mesh mesh(config.parallelism);
+  const Degrees& d = config.parallelism;
+  const SegmentSetup setup = segment_setup(config, rank.ranks.at);
+  ActivationFacts facts;
+  facts.sequence_parallel = d.tensor > 1;
+  const std::int64_t queries = setup.microbatch_tokens;  // of this rank; every one has all keys of its sequence
+  facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
+  const std::int64_t rows = balanced_part(config.model.vocab_size, d.tensor, rank.ranks.at.tp).count;
+  facts.all_logits = queries * rows * size_of(DType::float32);
+  facts.logits = std::min(facts.all_logits, setup.most_logit_bytes);
+  facts.dlogits = queries * rows * size_of(setup.head_compute);
+  std::string first;
+  for (int number = 0; number < config.stages() && first.empty(); ++number) {
+    const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
+    for (const auto& segment : stage.segments) {
+      if (!segment->scope().starts_with("blocks.")) continue;
+      if (first.empty()) first = segment->scope();
+      if (segment->scope() != first) break;
+      facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
+    }
+  }
+  facts.textbook_token = 34 * config.model.hidden_size;
+  return facts;
+}
+
+// Doubled as long as it fits.
+std::optional<Limit> limit_of(const Trials& trials, const RunPlan& plan, std::string_view what, std::int64_t now,
+                              const std::function<Overrides(std::int64_t)>& words) {
+  constexpr int most_doublings = 12;
+  Limit limit{.what = what, .fits = now, .fits_bytes = plan.verdict.needed};
+  for (int i = 0; i < most_doublings; ++i) {
+    const Trial trial = trials.with(words(2 * limit.fits));
+    if (!trial.refused.empty()) return i == 0 ? std::nullopt : std::optional(limit);
+    if (!trial.fits()) {
+      limit.exceeds = 2 * limit.fits;
+      limit.exceeds_bytes = trial.verdict.needed;
+      return limit;
+    }
+    limit.fits *= 2;
+    limit.fits_bytes = trial.verdict.needed;
+  }
+  return limit;
+}
+
+std::vector<Limit> limits_of(const Trials& trials, const Config& config, const RunPlan& plan) {
+  std::vector<Limit> limits;
+  const TrainingConfig& training = config.training;
+  const auto microbatch = [&](std::int64_t size) {
+    const std::int64_t batch = std::max(training.global_batch_size, size * config.parallelism.data());
+    return Overrides{fmt::format("--training.microbatch_size={}", size),
+                     fmt::format("--training.global_batch_size={}", batch)};
+  };
+  const auto sequence = [&](std::int64_t length) {
+    return Overrides{fmt::format("--training.sequence_length={}", length)};
+  };
+  if (auto limit = limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch)) {
+    limits.push_back(*limit);
+  }
+  if (auto limit = limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence)) {
+    limits.push_back(*limit);
+  }
+  return limits;
+}
+
+}  // namespace
+
+const TriedMove* Explanation::first_that_fits() const {
+  const auto found = std::ranges::find_if(
+      moves, [&](const TriedMove& one) { return one.trial.fits() && one.trial.world == plan.world; });
+  return found == moves.end() ? nullptr : &*found;
+}
+
+Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
+  const Trials trials(read, hardware);
+  const Config config = trials.config({});
+  Explanation result;
+  result.plan = plan_run(config, hardware);
+  const Verdict& verdict = result.plan.verdict;
+  if (verdict.fit == Fit::unknown) return result;
+  if (verdict.fits()) {
+    result.limits = limits_of(trials, config, result.plan);
+    return result;
+  }
+  const BucketBytes& peak = result.plan.peak();
+  result.state_bytes = bytes_of(Cause::state, peak);
+  result.state_exceeds = result.state_bytes + verdict.reserved > verdict.memory;
+  result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
+  result.cause_bytes = bytes_of(result.cause, peak);
+  result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
+  result.moves = tried(trials, moves_for(result.cause));
+  for (TriedMove& other : tried(trials, moves_that_cannot_help(result.cause))) {
+    // What frees enough all the same comes last.
+    (other.trial.fits() ? result.moves : result.cannot).push_back(std::move(other));
+  }
+  const int shards = config.parallelism.data_shard;
+  if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
+    result.more_sharding = trials.with(scaled_words(config, many_times * shards));
+  }
+  Overrides all;
+  if (!result.first_that_fits()) {
+    const Trial base = trials.with(Overrides{});
+    Greedy greedy = combine(trials, result.cause, base);
+    all = greedy.trial.words;
+    if (greedy.trial.fits()) {
+      prune(trials, greedy, base.world);
+      result.combined = std::move(greedy.moves);
+      result.combination = std::move(greedy.trial);
+    }
+  }
+  result.asked_for_ranks = result.cause == Cause::state || (!result.first_that_fits() && !result.combination);
+  if (result.asked_for_ranks) result.more_ranks = ranks_that_fit(trials, all);
+  return result;
+}
+
+}  // namespace weft

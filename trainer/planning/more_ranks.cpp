@@ -1,0 +1,72 @@
+#include "trainer/planning/more_ranks.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace weft {
+
+namespace {
+
+// The smallest multiple of `unit` in (below, most] that fits. Needs do not grow with the ranks that share state, so
+// doubling and halving find it.
+std::optional<Trial> smallest(const std::function<Trial(int)>& at, int below, int unit, int most) {
+  int no = below / unit, yes = no + 1;
+  std::optional<Trial> found;
+  while (!found) {
+    yes = std::min(yes, most / unit);
+    if (yes <= no) return std::nullopt;
+    if (Trial trial = at(yes * unit); trial.fits()) {
+      found = std::move(trial);
+    } else {
+      no = yes;
+      yes *= 2;
+    }
+  }
+  while (yes - no > 1) {
+    const int middle = no + (yes - no) / 2;
+    if (Trial trial = at(middle * unit); trial.fits()) {
+      found = std::move(trial);
+      yes = middle;
+    } else {
+      no = middle;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words) {
+  const Config config = trials.config(words);
+  const Degrees& d = config.parallelism;
+  const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
+  const auto at = [&](int shards) { return trials.with(merged_words(words, scaled_words(config, shards))); };
+  // Numbers of shards over which experts can be spread, and then those that fill nodes.
+  const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
+  const int node = trials.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
+  auto found = smallest(at, d.data_shard, spread, std::min(node, most_ranks) / rest);
+  if (!found) found = smallest(at, d.data_shard, whole, most_ranks / rest);
+  if (!found) return std::nullopt;
+  return MoreRanks{words, *std::move(found)};
+}
+
+std::optional<MoreRanks> ranks_that_fit(const Trials& trials, const Overrides& all) {
+  if (auto found = find_ranks(trials, {})) return found;
+  std::optional<MoreRanks> fewest;
+  const auto consider = [&](const Overrides& words) {
+    auto found = find_ranks(trials, words);
+    if (found && (!fewest || found->trial.world < fewest->trial.world)) fewest = std::move(found);
+  };
+  Overrides words;
+  for (const Move& move : moves_beside_more_ranks()) {
+    const auto trial = trials.best(move, words);
+    if (!trial || !trial->refused.empty()) continue;
+    words = trial->words;
+    consider(words);
+  }
+  if (!fewest && !all.empty()) consider(all);
+  return fewest;
+}
+
+}  // namespace weft

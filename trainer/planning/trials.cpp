@@ -1,0 +1,65 @@
+#include "trainer/planning/trials.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// The first sentence of a refusal, without where it was found.
+std::string reason_of(const Error& error) {
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  constexpr std::string_view mark = ": error: ";
+  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
+  return std::string(line);
+}
+
+}  // namespace
+
+Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
+  Trial trial;
+  trial.words = words;
+  try {
+    const Config config = read(words);
+    const RunPlan plan = plan_run(config, hardware);
+    trial.world = plan.world;
+    trial.batch = config.training.global_batch_size;
+    trial.peak = plan.peak();
+    trial.verdict = plan.verdict;
+    trial.seconds = plan.time.seconds;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::request) throw;
+    trial.refused = reason_of(error);
+  }
+  return trial;
+}
+
+Trial Trials::with(const Overrides& words, const MoveWords& strength) const {
+  const Overrides plain = merged_words(words, strength.words);
+  if (strength.by_family.empty()) return with(plain);
+  const Overrides whole = merged_words(plain, strength.by_family);
+  return with(same(plain, whole) ? plain : whole);
+}
+
+std::optional<Trial> Trials::best(const Move& move, const Overrides& words, std::optional<int> world) const {
+  std::optional<Trial> best;
+  for (const MoveWords& strength : move.strengths(config(words))) {
+    Trial trial = with(words, strength);
+    if (world && trial.world != *world) continue;
+    const bool better =
+        !best || !best->refused.empty() || (trial.refused.empty() && trial.verdict.needed < best->verdict.needed);
+    if (better) best = std::move(trial);
+    if (best->fits()) break;
+  }
+  return best;
+}
+
+bool Trials::same(const Overrides& plain, const Overrides& whole) const {
+  try {
+    return read_(plain) == read_(whole);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace weft
