@@ -5,6 +5,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 #include "tools/plan_coarse.h"
+#include "tools/plan_compare.h"
 #include "tools/plan_explain.h"
 #include "tools/plan_report.h"
 #include "trainer/step_plan.h"
@@ -14,7 +15,7 @@ namespace {
 
 struct PlanRequest {
   std::string file, hardware;
-  bool json = false, explain = false, coarse = false;
+  bool json = false, compare = false, explain = false, coarse = false;
   // Of --coarse; what is not given is the configuration's, or the default of CoarseRequest.
   std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
   std::optional<int> ranks;
@@ -77,6 +78,10 @@ void plan(const CLI::App& command, const PlanRequest& request) {
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
   if (request.explain) return explain(command, request, config);
   const Hardware hardware = hardware_of(config);
+  if (request.compare) {
+    fmt::print("{}", request.json ? plan_compare_json(config, hardware) : plan_compare_text(config, hardware));
+    return;
+  }
   const RunPlan planned = plan_run(config, hardware);
   fmt::print("{}", request.json ? plan_json(hardware, planned) : plan_text(config, hardware, planned));
 }
@@ -117,8 +122,11 @@ void add_plan_command(CLI::App& program) {
   command->add_flag("--json", request->json, "print one JSON document");
   CLI::Option* why =
       command->add_flag("--explain", request->explain, "why it does not fit, and what would make it fit, each planned");
+  CLI::Option* which = command->add_flag("--compare", request->compare,
+                                         "every way to share the model's state beside the others, and which to take");
   add_coarse_options(*command, *request);
-  command->get_option("--coarse")->excludes(why);
+  command->get_option("--coarse")->excludes(why)->excludes(which);
+  why->excludes(which);
   command->callback([command, request] { plan(*command, *request); });
 }
 
