@@ -115,26 +115,6 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   return result;
 }
 
-StepTime time_of(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware,
-                 double step_flops) {
-  const ProgramCosts costs = modelled_costs(config, mesh, mesh.coordinates(0), hardware_costs(hardware, config, mesh));
-  const bool serial = config.run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
-  const Simulation simulation = simulate(program, costs, channels);
-  StepTime time{.seconds = simulation.seconds};
-  const auto ranks = static_cast<int>(program.ranks.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const RankTimes times = rank_times(program, simulation, rank, channels);
-    time.bubble += times.bubble / (ranks * simulation.seconds);
-    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
-    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
-  }
-  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
-  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
-  time.mfu = step_flops / (time.seconds * mesh.world() * peak);
-  return time;
-}
-
 }  // namespace
 
 std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
@@ -218,6 +198,25 @@ RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& progra
   return plan;
 }
 
+StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  const ProgramCosts costs = modelled_costs(config, mesh, mesh.coordinates(0), hardware_costs(hardware, config, mesh));
+  const bool serial = config.run.device == DeviceKind::cpu;
+  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  const Simulation simulation = simulate(program, costs, channels);
+  StepTime time{.seconds = simulation.seconds};
+  const auto ranks = static_cast<int>(program.ranks.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const RankTimes times = rank_times(program, simulation, rank, channels);
+    time.bubble += times.bubble / (ranks * simulation.seconds);
+    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
+    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
+  }
+  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
+  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+  time.mfu = step_flops(config) / (time.seconds * mesh.world() * peak);
+  return time;
+}
+
 RunPlan plan_run(const Config& given, const Hardware& hardware) {
   Config config = given;
   config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
@@ -249,7 +248,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
     if (plan.ranks.back().peak.total() > plan.peak().total()) plan.fullest = plan.ranks.size() - 1;
   }
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
-  plan.time = time_of(config, mesh, *first, hardware, plan.step_flops);
+  plan.time = step_time(config, mesh, *first, hardware);
   plan.verdict = judge(hardware, plan.peak());
   return plan;
 }
