@@ -106,7 +106,7 @@ class DryDevice final : public Device {
 
  private:
   DryDownload download_;
-  Reservation addresses_{std::size_t{1} << 46};
+  Reservation addresses_{std::size_t{1} << 44};  // an eighth of what a process has: several run side by side
   std::int64_t used_ = 0;
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
 };

@@ -24,6 +24,9 @@ namespace {
 // How many are looked at at once, whatever the number of threads.
 constexpr std::size_t wave = 32;
 
+// Each dry run has its own addresses, of which a process has enough for so many (dry_device.cpp).
+constexpr std::size_t most_threads = 6;
+
 // What is known of a choice, or of all with its mesh and microbatch.
 enum class Known : std::uint8_t { pieces, mean, bounds, seconds, all };
 
@@ -103,7 +106,7 @@ void for_each(std::size_t count, std::size_t threads, const std::function<void(s
     }
   };
   std::vector<std::thread> others;
-  for (std::size_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(loop);
+  for (std::size_t t = 1; t < std::min({threads, count, most_threads}); ++t) others.emplace_back(loop);
   loop();
   for (std::thread& other : others) other.join();
   for (const std::exception_ptr& each : thrown) {
@@ -222,7 +225,8 @@ class Search {
     node.seconds = std::numeric_limits<double>::infinity();
     node.bytes = std::numeric_limits<std::int64_t>::max();
     for (const auto& [key, pieces] : pieces_of(node)) {
-      const LeastTaken least = least_of_any_layout(config_of(space_, choice_at(space_, node.place)), pieces);
+      const LeastTaken least =
+          least_of_any_layout(config_of(space_, choice_at(space_, node.place), ChoiceStep::policy), pieces);
       node.seconds = std::min(node.seconds, least.seconds);
       node.bytes = std::min(node.bytes, least.static_bytes);
     }
@@ -247,7 +251,8 @@ class Search {
         auto place = node.place;
         place[3] = policy;
         place[4] = recompute;
-        pieces.emplace(key, model_pieces(config_of(space_, choice_at(space_, place)), space_.hardware));
+        pieces.emplace(key,
+                       model_pieces(config_of(space_, choice_at(space_, place), ChoiceStep::policy), space_.hardware));
       }
     }
     return pieces;
@@ -272,7 +277,7 @@ class Search {
       for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
         place[3] = policy;
         place[4] = 0;
-        const Config config = config_of(space_, choice_at(space_, place));
+        const Config config = config_of(space_, choice_at(space_, place), ChoiceStep::policy);
         if (!accepted(ChoiceStep::policy, config, space_.recomputes.size(), step.counts)) continue;
         if (!known.insert(policy_text(config)).second) {
           step.counts.same += space_.recomputes.size();

@@ -12,6 +12,7 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 namespace {
@@ -211,6 +212,23 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
   return words;
 }
 
+// "auto" where there is nothing to deal.
+std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
+  if (config.stages() == 1) return "auto";
+  const std::int64_t microbatches = config.microbatches();
+  return space.layouts->find_or({choice.mesh.pipeline, choice.order, choice.recompute, microbatches}, [&] {
+    Config plain = space.policies.front().base;
+    plain.pipeline = config.pipeline;
+    plain.pipeline.layout = "auto";
+    plain.parallelism = {.pipeline = choice.mesh.pipeline};
+    plain.training.recompute = config.training.recompute;
+    plain.training.microbatch_size = 1;
+    plain.training.global_batch_size = microbatches;
+    plain.memory_budget = std::nullopt;
+    return to_string(stage_layout(plain), plain.model);
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> search_keys() {
@@ -322,8 +340,19 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   return space;
 }
 
+std::string DealtLayouts::find_or(const Key& key, const std::function<std::string()>& deal) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
+  }
+  // Two threads may deal the same one at once; they come to the same.
+  std::string layout = deal();
+  const std::lock_guard lock(mutex_);
+  return layouts_.emplace(key, std::move(layout)).first->second;
+}
+
 Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step) {
-  Config config = space.policies[step == ChoiceStep::policy ? choice.policy : 0].base;
+  Config config = space.policies[step >= ChoiceStep::policy ? choice.policy : 0].base;
   config.parallelism = choice.mesh;
   if (step == ChoiceStep::mesh) return config;
   config.training.microbatch_size = choice.microbatch_size;
@@ -333,6 +362,7 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
   config.pipeline.chunks = space.orders[choice.order].chunks;
   if (step == ChoiceStep::order) return config;
   config.training.recompute = space.recomputes[choice.recompute];
+  if (step == ChoiceStep::layout) config.pipeline.layout = layout_of(space, choice, config);
   return config;
 }
 
@@ -345,6 +375,8 @@ Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   words.push_back(word("training.microbatch_size", choice.microbatch_size));
   words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));
   words.push_back(word("pipeline.chunks", space.orders[choice.order].chunks));
+  // Dealt layouts are texts.
+  words.push_back(word("pipeline.layout", std::get<std::string>(config_of(space, choice).pipeline.layout)));
   words.push_back(word("shard.strategy", policy.strategy));
   words.push_back(word("shard.residency", policy.residency));
   words.push_back(word("shard.reduction", policy.reduction));

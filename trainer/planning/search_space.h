@@ -4,9 +4,13 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trainer/config/config_reader.h"
@@ -40,14 +44,25 @@ struct SearchedOrder {
   bool operator==(const SearchedOrder&) const = default;
 };
 
+// Layouts that were dealt already, by ranks, order, recompute and microbatches. For several threads.
+class DealtLayouts {
+ public:
+  using Key = std::tuple<int, std::size_t, std::size_t, std::int64_t>;
+  std::string find_or(const Key& key, const std::function<std::string()>& deal);
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::string> layouts_;
+};
+
 struct SearchedPolicy {
   std::string strategy, residency, reduction;
   Config base;  // with this policy, and everything else that is not chosen
 };
 
 // Rules are grouped by the step of a choice at which all that they look at is known.
-enum class ChoiceStep : std::uint8_t { mesh, microbatch, order, policy };
-inline constexpr std::size_t choice_steps = 4;
+enum class ChoiceStep : std::uint8_t { mesh, microbatch, order, policy, layout };
+inline constexpr std::size_t choice_steps = 5;
 
 struct SearchSpace {
   int world = 1;
@@ -61,6 +76,7 @@ struct SearchSpace {
   bool orders_given = false;  // by the user: then also for one pipeline rank
   bool across_nodes = false;  // as in SearchSetting
   std::array<std::vector<ConfigRule>, choice_steps> rules;
+  std::shared_ptr<DealtLayouts> layouts = std::make_shared<DealtLayouts>();
 
   // Places in `orders` of those that a pipeline of so many ranks chooses among: of one rank, unless orders were given,
   // only the first with one chunk.
@@ -81,12 +97,14 @@ struct SearchSetting {
 //   chunks         1, 2, 4 and 8 where the schedule takes them
 //   strategy, residency, reduction   full_shard or shard_grad_op; stage or step; auto or each_microbatch
 //   microbatch_size, recompute       1, 2, 4, 8; all
-// Stages are always dealt by cost (pipeline.layout "auto"), and the device is the hardware's. Throws Error (request)
-// with what is wrong with the configuration whatever is chosen.
+// Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks, once for
+// each order, number of microbatches and recompute; that layout is written out in the words of a choice. The device is
+// the hardware's. Throws Error (request) with what is wrong with the configuration whatever is chosen.
 SearchSpace search_space(const std::string& file, const Overrides& given, const SearchSetting& setting);
 
-// The configuration of a choice, up to `step` of it: what is chosen later stays as it happens to be.
-Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step = ChoiceStep::policy);
+// The configuration of a choice, up to `step` of it: what is chosen later stays as it happens to be. A layout can be
+// dealt once no rule objects.
+Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step = ChoiceStep::layout);
 // What makes read_config() of the file give the same.
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice);
 // The first message of the rules of that step, if any objects.
