@@ -4,6 +4,7 @@
 
 #include "tools/commands.h"
 #include "tools/plan_report.h"
+#include "tools/plan_search.h"
 
 namespace weft {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 struct PlanRequest {
   std::string file, hardware;
   bool json = false;
+  PlanSearchRequest search;
 };
 
 void plan(const CLI::App& command, const PlanRequest& request) {
@@ -32,7 +34,13 @@ void add_plan_command(CLI::App& program) {
   add_config_arguments(*command, request->file)->required();
   command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists what is known");
   command->add_flag("--json", request->json, "print one JSON document");
-  command->callback([command, request] { plan(*command, *request); });
+  const CLI::Option* search = add_plan_search_options(*command, request->search);
+  command->callback([command, request, search] {
+    if (search->count() == 0) return plan(*command, *request);
+    request->search.hardware = request->hardware;
+    request->search.json = request->json;
+    plan_search(*command, request->file, request->search);
+  });
 }
 
 }  // namespace weft
