@@ -8,6 +8,7 @@
 #include "tools/plan_compare.h"
 #include "tools/plan_explain.h"
 #include "tools/plan_report.h"
+#include "tools/plan_search.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -19,6 +20,7 @@ struct PlanRequest {
   // Of --coarse; what is not given is the configuration's, or the default of CoarseRequest.
   std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
   std::optional<int> ranks;
+  PlanSearchRequest search;
 };
 
 Overrides named_hardware(const PlanRequest& request) {
@@ -127,7 +129,15 @@ void add_plan_command(CLI::App& program) {
   add_coarse_options(*command, *request);
   command->get_option("--coarse")->excludes(why)->excludes(which);
   why->excludes(which);
-  command->callback([command, request] { plan(*command, *request); });
+  CLI::Option* search = add_plan_search_options(*command, request->search);
+  search->excludes(why)->excludes(which)->excludes(command->get_option("--coarse"));
+  command->callback([command, request, search] {
+    if (search->count() == 0) return plan(*command, *request);
+    if (request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
+    request->search.hardware = request->hardware;
+    request->search.json = request->json;
+    plan_search(*command, request->file, request->search);
+  });
 }
 
 }  // namespace weft

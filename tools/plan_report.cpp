@@ -133,6 +133,11 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format(
       "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
       plan.step_flops, 100.0 * hardware.reached.value);
+  const double egress = plan.node_egress_bytes();
+  text += fmt::format(
+      "links      {} GiB out of the node that most leaves, at {:.0f} GB/s {} if nothing else went that way\n",
+      gib(egress), hardware.node_bytes_per_second.value / 1e9,
+      format_time(egress / hardware.node_bytes_per_second.value, false));
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
                       aligned_text(memory_table(plan)));

@@ -31,7 +31,7 @@ class Reader {
     for (const EmptySection& section : empty_sections()) sections_.insert(section.name);
   }
 
-  Config read() {
+  Config read(const std::function<bool(const ConfigRule&)>& applies = [](const ConfigRule&) { return true; }) {
     report_unknown();
     for (const ConfigKey& key : schema_) read_key(key);
     for (const Family family : shard_families) {
@@ -46,7 +46,9 @@ class Reader {
     // A file that could not be read would make everything that it should have said look missing.
     if (sources_.complete) {
       report_missing();
-      for (const ConfigRule& rule : config_rules()) apply(rule);
+      for (const ConfigRule& rule : config_rules()) {
+        if (applies(rule)) apply(rule);
+      }
     }
     if (!faults_.empty()) throw Error(ErrorKind::request, format_faults(faults_));
     return config_;
@@ -173,6 +175,12 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.warnings = shard_warnings(result.config);
   for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
   return result;
+}
+
+Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
+                      const std::function<bool(const std::string& path)>& undecided) {
+  Reader reader(gather_sources(file.string(), read_text(file), overrides));
+  return reader.read([&](const ConfigRule& rule) { return std::ranges::none_of(rule.keys, undecided); });
 }
 
 ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides) {

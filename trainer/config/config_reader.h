@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,11 @@ struct ResolvedConfig {
 
 // Throws Error (request) with all faults, formatted for the terminal.
 ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides = {});
-// The same from text, for tests; `name` stands for the file in messages.
+// What is known before keys for which `undecided` holds are chosen: the others, each by itself, and the rules that look
+// at none of them; those that do are left to whoever chooses (config_rules.h). Throws as read_config.
+Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
+                      const std::function<bool(const std::string& path)>& undecided);
+// As read_config from text, for tests; `name` stands for the file in messages.
 ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides = {});
 
 }  // namespace weft

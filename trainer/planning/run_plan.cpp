@@ -116,27 +116,10 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   return result;
 }
 
-StepTime time_of(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware,
-                 double step_flops) {
-  const Coordinates at = mesh.coordinates(0);
-  const ProgramCosts costs = config.pipeline.has_cost_table()
-                                 ? step_costs(config, mesh, at)
-                                 : modelled_costs(config, mesh, at, hardware_costs(hardware, config, mesh));
-  const bool serial = config.run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
-  const Simulation simulation = simulate(program, costs, channels);
-  StepTime time{.seconds = simulation.seconds};
-  const auto ranks = static_cast<int>(program.ranks.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    const RankTimes times = rank_times(program, simulation, rank, channels);
-    time.bubble += times.bubble / (ranks * simulation.seconds);
-    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
-    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
-  }
-  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
-  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
-  time.mfu = step_flops / (time.seconds * mesh.world() * peak);
-  return time;
+// Of a step, as machines and models are published in.
+double published_flops(const Config& config) {
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
 }
 
 }  // namespace
@@ -222,6 +205,28 @@ RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& progra
   return plan;
 }
 
+StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  const Coordinates at = mesh.coordinates(0);
+  const ProgramCosts costs = config.pipeline.has_cost_table()
+                                 ? step_costs(config, mesh, at)
+                                 : modelled_costs(config, mesh, at, hardware_costs(hardware, config, mesh));
+  const bool serial = config.run.device == DeviceKind::cpu;
+  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  const Simulation simulation = simulate(program, costs, channels);
+  StepTime time{.seconds = simulation.seconds};
+  const auto ranks = static_cast<int>(program.ranks.size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const RankTimes times = rank_times(program, simulation, rank, channels);
+    time.bubble += times.bubble / (ranks * simulation.seconds);
+    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
+    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
+  }
+  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
+  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+  time.mfu = published_flops(config) / (time.seconds * mesh.world() * peak);
+  return time;
+}
+
 RunPlan plan_run(const Config& given, const Hardware& hardware) {
   Config config = given;
   config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
@@ -239,8 +244,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   plan.microbatches = config.microbatches();
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
-  plan.step_flops =
-      plan.flops_per_token * static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  plan.step_flops = published_flops(config);
   if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
   // One program serves the classes that see the same sizes: those of equal shares of the vocabulary.
   std::map<std::int64_t, Program> programs;
@@ -254,7 +258,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
     if (plan.ranks.back().peak.total() > plan.peak().total()) plan.fullest = plan.ranks.size() - 1;
   }
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
-  plan.time = time_of(config, mesh, *first, hardware, plan.step_flops);
+  plan.time = step_time(config, mesh, *first, hardware);
   plan.verdict = judge(hardware, plan.peak());
   return plan;
 }

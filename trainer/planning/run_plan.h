@@ -108,6 +108,9 @@ struct RunPlan {
 // the table that pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware);
 
+// The time alone; `program` is that of the first rank, run.device that which is planned for.
+StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
+
 // The memory alone of one class of ranks; `program` is its own.
 RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks);
 

@@ -1,0 +1,112 @@
+#include "tools/plan_search.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/error.h"
+#include "tools/commands.h"
+#include "tools/layout_sweep.h"
+#include "tools/plan_search_report.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* name = "weft plan";
+
+// How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
+class SearchLine {
+ public:
+  SearchLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
+  ~SearchLine() {
+    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+  }
+  SearchLine(const SearchLine&) = delete;
+  SearchLine& operator=(const SearchLine&) = delete;
+
+  void show(const SearchProgress& progress) {
+    const auto now = Clock::now();
+    if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    last_ = now;
+    shown_ = true;
+    const SearchCounts& counts = progress.counts;
+    const std::string best =
+        progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
+    fmt::print(stderr, "{}{} waiting, {} planned, {} do not fit{}{}", terminal_ ? "\r\x1b[K" : "", progress.waiting,
+               counts.planned, counts.static_bytes + counts.held_bytes + counts.unfit, best, terminal_ ? "" : "\n");
+    std::fflush(stderr);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool terminal_, shown_ = false;
+  Clock::time_point last_ = Clock::now();
+};
+
+[[noreturn]] void refuse_empty(const SearchSpace& space, const SearchResult& result) {
+  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", name);
+  const Verdict& verdict = result.least->verdict;
+  fail_request(
+      "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks "
+      "(--world), hardware with more memory, or narrower precision.parameters and optimizer.state",
+      name, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
+      shell_text(words_of(space, result.least->choice)));
+}
+
+}  // namespace
+
+CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request) {
+  CLI::Option* search =
+      command
+          .add_option("--search", request.axes,
+                      "find the fastest plans that fit; axes as KEY=VALUE,VALUE: pipeline, data_replicate, data_shard, "
+                      "context, tensor, expert, expert_tensor, microbatch_size, schedule, chunks, strategy, residency, "
+                      "reduction, recompute")
+          ->expected(0, -1);
+  const auto needs = [&](CLI::Option* option) { return option->needs(search); };
+  needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's"));
+  needs(command.add_option("--top", request.top, "how many plans to find")->capture_default_str());
+  needs(command.add_option("--output", request.output, "write the best as a run file"));
+  needs(command.add_option("--pareto", request.pareto,
+                           "draw time against memory to this SVG file, with the whole front of what nothing beats"));
+  needs(command.add_option("--front-within", request.front_within, "times the fastest step that the front goes to")
+            ->capture_default_str());
+  needs(command.add_flag("--across-nodes", request.across_nodes, "let tensor groups leave a node"));
+  return search;
+}
+
+void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
+  Overrides given = overrides_given_to(command);
+  if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
+  if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", name);
+  const SearchSpace space = search_space(
+      file, given,
+      {.world = request.world, .axes = parse_search_axes(request.axes), .across_nodes = request.across_nodes});
+  const SearchOptions options{.top = request.top,
+                              .front_within = request.pareto.empty() ? 0.0 : request.front_within,
+                              .threads = std::max(1U, std::thread::hardware_concurrency())};
+  SearchResult result;
+  {
+    SearchLine line;
+    result = search_plans(space, options, [&](const SearchProgress& progress) { line.show(progress); });
+  }
+  const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
+  if (request.json) {
+    fmt::print("{}", search_json(space, result));
+  } else {
+    fmt::print("{}\n{}", title, search_account(result.counts));
+  }
+  if (result.plans.empty()) refuse_empty(space, result);
+  if (!request.json) {
+    fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n\nthe fastest: {}\n",
+               search_table(space, result.plans), shell_text(words_of(space, result.plans.front().choice)));
+  }
+  if (!request.output.empty()) write_result(name, search_toml(file, space, result), request.output);
+  if (!request.pareto.empty()) write_result(name, search_svg(space, result.plans, title), request.pareto);
+}
+
+}  // namespace weft

@@ -1,0 +1,290 @@
+#include "trainer/planning/search_bounds.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/simulation/simulate.h"
+#include "trainer/costs/step_costs.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/pipeline_order.h"
+#include "trainer/step_plan.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// A bound is a sum in another order than the simulator's.
+constexpr double rounding = 1.0 - 1e-9;
+
+// The pieces as the stages of a pipeline of their own: embedding, head, both, and a block of each kind.
+struct Sample {
+  Config config;
+  std::vector<StageBlocks> stages;
+  static constexpr int first_block = 3;
+  std::vector<BlockKind> kinds;  // of the stages from there on
+};
+
+Sample sample_of(const Config& config) {
+  Sample sample;
+  sample.config = config;
+  for (const BlockKind kind : {BlockKind::dense, BlockKind::moe}) {
+    if (std::ranges::find(config.model.blocks, kind) != config.model.blocks.end()) sample.kinds.push_back(kind);
+  }
+  sample.stages.push_back({.embedding = true});
+  sample.stages.push_back({.head = true});
+  sample.stages.push_back({.embedding = true, .head = true});
+  for (int i = 0; i < std::ssize(sample.kinds); ++i) sample.stages.push_back({.first = i, .count = 1});
+  sample.config.model.blocks = sample.kinds;
+  sample.config.parallelism.pipeline = static_cast<int>(sample.stages.size());
+  sample.config.pipeline = {};
+  for (auto& [family, policy] : sample.config.shard_by_family) policy.residency_by_stage.clear();
+  return sample;
+}
+
+bool is_separable(const Config& config) {
+  return std::ranges::all_of(config.shard_by_family, [](const auto& entry) {
+    return entry.second.wrap == "block" || entry.second.wrap == "half_block";
+  });
+}
+
+// How many bytes a rank keeps is known where tokens do not decide.
+void add_kept(const ProgramSegment& segment, bool routed, ModelPiece& piece) {
+  const std::int64_t behind_forward = routed && !segment.region ? 0 : forward_bytes(segment);
+  piece.kept_bytes += behind_forward;
+  piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
+}
+
+void add_unit(const ProgramUnit& unit, const UnitCost& cost, ModelPiece& piece) {
+  PieceUnits& units = piece.units[unit.family];
+  units.reduce += unit.frozen ? 0.0 : cost.reduce;
+  if (unit.replicated) return;
+  units.gather += unit.unsharded_bytes > 0 ? cost.gather : 0.0;
+  units.unsharded_bytes += unit.unsharded_bytes;
+  units.gradient_bytes += unit.frozen ? 0 : unit.gradient_bytes;
+}
+
+const ModelPiece& piece_of(const ModelPieces& pieces, const Config& config, int block) {
+  return pieces.blocks.at(config.model.blocks[static_cast<std::size_t>(block)]);
+}
+
+// The pieces of a stage, in forward order.
+std::vector<const ModelPiece*> pieces_of(const ModelPieces& pieces, const Config& config, const StageBlocks& stage) {
+  std::vector<const ModelPiece*> list;
+  const bool tied = config.model.tie_word_embeddings && stage.embedding && stage.head;
+  if (stage.embedding) list.push_back(tied ? &pieces.both : &pieces.embedding);
+  for (int block = stage.first; block < stage.first + stage.count; ++block) {
+    list.push_back(&piece_of(pieces, config, block));
+  }
+  if (stage.head && !tied) list.push_back(&pieces.head);
+  return list;
+}
+
+// Collectives of the units of a step, one after the other on their lanes, at least.
+struct UnitSeconds {
+  double gathers = 0.0, reductions = 0.0;
+};
+
+double reductions_of(const UnitPolicy& policy, std::int64_t microbatches) {
+  const bool every = policy.reduce_every > 0 && policy.residency != Residency::solved;
+  return every ? static_cast<double>((microbatches + policy.reduce_every - 1) / policy.reduce_every) : 1.0;
+}
+
+struct StageSums {
+  ModelPiece sum;               // its units are not summed
+  double alike = 0.0;           // of `again`, what waits for the gradient to arrive: all but the last block's
+  UnitSeconds units;            // of a step
+  std::int64_t gradients = 0;   // that add up, whole, until the last microbatch
+  std::int64_t parameters = 0;  // that stay from the first use to the last
+};
+
+StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBlocks& blocks, int stage) {
+  StageSums sums;
+  const std::int64_t microbatches = config.microbatches();
+  std::map<Family, double> all, most;  // seconds of a gather of the blocks' units
+  double last_again = 0.0;
+  for (const ModelPiece* piece : pieces_of(pieces, config, blocks)) {
+    ModelPiece& sum = sums.sum;
+    sum.static_bytes += piece->static_bytes;
+    sum.kept_bytes += piece->kept_bytes;
+    sum.kept_parted_bytes += piece->kept_parted_bytes;
+    sum.forward += piece->forward;
+    sum.backward_input += piece->backward_input;
+    sum.backward_weight += piece->backward_weight;
+    sum.again += piece->again;
+    if (piece->again > 0.0) last_again = piece->again;
+    const bool is_block = piece != &pieces.embedding && piece != &pieces.head && piece != &pieces.both;
+    for (const auto& [family, units] : piece->units) {
+      const UnitPolicy policy = resolve_policy(config, family, stage);
+      sums.units.reductions += units.reduce * reductions_of(policy, microbatches);
+      if (policy.residency == Residency::each_use && is_block) {
+        all[family] += units.gather;
+        most[family] = std::max(most[family], units.gather);
+      } else {
+        sums.units.gathers += units.gather;
+      }
+      // The embedding's backward does not read it.
+      const bool read_last = piece != &pieces.embedding;
+      if (policy.residency == Residency::step && read_last) sums.parameters += units.unsharded_bytes;
+      if (policy.reduce_every == 0 && !policy.accumulate_sharded && policy.residency != Residency::solved) {
+        sums.gradients += units.gradient_bytes;
+      }
+    }
+  }
+  // A forward and a backward use every block; where one follows the other, the block at the turn is not dropped.
+  for (const auto& [family, seconds] : all) {
+    const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[family]);
+    sums.units.gathers += std::max(turns, seconds);
+  }
+  sums.alike = sums.sum.again - last_again;
+  return sums;
+}
+
+// The largest sum of what one rank keeps, behind each action of its list.
+std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<StageSums>& stages, std::int64_t count) {
+  struct Held {
+    std::int64_t uses = 0, all_uses = 0, ended = 0;
+  };
+  std::vector<Held> held(stages.size());
+  for (const Action& action : actions) {
+    if (reads_parameters(action.op)) ++held[static_cast<std::size_t>(*action.stage)].all_uses;
+  }
+  const bool parted = std::ranges::any_of(actions, [](const Action& each) { return each.op == Op::backward_input; });
+  std::int64_t now = 0, most = 0;
+  for (const Action& action : actions) {
+    const auto at = static_cast<std::size_t>(*action.stage);
+    Held& stage = held[at];
+    const StageSums& sums = stages[at];
+    const std::int64_t kept = parted ? sums.sum.kept_parted_bytes : sums.sum.kept_bytes;
+    if (reads_parameters(action.op)) {
+      if (stage.uses++ == 0) now += sums.parameters;
+      if (stage.uses == stage.all_uses) now -= sums.parameters;
+    }
+    if (action.op == Op::forward) now += kept;
+    if (makes_weight_gradient(action.op)) {
+      now -= kept;
+      // The first begins all accumulators of the stage, the last lets them be reduced.
+      if (++stage.ended == 1 && count > 1) now += sums.gradients;
+      if (stage.ended == count && count > 1) now -= sums.gradients;
+    }
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+// The order of the stages in time, each as long as it takes, nothing between them.
+double seconds_of_order(const Config& config, const std::vector<std::vector<Action>>& order,
+                        const std::vector<StageSums>& stages) {
+  const std::vector<int> ranks = stage_ranks(config);
+  Program program;
+  program.microbatches = static_cast<int>(config.microbatches());
+  program.ranks = order;
+  for (const int rank : ranks) program.stages.push_back({.rank = rank});
+  ProgramCosts costs = even_costs(program, {});
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const ModelPiece& sum = stages[s].sum;
+    costs.stages[s] = {sum.forward, sum.backward_input + stages[s].alike, sum.backward_weight};
+  }
+  return simulate(program, costs).seconds;
+}
+
+}  // namespace
+
+ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
+  const Sample sample = sample_of(config);
+  const Mesh mesh(config.parallelism);
+  const Coordinates at = mesh.coordinates(0);
+  std::vector<std::int64_t> static_by_stage;
+  const ProgramTables tables = stage_tables(sample.config, plan_inputs(sample.config, at).boundary, [&](int stage) {
+    const StageBlocks& blocks = sample.stages[static_cast<std::size_t>(stage)];
+    PlannedStage planned = plan_stage(sample.config, mesh, stage, blocks,
+                                      make_segments(sample.config, segment_setup(sample.config, at), stage, blocks));
+    static_by_stage.push_back(static_bytes({&planned, 1}).total());
+    return planned;
+  });
+  const ProgramCosts costs = modelled_costs(tables, segment_flops(sample.config, tables),
+                                            hardware_costs(hardware, config, mesh), group_sizes(mesh));
+  std::vector<ModelPiece> pieces(sample.stages.size());
+  for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = static_by_stage[s];
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    const ProgramSegment& segment = tables.segments[i];
+    ModelPiece& piece = pieces[static_cast<std::size_t>(segment.stage)];
+    const int kind = segment.stage - sample.first_block;
+    const bool moe = kind >= 0 && sample.kinds[static_cast<std::size_t>(kind)] == BlockKind::moe;
+    add_kept(segment, moe && !segment.name.ends_with(".attention"), piece);
+    piece.forward += costs.segments[i].forward;
+    piece.backward_input += costs.segments[i].backward_input;
+    piece.backward_weight += costs.segments[i].backward_weight;
+    if (segment.region) piece.again += costs.segments[i].forward;
+  }
+  for (std::size_t u = 0; u < tables.units.size(); ++u) {
+    add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);
+  }
+  ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}};
+  for (std::size_t k = 0; k < sample.kinds.size(); ++k) result.blocks[sample.kinds[k]] = pieces[3 + k];
+  result.separable = is_separable(config);
+  return result;
+}
+
+LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
+  const double ranks = config.parallelism.pipeline;
+  const auto microbatches = static_cast<double>(config.microbatches());
+  double seconds = pieces.embedding.seconds() + pieces.head.seconds();
+  // A weight that both ends share is held at least once.
+  std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
+                                                        : pieces.embedding.static_bytes + pieces.head.static_bytes;
+  for (const BlockKind kind : config.model.blocks) {
+    seconds += pieces.blocks.at(kind).seconds();
+    bytes += pieces.blocks.at(kind).static_bytes;
+  }
+  LeastTaken least{.seconds = rounding * microbatches * seconds / ranks};
+  if (pieces.separable) {
+    least.static_bytes = least.bytes = static_cast<std::int64_t>(static_cast<double>(bytes) / ranks);
+  }
+  return least;
+}
+
+LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  const std::vector<int> ranks = stage_ranks(config);
+  const std::vector<std::vector<Action>> order = compute_order(config);
+  std::vector<StageSums> stages;
+  for (std::size_t s = 0; s < layout.size(); ++s) {
+    stages.push_back(sums_of(config, pieces, layout[s], static_cast<int>(s)));
+  }
+  const bool serial = config.run.device == DeviceKind::cpu;
+  const auto microbatches = static_cast<double>(config.microbatches());
+  LeastTaken least;
+  bool overlaps = false;
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    double compute = 0.0, before = 0.0;
+    UnitSeconds units;
+    std::int64_t bytes = 0;
+    bool reached = false;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      if (ranks[s] != static_cast<int>(rank)) {
+        if (!reached) before += stages[s].sum.forward;
+        continue;
+      }
+      reached = true;
+      compute += microbatches * stages[s].sum.seconds();
+      units.gathers += stages[s].units.gathers;
+      units.reductions += stages[s].units.reductions;
+      bytes += stages[s].sum.static_bytes;
+    }
+    overlaps = overlaps || !find_overlaps(order[rank]).pairs.empty();
+    const double longest = serial ? before + compute + units.gathers + units.reductions
+                                  : std::max({before + compute, units.gathers, units.reductions});
+    least.seconds = std::max(least.seconds, longest);
+    if (!pieces.separable) continue;
+    least.static_bytes = std::max(least.static_bytes, bytes);
+    least.bytes = std::max(least.bytes, bytes + most_kept(order[rank], stages, config.microbatches()));
+  }
+  // Two that overlap hand on when both are over, as stages; their segments do not wait.
+  if (!overlaps && order.size() > 1) least.seconds = std::max(least.seconds, seconds_of_order(config, order, stages));
+  least.seconds *= rounding;
+  return least;
+}
+
+}  // namespace weft

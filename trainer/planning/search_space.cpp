@@ -1,0 +1,409 @@
+#include "trainer/planning/search_space.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_messages.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/config/config_suggestions.h"
+#include "trainer/costs/topology.h"
+#include "trainer/layout/stage_layout.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* said_by = "weft plan --search: error: ";
+
+constexpr std::string_view degree_keys[] = {
+    "parallelism.pipeline", "parallelism.data_replicate", "parallelism.data_shard",   "parallelism.context",
+    "parallelism.tensor",   "parallelism.expert",         "parallelism.expert_tensor"};
+constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline.schedule", "pipeline.chunks",
+                                           "shard.strategy",           "shard.residency",   "shard.reduction",
+                                           "training.recompute"};
+
+std::string word(std::string_view key, const auto& value) {
+  return fmt::format("--{}={}", key, value);
+}
+
+// What is wrong with a value of the key by itself; otherwise it is in `config`.
+Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
+  const ConfigSources sources = gather_sources("", "", {word(key.path(), value)});
+  Faults faults = sources.faults;
+  if (const auto entry = sources.entries.find(key.path()); entry != sources.entries.end()) {
+    for (Fault& fault : key.read(config, entry->second.value)) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
+std::vector<std::string> parted(const std::string& list) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  return parts;
+}
+
+// The axis that a word means: its path, or the name behind the last dot.
+std::optional<std::string> axis_named(const std::string& name) {
+  for (const std::string& key : search_keys()) {
+    if (key == name || key.substr(key.find('.') + 1) == name) return key;
+  }
+  return std::nullopt;
+}
+
+std::string axis_names() {
+  std::vector<std::string> names;
+  for (const std::string& key : search_keys()) names.push_back(key.substr(key.find('.') + 1));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::vector<int> divisors(int number) {
+  std::vector<int> all;
+  for (int divisor = 1; divisor <= number; ++divisor) {
+    if (number % divisor == 0) all.push_back(divisor);
+  }
+  return all;
+}
+
+std::vector<int> numbers_of(const std::vector<std::string>& texts) {
+  std::vector<int> numbers;
+  for (const std::string& text : texts) {
+    int number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<std::string> values_of(const SearchAxes& axes, std::string_view key, std::vector<std::string> otherwise) {
+  const auto found = axes.find(std::string(key));
+  return found == axes.end() ? std::move(otherwise) : found->second;
+}
+
+// Of those of a degree that were named, or all, the divisors of `ranks`.
+std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ranks) {
+  const auto named = axes.find(std::string(key));
+  std::vector<int> all = divisors(ranks);
+  if (named == axes.end()) return all;
+  const std::vector<int> wanted = numbers_of(named->second);
+  std::erase_if(all, [&](int degree) { return std::ranges::find(wanted, degree) == wanted.end(); });
+  return all;
+}
+
+bool has_experts(const Config& config) {
+  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+}
+
+// All expert degrees that ranks of a stage can be laid out in.
+void add_expert_degrees(const SearchAxes& axes, const Config& config, Degrees dense, std::vector<Degrees>& meshes) {
+  if (!has_experts(config)) {
+    meshes.push_back(dense);
+    return;
+  }
+  const bool named = axes.contains("parallelism.expert_tensor");
+  for (const int expert : degrees_of(axes, "parallelism.expert", dense.stage_ranks())) {
+    for (const int tensor : degrees_of(axes, "parallelism.expert_tensor", dense.stage_ranks() / expert)) {
+      if (!named && tensor != 1 && tensor != dense.tensor) continue;
+      dense.expert = expert;
+      dense.expert_tensor = tensor;
+      meshes.push_back(dense);
+    }
+  }
+}
+
+std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int world) {
+  std::vector<Degrees> meshes;
+  for (const int tensor : degrees_of(axes, "parallelism.tensor", world)) {
+    for (const int context : degrees_of(axes, "parallelism.context", world / tensor)) {
+      const int left = world / tensor / context;
+      for (const int pipeline : degrees_of(axes, "parallelism.pipeline", left)) {
+        for (const int replicate : degrees_of(axes, "parallelism.data_replicate", left / pipeline)) {
+          const int shard = left / pipeline / replicate;
+          const std::vector<int> allowed = degrees_of(axes, "parallelism.data_shard", left / pipeline);
+          if (std::ranges::find(allowed, shard) == allowed.end()) continue;
+          add_expert_degrees(axes, config,
+                             {.pipeline = pipeline,
+                              .data_replicate = replicate,
+                              .data_shard = shard,
+                              .context = context,
+                              .tensor = tensor},
+                             meshes);
+        }
+      }
+    }
+  }
+  return meshes;
+}
+
+// A schedule of a file has its own numbers and takes what it is given.
+std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
+  std::vector<std::string> names = {"1f1b"};
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.name != "1f1b" && schedule.name != "gpipe") names.emplace_back(schedule.name);
+  }
+  std::vector<SearchedOrder> orders;
+  for (const std::string& name : values_of(axes, "pipeline.schedule", names)) {
+    for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", {"1", "2", "4", "8"}))) {
+      const auto known = schedules();
+      const auto row = std::ranges::find(known, std::string_view(name), &Schedule::name);
+      // Chunks that were named are refused by rule where a schedule does not take them.
+      if (axes.contains("pipeline.chunks") || row == known.end() || row->takes_chunks(chunks)) {
+        orders.push_back({name, chunks});
+      }
+    }
+  }
+  return orders;
+}
+
+Recompute recompute_of(const std::string& text) {
+  for (const Recompute value : {Recompute::none, Recompute::selective, Recompute::full}) {
+    if (name_of(value) == text) return value;
+  }
+  fail("\"{}\" was taken for a value of training.recompute", text);
+}
+
+bool is_axis(const std::string& path) {
+  // Families take over what [shard] says.
+  const auto keys = search_keys();
+  return path.starts_with("shard.") || std::ranges::find(keys, path) != keys.end();
+}
+
+ChoiceStep step_of(const ConfigRule& rule) {
+  const auto looks_at = [&](std::string_view key) { return std::ranges::find(rule.keys, key) != rule.keys.end(); };
+  if (std::ranges::any_of(rule.keys, [](const std::string& key) { return key.starts_with("shard."); }) ||
+      looks_at("training.recompute")) {
+    return ChoiceStep::policy;
+  }
+  if (looks_at("pipeline.schedule") || looks_at("pipeline.chunks")) return ChoiceStep::order;
+  return looks_at("training.microbatch_size") ? ChoiceStep::microbatch : ChoiceStep::mesh;
+}
+
+// Of the device that the hardware is.
+Overrides device_words(const Config& config, const Hardware& hardware, int world) {
+  Overrides words;
+  const bool cpu = hardware.name == "cpu";
+  const DeviceKind device = cpu ? DeviceKind::cpu : DeviceKind::cuda;
+  const bool alone = world <= config.run.ranks_per_device;
+  const LaunchKind launch = cpu ? LaunchKind::threads : alone ? config.run.launch : LaunchKind::processes;
+  if (config.run.device != device) words.push_back(word("run.device", cpu ? "cpu" : "cuda"));
+  if (config.run.launch != launch) {
+    words.push_back(word("run.launch", launch == LaunchKind::threads ? "threads" : "processes"));
+  }
+  return words;
+}
+
+// What is written of a pipeline for its own number of stages and ranks.
+Overrides fixed_words(const Config& config, const SearchAxes& axes) {
+  Overrides words = {word("pipeline.layout", "auto")};
+  if (config.pipeline.microbatch_group != 0) words.push_back(word("pipeline.microbatch_group", 0));
+  if (config.pipeline.first_stage_blocks) words.push_back(word("pipeline.first_stage_blocks", "auto"));
+  if (config.pipeline.last_stage_blocks) words.push_back(word("pipeline.last_stage_blocks", "auto"));
+  const auto residencies = values_of(axes, "shard.residency", {});
+  if (config.memory_budget && std::ranges::find(residencies, "auto") == residencies.end()) {
+    words.push_back(word("shard.memory_budget", "none"));
+  }
+  return words;
+}
+
+// "auto" where there is nothing to deal.
+std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
+  if (config.stages() == 1) return "auto";
+  const std::int64_t microbatches = config.microbatches();
+  return space.layouts->find_or({choice.mesh.pipeline, choice.order, choice.recompute, microbatches}, [&] {
+    Config plain = space.policies.front().base;
+    plain.pipeline = config.pipeline;
+    plain.pipeline.layout = "auto";
+    plain.parallelism = {.pipeline = choice.mesh.pipeline};
+    plain.training.recompute = config.training.recompute;
+    plain.training.microbatch_size = 1;
+    plain.training.global_batch_size = microbatches;
+    plain.memory_budget = std::nullopt;
+    return to_string(stage_layout(plain), plain.model);
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> search_keys() {
+  std::vector<std::string> keys;
+  for (const std::string_view key : degree_keys) keys.emplace_back(key);
+  for (const std::string_view key : other_keys) keys.emplace_back(key);
+  return keys;
+}
+
+SearchAxes parse_search_axes(const std::vector<std::string>& words) {
+  SearchAxes axes;
+  std::vector<std::string> faults;
+  const std::vector<ConfigKey> schema = config_schema();
+  for (const std::string& given : words) {
+    const std::size_t equals = given.find('=');
+    const std::string name = given.substr(0, equals);
+    const auto path = axis_named(name);
+    if (equals == std::string::npos || !path) {
+      const std::string what = equals == std::string::npos ? "has no values; write KEY=VALUE,VALUE"
+                                                           : fmt::format("is no axis; there are {}", axis_names());
+      faults.push_back(fmt::format("{}--search {}: {} {}", said_by, given, name, what));
+      continue;
+    }
+    const ConfigKey& key = *std::ranges::find(schema, *path, [](const ConfigKey& each) { return each.path(); });
+    for (const std::string& value : parted(given.substr(equals + 1))) {
+      auto& values = axes[*path];
+      if (value.empty()) {
+        faults.push_back(fmt::format("{}--search {}: a value is empty", said_by, given));
+      } else if (std::ranges::find(values, value) != values.end()) {
+        faults.push_back(fmt::format("{}--search names {} {} twice", said_by, name, value));
+      } else {
+        Config config;
+        if (const Faults found = read_value(key, value, config); !found.empty()) faults.push_back(format_faults(found));
+        if (value.ends_with(".csv")) {
+          faults.push_back(
+              fmt::format("{}--search {}: a file has its own numbers of ranks and microbatches, which a "
+                          "search would change; name schedules",
+                          said_by, given));
+        }
+        values.push_back(value);
+      }
+    }
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
+  return axes;
+}
+
+std::vector<std::size_t> SearchSpace::orders_of(int pipeline) const {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < orders.size(); ++i) {
+    if (pipeline > 1 || orders_given || (places.empty() && orders[i].chunks == 1)) places.push_back(i);
+  }
+  return places;
+}
+
+std::size_t SearchSpace::choices_of_mesh(const Degrees& mesh) const {
+  return microbatch_sizes.size() * orders_of(mesh.pipeline).size() * policies.size() * recomputes.size();
+}
+
+std::size_t SearchSpace::choices() const {
+  std::size_t count = 0;
+  for (const Degrees& mesh : meshes) count += choices_of_mesh(mesh);
+  return count;
+}
+
+SearchSpace search_space(const std::string& file, const Overrides& given, const SearchSetting& setting) {
+  const SearchAxes& axes = setting.axes;
+  SearchSpace space;
+  space.across_nodes = setting.across_nodes;
+  space.words = given;
+  Overrides one_rank;
+  for (const std::string_view key : degree_keys) one_rank.push_back(word(key, 1));
+  Overrides first = given;
+  if (setting.world) first.insert(first.end(), one_rank.begin(), one_rank.end());
+  const Config written = read_undecided(file, first, [](const std::string& path) {
+    return is_axis(path) || path.starts_with("run.") || path.starts_with("pipeline.");
+  });
+  space.world = setting.world.value_or(written.parallelism.world());
+  space.hardware = hardware_of(written);
+  if (const auto faults = topology_faults(space.world, space.hardware.node_ranks()); !faults.empty()) {
+    fail_request("{}", faults.front());
+  }
+  for (const Overrides& words : {device_words(written, space.hardware, space.world), fixed_words(written, axes)}) {
+    space.words.insert(space.words.end(), words.begin(), words.end());
+  }
+  space.meshes = meshes_of(axes, written, space.world);
+  space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", {"1", "2", "4", "8"}));
+  space.orders = orders_of_axes(axes);
+  space.orders_given = axes.contains("pipeline.schedule") || axes.contains("pipeline.chunks");
+  for (const std::string& text : values_of(axes, "training.recompute", {"none", "selective", "full"})) {
+    space.recomputes.push_back(recompute_of(text));
+  }
+  for (const std::string& strategy : values_of(axes, "shard.strategy", {"full_shard", "shard_grad_op"})) {
+    for (const std::string& residency : values_of(axes, "shard.residency", {"stage", "step"})) {
+      for (const std::string& reduction : values_of(axes, "shard.reduction", {"auto", "each_microbatch"})) {
+        Overrides words = space.words;
+        words.insert(words.end(), one_rank.begin(), one_rank.end());
+        words.push_back(word("shard.strategy", strategy));
+        words.push_back(word("shard.residency", residency));
+        words.push_back(word("shard.reduction", reduction));
+        space.policies.push_back({strategy, residency, reduction, read_undecided(file, words, is_axis)});
+      }
+    }
+  }
+  for (ConfigRule& rule : config_rules()) {
+    if (std::ranges::none_of(rule.keys, is_axis)) continue;  // holds already
+    space.rules[static_cast<std::size_t>(step_of(rule))].push_back(std::move(rule));
+  }
+  return space;
+}
+
+std::string DealtLayouts::find_or(const Key& key, const std::function<std::string()>& deal) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
+  }
+  // Two threads may deal the same one at once; they come to the same.
+  std::string layout = deal();
+  const std::lock_guard lock(mutex_);
+  return layouts_.emplace(key, std::move(layout)).first->second;
+}
+
+Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step) {
+  Config config = space.policies[step >= ChoiceStep::policy ? choice.policy : 0].base;
+  config.parallelism = choice.mesh;
+  if (step == ChoiceStep::mesh) return config;
+  config.training.microbatch_size = choice.microbatch_size;
+  if (step == ChoiceStep::microbatch) return config;
+  config.pipeline.schedule = space.orders[choice.order].schedule;
+  config.pipeline.own_order = std::nullopt;
+  config.pipeline.chunks = space.orders[choice.order].chunks;
+  if (step == ChoiceStep::order) return config;
+  config.training.recompute = space.recomputes[choice.recompute];
+  if (step == ChoiceStep::layout) config.pipeline.layout = layout_of(space, choice, config);
+  return config;
+}
+
+Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
+  Overrides words = space.words;
+  const Degrees& d = choice.mesh;
+  const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
+  for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
+  const SearchedPolicy& policy = space.policies[choice.policy];
+  words.push_back(word("training.microbatch_size", choice.microbatch_size));
+  words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));
+  words.push_back(word("pipeline.chunks", space.orders[choice.order].chunks));
+  // Dealt layouts are texts.
+  words.push_back(word("pipeline.layout", std::get<std::string>(config_of(space, choice).pipeline.layout)));
+  words.push_back(word("shard.strategy", policy.strategy));
+  words.push_back(word("shard.residency", policy.residency));
+  words.push_back(word("shard.reduction", policy.reduction));
+  words.push_back(word("training.recompute", name_of(space.recomputes[choice.recompute])));
+  return words;
+}
+
+std::optional<std::string> refusal(const SearchSpace& space, ChoiceStep step, const Config& config) {
+  for (const ConfigRule& rule : space.rules[static_cast<std::size_t>(step)]) {
+    if (auto messages = rule.check(config); !messages.empty()) return std::move(messages.front());
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> left_out(const SearchSpace& space, ChoiceStep step, const Config& config) {
+  if (step == ChoiceStep::mesh && !space.across_nodes) {
+    const Mesh mesh(config.parallelism);
+    for (const Group group : {Group::tp, Group::etp}) {
+      if (!group_links(mesh, group, space.hardware.node_ranks()).crosses_nodes()) continue;
+      return fmt::format("{} groups would leave a node (--across-nodes lets them)",
+                         group == Group::tp ? "tensor" : "expert_tensor");
+    }
+  }
+  if (step == ChoiceStep::order && config.stages() > std::ssize(config.model.blocks)) {
+    return "more stages than blocks: some would be empty";
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft
