@@ -120,7 +120,8 @@ TEST(Diagnosis, FindsNothingInHealthyRuns) {
       pipelined_dense + mixture + Overrides{"parallelism.expert=2", "pipeline.schedule=\"1f1b\""};
   // Reductions over tensor ranks are counted with what segments exchange among them.
   const Overrides tensor_mixture =
-      pipelined_mixture + Overrides{"parallelism.tensor=2", "training.microbatch_size=8", "model.hidden_size=128"};
+      pipelined_mixture + Overrides{"model.layers=\"d e\"", "model.hidden_size=128", "parallelism.tensor=2",
+                                    "training.global_batch_size=128"};
   const std::vector<Overrides> healthy = {{},
                                           pipelined_dense,
                                           pipelined_mixture,
