@@ -16,7 +16,7 @@ std::string cost_text(const RunEvidence& evidence, const Finding& finding) {
   std::vector<std::string> parts;
   if (finding.seconds) {
     parts.push_back(
-        fmt::format("about {:.6f} s a step, which takes {:.6f} s", *finding.seconds, evidence.step_seconds));
+        fmt::format("about {:.3g} s a step, which takes {:.3g} s", *finding.seconds, evidence.step_seconds));
   }
   if (finding.bytes) parts.push_back(fmt::format("{} bytes of the fullest rank", *finding.bytes));
   return parts.empty() ? "not estimated" : fmt::format("{}", fmt::join(parts, "; "));
@@ -94,7 +94,7 @@ std::string_view text_of(RuleVerdict::Outcome outcome) {
 
 std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagnosis) {
   const auto& steps = evidence.steady;
-  std::string text = fmt::format("{}: {} ranks, steps {} to {}, {:.6f} s a step, judged as {}\n",
+  std::string text = fmt::format("{}: {} ranks, steps {} to {}, {:.3g} s a step, judged as {}\n",
                                  evidence.run.directory.string(), evidence.mesh.world(), steps.front().step,
                                  steps.back().step, evidence.step_seconds, evidence.hardware.name);
   text += diagnosis.healthy()

@@ -143,7 +143,7 @@ TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
 TEST_F(LayoutSimulate, TakesTheCardOfTheConfiguration) {
   const auto figures = [&](const std::string& arguments) {
     Json found = variants(arguments)[0];
-    found.erase("variant");
+    found.erase("title");
     found.erase("costs");
     return found;
   };

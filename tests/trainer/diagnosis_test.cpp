@@ -118,8 +118,15 @@ INSTANTIATE_TEST_SUITE_P(Diagnosis, SettingFaults, ::testing::ValuesIn(setting_f
 TEST(Diagnosis, FindsNothingInHealthyRuns) {
   const Overrides pipelined_mixture =
       pipelined_dense + mixture + Overrides{"parallelism.expert=2", "pipeline.schedule=\"1f1b\""};
-  const std::vector<Overrides> healthy = {
-      {}, pipelined_dense, pipelined_mixture, {"shard.strategy=\"shard_grad_op\"", "training.global_batch_size=16"}};
+  // Reductions over tensor ranks are counted with what segments exchange among them.
+  const Overrides tensor_mixture =
+      pipelined_mixture + Overrides{"model.layers=\"d e\"", "model.hidden_size=128", "parallelism.tensor=2",
+                                    "training.global_batch_size=128"};
+  const std::vector<Overrides> healthy = {{},
+                                          pipelined_dense,
+                                          pipelined_mixture,
+                                          tensor_mixture,
+                                          {"shard.strategy=\"shard_grad_op\"", "training.global_batch_size=16"}};
   for (const Overrides& overrides : healthy) {
     const Diagnosed found = diagnosed(overrides);
     EXPECT_EQ(found.names, Names{}) << found.text;

@@ -54,7 +54,9 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
     bool moves = false;
     for (const UnitCollective& part : unit.collectives) {
-      const int ranks = part.during == action.op ? group_ranks.of(part.group, unit) : 1;
+      // Partial sums over tensor ranks are counted together with what segments exchange among them.
+      const bool counts = part.during == action.op && part.group != Group::tp;
+      const int ranks = counts ? group_ranks.of(part.group, unit) : 1;
       if (ranks == 1) continue;
       CommunicationCount& count = figures.exchange[{std::string(name_of(part.group)), part.op}];
       count.count += times;

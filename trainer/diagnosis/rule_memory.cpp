@@ -71,6 +71,7 @@ void add_routing(const RunEvidence& evidence, Finding& finding, const RankMemory
 // be off by a tenth; beyond that an assumption failed, that of the bucket with the largest excess.
 RuleVerdict check_memory(const RunEvidence& evidence) {
   constexpr double allowed = 0.1;
+  constexpr std::int64_t small = 1 << 20;  // token ids and the totals of a step, which no plan counts, are kilobytes
   Finding finding;
   std::int64_t largest = 0;
   bool planned_wrong = false;
@@ -82,7 +83,8 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
       planned_wrong = true;
     }
     const std::int64_t more = memory.measured.total() - memory.predicted.total();
-    if (static_cast<double>(more) <= allowed * static_cast<double>(memory.predicted.total())) continue;
+    const double of_prediction = static_cast<double>(more) / static_cast<double>(memory.predicted.total());
+    if (more <= small || of_prediction <= allowed) continue;
     largest = std::max(largest, more);
     Bucket worst = Bucket::workspace;
     for (std::size_t b = 0; b < bucket_count; ++b) {
@@ -91,8 +93,7 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
     }
     if (finding.sentence.empty()) {
       finding.sentence = fmt::format("rank {} holds {:.0f} % more than predicted, most of it {}", memory.rank,
-                                     100.0 * static_cast<double>(more) / static_cast<double>(memory.predicted.total()),
-                                     name_of(worst));
+                                     100.0 * of_prediction, name_of(worst));
     }
     finding.evidence.push_back(line_of(memory, worst));
     if (worst == Bucket::activations) add_routing(evidence, finding, memory);

@@ -108,7 +108,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   const double mean = times ? times->mean : evidence.compute_seconds(evidence.hardware.flops_per_second);
   if (times) {
     finding.evidence.push_back({"computation of the slowest pipeline rank over the mean",
-                                fmt::format("{:.2f}: rank {} of the pipeline, {:.6f} s a step", times->imbalance,
+                                fmt::format("{:.2f}: rank {} of the pipeline, {:.3g} s a step", times->imbalance,
                                             times->slowest, times->seconds[times->slowest]),
                                 "1", "trace_rank*.json"});
   }

@@ -101,7 +101,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const double seconds = egress / hardware.node_bytes_per_second;
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (seconds <= compute) {
-    return RuleVerdict::silent(fmt::format("{:.0f} bytes leave a node in {:.6f} s, which {:.6f} s of computation hide",
+    return RuleVerdict::silent(fmt::format("{:.0f} bytes leave a node in {:.3g} s, which {:.3g} s of computation hide",
                                        egress, seconds, compute));
   }
   const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
@@ -119,8 +119,8 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
                        fmt::format("{:.0f}, {:.1f} times the model's {:.0f}", egress, egress / model, model),
                        fmt::format("{:.0f} with hybrid sharding", other), metrics_file},
                       {"seconds that takes",
-                       fmt::format("{:.6f} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
-                       fmt::format("{:.6f} of computation to hide it ({})", compute, hardware.name), metrics_file},
+                       fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
+                       fmt::format("{:.3g} of computation to hide it ({})", compute, hardware.name), metrics_file},
                       {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
                        fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
@@ -150,8 +150,8 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
       {"tokens of a rank in a step", fmt::format("{:.0f}", tokens), fmt::format("at least {:.0f}", needed),
        metrics_file},
       {"seconds that shards travel",
-       fmt::format("{:.6f}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
-       fmt::format("{:.6f} with all that can be spared, against {:.6f} s of computation ({})", exchange, compute,
+       fmt::format("{:.3g}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
+       fmt::format("{:.3g} with all that can be spared, against {:.3g} s of computation ({})", exchange, compute,
                    hardware.name),
        metrics_file}};
   const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;

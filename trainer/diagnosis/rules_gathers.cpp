@@ -217,7 +217,7 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
     finding.evidence.push_back({"traced gathers that ended after the computation before their use",
                                 fmt::format("{:.0f} of {:.0f}", late, gathers), "few", "trace_rank*.json"});
     finding.evidence.push_back({"computation stood still for them, most of a rank",
-                                fmt::format("{:.6f} s a step", waited), "0", "trace_rank*.json"});
+                                fmt::format("{:.3g} s a step", waited), "0", "trace_rank*.json"});
   } else {
     const double one =
         link_seconds(gather_link(evidence), CollectiveOp::all_gather, mean_payload(evidence), program.shard_ranks);
