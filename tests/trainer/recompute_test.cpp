@@ -7,6 +7,7 @@
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/forward_plan.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/solved_timing.h"
 
 namespace weft {
@@ -183,10 +184,10 @@ std::vector<std::int64_t> gpipe_peaks(Recompute recompute, int microbatches) {
   return peaks;
 }
 
-// What one more microbatch adds to the ledger's peak is what its blocks keep, to the byte: two blocks a stage, and on
-// the last one the head with x, its root, the norm's output unless it is made again, and the gradient of its logits.
+// What one more microbatch adds to the ledger's peak is what its blocks keep, to the byte, and on the last stage the
+// head with x, its root, the norm's output unless it is made again, and the gradient of its logits.
 TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
-  const Config config = tiny_config("d*4");
+  const Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2}});
   const BlockFloats block(config.model);
   ASSERT_TRUE(config.model.qk_norm);
   const std::int64_t tokens = config.microbatch_tokens();
@@ -195,8 +196,12 @@ TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
     const auto three = gpipe_peaks(recompute, 3), four = gpipe_peaks(recompute, 4);
     const std::int64_t normed = recompute == Recompute::selective ? 0 : block.hidden;
     const std::int64_t head = block.hidden + 1 + normed + config.model.vocab_size;
-    EXPECT_EQ(four[0] - three[0], 4 * tokens * 2 * block.kept(recompute));
-    EXPECT_EQ(four[1] - three[1], 4 * tokens * (2 * block.kept(recompute) + head));
+    Config dealt = config;
+    dealt.training.recompute = recompute;
+    const std::vector<StageBlocks> layout = stage_layout(dealt);
+    ASSERT_EQ(layout[0].count + layout[1].count, 4);
+    EXPECT_EQ(four[0] - three[0], 4 * tokens * layout[0].count * block.kept(recompute));
+    EXPECT_EQ(four[1] - three[1], 4 * tokens * (layout[1].count * block.kept(recompute) + head));
   }
 }
 
