@@ -76,6 +76,7 @@ struct Verdict {
   std::int64_t headroom() const { return memory - needed; }
   bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
   std::string text() const;  // one sentence
+  bool operator==(const Verdict&) const = default;
 };
 Verdict judge(const Hardware& hardware, const BucketBytes& peak);
 
@@ -84,6 +85,8 @@ struct StepTime {
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
   double mfu = 0.0;                                        // of the peak rate of all cards
+
+  bool operator==(const StepTime&) const = default;
 };
 
 struct RunPlan {

@@ -103,7 +103,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
   StageSums sums;
   const std::int64_t microbatches = config.microbatches();
   std::map<Family, double> all, most;  // seconds of a gather of the blocks' units
-  double last_again = 0.0;
+  double last_again = 0.0, routing = 0.0;
   for (const ModelPiece* piece : pieces_of(pieces, config, blocks)) {
     ModelPiece& sum = sums.sum;
     sum.static_bytes += piece->static_bytes;
@@ -117,7 +117,13 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     const bool is_block = piece != &pieces.embedding && piece != &pieces.head && piece != &pieces.both;
     for (const auto& [family, units] : piece->units) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
-      sums.units.reductions += units.reduce * reductions_of(policy, microbatches);
+      const double reductions = units.reduce * reductions_of(policy, microbatches);
+      // The routing helpers of a stage are one unit: at least as long as those of any block.
+      if (family == Family::routing) {
+        routing = std::max(routing, reductions);
+        continue;
+      }
+      sums.units.reductions += reductions;
       if (policy.residency == Residency::each_use && is_block) {
         all[family] += units.gather;
         most[family] = std::max(most[family], units.gather);
@@ -137,6 +143,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[family]);
     sums.units.gathers += std::max(turns, seconds);
   }
+  sums.units.reductions += routing;
   sums.alike = sums.sum.again - last_again;
   return sums;
 }

@@ -1,0 +1,252 @@
+// A search against planning every choice of its space (judge_choice: plan_run alone, no bound, no order): what it
+// finds, what it passes over, and the bounds by which it does.
+#include "trainer/planning/search.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/planning/search_bounds.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view model = R"([run]
+device = "cuda"
+launch = "processes"
+[model]
+layers = "LAYERS"
+vocab_size = 512
+hidden_size = 256
+intermediate_size = 512
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 64
+tie_word_embeddings = TIED
+[model.moe]
+num_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 128
+[precision]
+compute = "bfloat16"
+[training]
+sequence_length = 512
+global_batch_size = 32
+[data]
+train = ["text.txt"]
+[hardware]
+name = "HARDWARE"
+memory = "MEMORY"
+)";
+
+struct SearchCase {
+  std::string name, layers, hardware, memory;
+  int world = 8;
+  std::vector<std::string> axes;
+  bool tied = false;
+};
+
+void PrintTo(const SearchCase& search, std::ostream* out) {
+  *out << search.name;
+}
+
+std::string text_of(const SearchCase& search) {
+  std::string text(model);
+  const auto put = [&](const std::string& word, const std::string& value) {
+    text.replace(text.find(word), word.size(), value);
+  };
+  put("LAYERS", search.layers);
+  put("HARDWARE", search.hardware);
+  put("MEMORY", search.memory);
+  put("TIED", search.tied ? "true" : "false");
+  return text;
+}
+
+class SearchOf : public testing::TestWithParam<SearchCase> {
+ protected:
+  SearchOf() {
+    write_file(file_, text_of(GetParam()));
+    space_ = search_space(file_, {}, {.world = GetParam().world, .axes = parse_search_axes(GetParam().axes)});
+  }
+
+  // Every choice that no rule refuses, planned by itself, in the order of the space.
+  std::vector<SearchedPlan> all_planned() const {
+    std::vector<SearchedPlan> plans;
+    for (const SearchChoice& choice : all_choices(space_)) {
+      if (auto judged = judge_choice(space_, choice); judged.plan) plans.push_back(*judged.plan);
+    }
+    return plans;
+  }
+
+  TemporaryFolder folder_;
+  std::string file_ = (folder_ / "run.toml").string();
+  SearchSpace space_;
+};
+
+using Figures = std::pair<double, std::int64_t>;
+Figures figures_of(const SearchedPlan& plan) {
+  return {plan.time.seconds, plan.peak.total()};
+}
+
+TEST_P(SearchOf, FindsWhatPlanningEveryChoiceFinds) {
+  const std::vector<SearchedPlan> all = all_planned();
+  std::vector<SearchedPlan> fitting;
+  std::ranges::copy_if(all, std::back_inserter(fitting), [](const SearchedPlan& plan) { return plan.verdict.fits(); });
+  std::ranges::stable_sort(fitting, std::ranges::less{}, [](const SearchedPlan& plan) { return plan.time.seconds; });
+  ASSERT_FALSE(fitting.empty());
+  ASSERT_LT(fitting.size(), all.size()) << "memory decides nothing";
+
+  const SearchResult found = search_plans(space_, {.top = 5});
+  ASSERT_EQ(found.plans.size(), 5U);
+  // Choices that come to one program are found once, as the first of them.
+  std::vector<SearchedPlan> expected;
+  std::set<Figures> known;
+  for (const SearchedPlan& plan : fitting) {
+    if (known.insert(figures_of(plan)).second) expected.push_back(plan);
+  }
+  SearchedPlan best = found.plans.front();
+  best.front = false;
+  EXPECT_EQ(best, expected.front());
+  std::set<Figures> shown;
+  for (const SearchedPlan& plan : found.plans) {
+    EXPECT_TRUE(known.contains(figures_of(plan)));
+    shown.insert(figures_of(plan));
+  }
+  auto place = expected.begin();
+  for (const Figures& figures : shown) EXPECT_EQ(figures.first, (place++)->time.seconds);
+
+  const SearchCounts& counts = found.counts;
+  std::size_t sum = counts.same + counts.static_bytes + counts.held_bytes + counts.slower + counts.simulated +
+                    counts.unfit + counts.planned;
+  for (const auto& [reason, refusals] : counts.refused) sum += refusals.choices;
+  for (const auto& [rule, choices] : counts.left_out) sum += choices;
+  EXPECT_EQ(sum, all_choices(space_).size()) << "every choice is accounted for once";
+}
+
+TEST_P(SearchOf, FrontIsWhatNothingBeats) {
+  std::set<Figures> all;
+  for (const SearchedPlan& plan : all_planned()) {
+    if (plan.verdict.fits()) all.insert(figures_of(plan));
+  }
+  std::set<Figures> front;
+  for (const Figures& one : all) {
+    const bool beaten = std::ranges::any_of(all, [&](const Figures& other) {
+      return other != one && other.first <= one.first && other.second <= one.second;
+    });
+    if (!beaten) front.insert(one);
+  }
+  std::set<Figures> found;
+  for (const SearchedPlan& plan : search_plans(space_, {.top = 1, .front_within = 1e9}).plans) {
+    if (plan.front) found.insert(figures_of(plan));
+  }
+  EXPECT_EQ(found, front);
+}
+
+// By which choices are passed over: never more than the plan.
+TEST_P(SearchOf, BoundsHold) {
+  for (const SearchedPlan& plan : all_planned()) {
+    const Config config = config_of(space_, plan.choice);
+    const ModelPieces pieces = model_pieces(config, space_.hardware);
+    const LeastTaken mean = least_of_any_layout(config, pieces), least = least_taken(config, pieces);
+    const std::string what = fmt::format("{}", fmt::join(words_of(space_, plan.choice), " "));
+    ASSERT_LE(mean.seconds, plan.time.seconds) << what;
+    ASSERT_LE(least.seconds, plan.time.seconds) << what;
+    ASSERT_LE(mean.static_bytes, least.static_bytes) << what;
+    ASSERT_LE(least.bytes, plan.peak.total()) << what;
+    std::int64_t kept = 0;
+    for (const Bucket bucket : {Bucket::sharded_parameters, Bucket::replicated_parameters, Bucket::sharded_gradients,
+                                Bucket::optimizer_state}) {
+      kept += plan.peak[bucket];
+    }
+    // The fullest rank need not be the one with most of these.
+    ASSERT_GE(least.static_bytes, kept) << what;
+    if (config.parallelism.pipeline == 1) {
+      ASSERT_EQ(least.static_bytes, kept) << what;
+    }
+  }
+}
+
+TEST_P(SearchOf, ReaderAcceptsWhatTheSearchDoesAndNothingElse) {
+  for (const SearchChoice& choice : all_choices(space_)) {
+    const JudgedChoice judged = judge_choice(space_, choice);
+    if (!judged.plan) continue;
+    const Config read = read_config(file_, words_of(space_, choice)).config;
+    ASSERT_EQ(read, config_of(space_, choice));
+  }
+  for (const SearchedPlan& plan : search_plans(space_, {.top = 5}).plans) {
+    const ResolvedConfig resolved = read_config(file_, words_of(space_, plan.choice));
+    for (const Config& config : {resolved.config, read_config_text(resolved.toml, "best.toml").config}) {
+      const RunPlan again = plan_run(config, hardware_of(config));
+      EXPECT_EQ(again.time.seconds, plan.time.seconds);
+      EXPECT_EQ(again.peak(), plan.peak);
+      EXPECT_EQ(again.layout, plan.layout);
+    }
+  }
+}
+
+TEST_P(SearchOf, NumberOfThreadsChangesNothing) {
+  const SearchResult one = search_plans(space_, {.top = 5, .front_within = 2.0, .threads = 1});
+  const SearchResult three = search_plans(space_, {.top = 5, .front_within = 2.0, .threads = 3});
+  EXPECT_EQ(one.plans, three.plans);
+  EXPECT_EQ(one.counts, three.counts);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SearchOf,
+    testing::Values(
+        SearchCase{"dense", "d*4", "h100", "2204 MiB", 8, {"schedule=1f1b,zbv,dualpipev", "microbatch_size=1,2"}},
+        SearchCase{"tied", "d*4", "l40s", "5165 MiB", 8, {"schedule=interleaved,zb_h1", "microbatch_size=1"}, true},
+        SearchCase{"moe",
+                   "d e*2 d",
+                   "a100-80gb",
+                   "2204 MiB",
+                   8,
+                   {"schedule=1f1b,looped_bfs", "chunks=1,2", "microbatch_size=1", "context=1", "recompute=none,full"}},
+        SearchCase{"two_nodes", "d*4", "h100", "2204 MiB", 16, {"schedule=1f1b", "microbatch_size=1", "context=1,2"}}),
+    [](const auto& search) { return search.param.name; });
+
+TEST(Search, SaysWhatIsLeastWhereNothingFits) {
+  TemporaryFolder folder;
+  const std::string file = (folder / "run.toml").string();
+  write_file(file, text_of({"", "d*4", "h100", "2050 MiB", 8, {}}));
+  const SearchSpace space =
+      search_space(file, {}, {.world = 4, .axes = parse_search_axes({"schedule=1f1b", "microbatch_size=1,2"})});
+  const SearchResult result = search_plans(space, {.top = 3});
+  EXPECT_TRUE(result.plans.empty());
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const SearchChoice& choice : all_choices(space)) {
+    if (const auto judged = judge_choice(space, choice); judged.plan) {
+      EXPECT_FALSE(judged.plan->verdict.fits());
+      least = std::min(least, judged.plan->peak.total());
+    }
+  }
+  ASSERT_TRUE(result.least);
+  EXPECT_EQ(result.least->peak.total(), least);
+}
+
+TEST(Search, RefusesAxesThatAreNone) {
+  const auto message = [](const std::string& word) {
+    try {
+      parse_search_axes({word});
+      return std::string("accepted");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::request);
+      return std::string(error.what());
+    }
+  };
+  EXPECT_NE(message("tensr=1").find("is no axis"), std::string::npos);
+  EXPECT_NE(message("tensor").find("has no values"), std::string::npos);
+  EXPECT_NE(message("tensor=1,1").find("twice"), std::string::npos);
+  EXPECT_NE(message("tensor=1,").find("empty"), std::string::npos);
+  EXPECT_NE(message("recompute=some").find("some"), std::string::npos);
+  EXPECT_NE(message("schedule=own.csv").find("a file has its own numbers"), std::string::npos);
+  EXPECT_EQ(message("pipeline.schedule=1f1b,zbv"), "accepted");
+}
+
+}  // namespace
+}  // namespace weft
