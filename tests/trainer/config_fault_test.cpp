@@ -187,7 +187,7 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "54:13: error: precision.reduction: \"float64\" is not available in this version; use \"float32\", "
        "\"bfloat16\" or \"float16\""},
       {"recompute = \"none\"", "recompute = \"half\"",
-       "60:13: error: training.recompute: \"half\" is unknown; use \"none\", \"selective\" or \"full\""},
+       "60:13: error: training.recompute: expected \"none\", \"selective\" or \"full\", got \"half\""},
       {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
        "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
        "\"byte\""},
