@@ -25,10 +25,10 @@ struct Model {
   Wrap wrap = Wrap::block;
   UnitPolicy policy = {};
   bool recomputes = true;
+  int segments = 2;  // of a block; a third reads what the second does
 };
 
-// Stage by stage an embedding, blocks of two segments and a head: "e0", "b0.a", "b0.m", .., "h0". Only blocks are made
-// again.
+// An embedding, blocks of two segments and a head: "e0", "b0.a", "b0.m", .., "h0". Only blocks are made again.
 ProgramTables tables_of(const Model& model, const std::vector<int>& ranks) {
   ProgramTables tables;
   const auto unit = [&](int stage) {
@@ -47,18 +47,21 @@ ProgramTables tables_of(const Model& model, const std::vector<int>& ranks) {
   };
   for (int stage = 0; stage < model.stages; ++stage) {
     tables.stages.push_back({.rank = ranks[static_cast<std::size_t>(stage)], .output_bytes = 8});
-    segment(fmt::format("e{}", stage), stage, {unit(stage)});
-    tables.segments.back().reads_weights_backward = false;
+    if (stage == 0) {
+      segment("e0", stage, {unit(stage)});
+      tables.segments.back().reads_weights_backward = false;
+    }
     for (int block = stage * model.blocks; block < (stage + 1) * model.blocks; ++block) {
       const int first = unit(stage), second = model.wrap == Wrap::block ? first : unit(stage);
       segment(fmt::format("b{}.a", block), stage, {first});
       segment(fmt::format("b{}.m", block), stage,
               model.wrap == Wrap::experts_apart ? std::vector{first, second} : std::vector{second});
-      for (std::size_t s = tables.segments.size() - 2; s < tables.segments.size() && model.recomputes; ++s) {
-        tables.segments[s].region = block;
+      if (model.segments > 2) segment(fmt::format("b{}.n", block), stage, {second});
+      for (int s = 1; s <= model.segments && model.recomputes; ++s) {
+        tables.segments[tables.segments.size() - static_cast<std::size_t>(s)].region = block;
       }
     }
-    segment(fmt::format("h{}", stage), stage, {unit(stage)});
+    if (stage + 1 == model.stages) segment("h0", stage, {unit(stage)});
   }
   return tables;
 }
@@ -183,8 +186,9 @@ UnitPolicy policy_of(Residency residency, int lookahead) {
 }
 
 // Whatever the schedule, wrapping, residency and lookahead: sound, run to its end with the right numbers by an
-// interpreter that keeps of a region's forward its input alone, R once for each segment and microbatch, and as many
-// gathers of each unit, wide and over islands, as without.
+// interpreter that keeps of a region's forward its input alone, R once for each segment and microbatch, and no more
+// gathers of a unit, wide or over islands, than without. Fewer there are where R is the next to read what a backward of
+// the same block has just read.
 TEST(Recompute, TakesNoGatherMore) {
   int programs = 0, sound_of_stages = 0;
   for (const Schedule& schedule : schedules()) {
@@ -192,10 +196,11 @@ TEST(Recompute, TakesNoGatherMore) {
       if (input.microbatches != 1 && input.microbatches != 2 && input.microbatches != 6) continue;
       for (Wrap wrap : all_wraps) {
         for (Residency residency : residencies) {
-          const int lookahead = programs % 3, blocks = 1 + programs % 2;
-          const Model model{.blocks = blocks, .wrap = wrap, .policy = policy_of(residency, lookahead)};
-          SCOPED_TRACE(fmt::format("{}, {}, wrap {}, lookahead {}, {} blocks", described(schedule, input),
-                                   name_of(residency), static_cast<int>(wrap), lookahead, blocks));
+          const int lookahead = programs % 3, blocks = 1 + programs % 2, segments = 2 + programs / 2 % 2;
+          const Model model{
+              .blocks = blocks, .wrap = wrap, .policy = policy_of(residency, lookahead), .segments = segments};
+          SCOPED_TRACE(fmt::format("{}, {}, wrap {}, lookahead {}, {} blocks of {}", described(schedule, input),
+                                   name_of(residency), static_cast<int>(wrap), lookahead, blocks, segments));
           const Program program = compiled_of(model, schedule, input);
           const auto findings = find_violations(program);
           ASSERT_TRUE(findings.empty()) << findings.front().message;
@@ -211,10 +216,10 @@ TEST(Recompute, TakesNoGatherMore) {
           ASSERT_TRUE(of_stages.empty() || !faults_of_stages(plain).empty()) << of_stages.front().message;
           sound_of_stages += of_stages.empty();
           for (int rank = 0; rank < input.ranks; ++rank) {
-            ASSERT_EQ(count_of(program, rank, Op::recompute), 2 * blocks * input.chunks * input.microbatches);
+            ASSERT_EQ(count_of(program, rank, Op::recompute), segments * blocks * input.chunks * input.microbatches);
             for (int unit = 0; unit < static_cast<int>(program.units.size()); ++unit) {
               for (Op op : {Op::unshard, Op::unshard_island, Op::reshard, Op::reshard_island}) {
-                ASSERT_EQ(count_of(program, rank, op, unit), count_of(plain, rank, op, unit))
+                ASSERT_LE(count_of(program, rank, op, unit), count_of(plain, rank, op, unit))
                     << name_of(op) << " " << program.units[static_cast<std::size_t>(unit)].name << " on rank " << rank;
               }
             }
