@@ -82,10 +82,12 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
 void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
   Overrides given = overrides_given_to(command);
   if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
+  // An option without values has an empty one.
+  std::vector<std::string> axes = request.axes;
+  std::erase(axes, "");
   if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", name);
   const SearchSpace space = search_space(
-      file, given,
-      {.world = request.world, .axes = parse_search_axes(request.axes), .across_nodes = request.across_nodes});
+      file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
   const SearchOptions options{.top = request.top,
                               .front_within = request.pareto.empty() ? 0.0 : request.front_within,
                               .threads = std::max(1U, std::thread::hardware_concurrency())};
