@@ -50,6 +50,8 @@ RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& dat
   if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   verify_step(config, mesh, world_.rank(), stages());
+  // What is wrong with it is said by the rank that sees most, before others stumble over it.
+  world_.barrier();
   predicted_.bytes = dry_run(config, mesh, program, world_.rank()).peak;
 }
 

@@ -170,7 +170,6 @@ struct BlockFloats {
 // Peaks by pipeline rank, in the second step of a GPipe order, which keeps every microbatch.
 std::vector<std::int64_t> gpipe_peaks(Recompute recompute, int microbatches) {
   Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2}, .schedule = "gpipe"});
-  config.pipeline.layout = std::string("Edd|ddL");
   config.training.recompute = recompute;
   config.training.global_batch_size = microbatches;
   config.run.steps = 2;
