@@ -1,0 +1,304 @@
+#include "trainer/planning/search_looks.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "trainer/dry_run.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/solved_timing.h"
+#include "trainer/step_plan.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// A message as the name of a reason: no two choices would be refused alike with their numbers.
+std::string reason_of(std::string_view message) {
+  std::string reason;
+  for (const char c : message.substr(0, message.find('\n'))) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit) {
+      reason += c;
+    } else if (reason.empty() || reason.back() != '#') {
+      reason += '#';
+    }
+  }
+  return reason;
+}
+
+void refuse(SearchCounts& counts, const std::string& message, std::size_t choices) {
+  Refusals& refusals = counts.refused[reason_of(message)];
+  if (refusals.choices == 0) refusals.example = message.substr(0, message.find('\n'));
+  refusals.choices += choices;
+}
+
+// What of the policies a program is compiled from: choices in which it is the same come to the same.
+std::string policy_text(const Config& config) {
+  std::string text;
+  const bool by_stage = std::ranges::any_of(config.shard_by_family,
+                                            [](const auto& entry) { return !entry.second.residency_by_stage.empty(); });
+  for (int stage = 0; stage < (by_stage ? config.stages() : 1); ++stage) {
+    std::map<std::string, std::size_t> merged;  // families of one key may share a unit
+    const WrapRules wrap = wrap_rules(config, stage);
+    for (const auto& [family, shard] : config.shard_by_family) {
+      const UnitPolicy policy = resolve_policy(config, family, stage);
+      text += fmt::format("{} {} {} {} {} {} {} {} {};", name_of(policy.residency), policy.window_stages,
+                          policy.island_ranks, policy.lookahead, policy.reduce_every, policy.accumulate_sharded,
+                          shard.strategy == ShardStrategy::no_shard, shard.wrap,
+                          merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
+    }
+  }
+  return text;
+}
+
+struct Memory {
+  BucketBytes peak;
+  bool complete = true;
+};
+
+// Of the fullest rank; with `stop` only as far as it shows that the hardware has too little.
+Memory walked(const Config& config, const Mesh& mesh, const Hardware& hardware, bool stop) {
+  Memory memory;
+  std::map<std::int64_t, Program> programs;
+  for (const RankClass& ranks : rank_classes(config, mesh)) {
+    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
+    auto found = programs.find(rows);
+    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
+    const BucketBytes peak = dry_run(config, mesh, found->second, ranks.first).peak;
+    if (peak.total() > memory.peak.total()) memory.peak = peak;
+    if (!stop || judge(hardware, memory.peak).fits()) continue;
+    memory.complete = false;
+    return memory;
+  }
+  return memory;
+}
+
+void solve(Config& config, const Mesh& mesh) {
+  if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
+}
+
+}  // namespace
+
+SearchChoice choice_at(const SearchSpace& space, const std::array<std::size_t, 5>& place) {
+  return {.mesh = space.meshes[place[0]],
+          .microbatch_size = space.microbatch_sizes[place[1]],
+          .order = place[2],
+          .policy = place[3],
+          .recompute = place[4]};
+}
+
+void add(SearchCounts& sum, const SearchCounts& part) {
+  for (const auto& [reason, refusals] : part.refused) {
+    Refusals& all = sum.refused[reason];
+    if (all.choices == 0) all.example = refusals.example;
+    all.choices += refusals.choices;
+  }
+  for (const auto& [rule, choices] : part.left_out) sum.left_out[rule] += choices;
+  sum.same += part.same;
+  sum.static_bytes += part.static_bytes;
+  sum.held_bytes += part.held_bytes;
+  sum.slower += part.slower;
+  sum.simulated += part.simulated;
+  sum.unfit += part.unfit;
+  sum.planned += part.planned;
+}
+
+std::vector<SearchNode> SearchLooks::first(SearchCounts& counts) const {
+  std::vector<SearchNode> all;
+  for (std::size_t mesh = 0; mesh < space_.meshes.size(); ++mesh) {
+    const std::size_t below = space_.choices_of_mesh(space_.meshes[mesh]);
+    const Config config = config_of(space_, choice_at(space_, {mesh}), ChoiceStep::mesh);
+    if (!accepted(ChoiceStep::mesh, config, below, counts)) continue;
+    for (std::size_t size = 0; size < space_.microbatch_sizes.size(); ++size) {
+      const std::size_t choices = below / space_.microbatch_sizes.size();
+      const Config sized = config_of(space_, choice_at(space_, {mesh, size}), ChoiceStep::microbatch);
+      if (!accepted(ChoiceStep::microbatch, sized, choices, counts)) continue;
+      all.push_back({.known = Known::pieces, .place = {mesh, size}, .choices = choices});
+    }
+  }
+  return all;
+}
+
+bool SearchLooks::accepted(ChoiceStep step, const Config& config, std::size_t choices, SearchCounts& counts) const {
+  if (const auto message = refusal(space_, step, config)) {
+    refuse(counts, *message, choices);
+    return false;
+  }
+  if (const auto rule = left_out(space_, step, config)) {
+    counts.left_out[*rule] += choices;
+    return false;
+  }
+  return true;
+}
+
+bool SearchLooks::fits(std::int64_t bytes) const {
+  BucketBytes all;
+  all[Bucket::workspace] = bytes;
+  return judge(space_.hardware, all).fits();
+}
+
+SearchLook SearchLooks::weigh(SearchNode node) const {
+  node.seconds = std::numeric_limits<double>::infinity();
+  node.bytes = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [key, pieces] : pieces_of(node)) {
+    const LeastTaken least =
+        least_of_any_layout(config_of(space_, choice_at(space_, node.place), ChoiceStep::policy), pieces);
+    node.seconds = std::min(node.seconds, least.seconds);
+    node.bytes = std::min(node.bytes, least.static_bytes);
+  }
+  SearchLook step;
+  if (fits(node.bytes)) {
+    step.nodes.push_back(std::move(node));
+  } else {
+    step.counts.static_bytes = node.choices;
+    step.too_large.push_back(std::move(node));
+  }
+  return step;
+}
+
+SearchLooks::Pieces SearchLooks::pieces_of(const SearchNode& node) const {
+  Pieces pieces;
+  for (std::size_t recompute = 0; recompute < space_.recomputes.size(); ++recompute) {
+    for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
+      const std::pair key(recompute, kind_of(policy));
+      if (pieces.contains(key)) continue;
+      auto place = node.place;
+      place[3] = policy;
+      place[4] = recompute;
+      pieces.emplace(key,
+                     model_pieces(config_of(space_, choice_at(space_, place), ChoiceStep::policy), space_.hardware));
+    }
+  }
+  return pieces;
+}
+// Policies whose pieces are the same.
+std::string SearchLooks::kind_of(std::size_t policy) const {
+  const SearchedPolicy& row = space_.policies[policy];
+  return row.strategy + " " + row.reduction + (row.residency == "auto" ? " auto" : "");
+}
+
+// What a mesh and a microbatch can be combined with.
+SearchLook SearchLooks::expand(const SearchNode& node) const {
+  SearchLook step;
+  const Pieces pieces = pieces_of(node);
+  const std::size_t below = space_.policies.size() * space_.recomputes.size();
+  for (const std::size_t order : space_.orders_of(space_.meshes[node.place[0]].pipeline)) {
+    auto place = node.place;
+    place[2] = order;
+    const Config ordered = config_of(space_, choice_at(space_, place), ChoiceStep::order);
+    if (!accepted(ChoiceStep::order, ordered, below, step.counts)) continue;
+    std::set<std::string> known;
+    for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
+      place[3] = policy;
+      place[4] = 0;
+      const Config config = config_of(space_, choice_at(space_, place), ChoiceStep::policy);
+      if (!accepted(ChoiceStep::policy, config, space_.recomputes.size(), step.counts)) continue;
+      if (!known.insert(policy_text(config)).second) {
+        step.counts.same += space_.recomputes.size();
+        continue;
+      }
+      for (place[4] = 0; place[4] < space_.recomputes.size(); ++place[4]) {
+        const LeastTaken least = least_of_any_layout(config, pieces.at({place[4], kind_of(policy)}));
+        add_leaf({.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .place = place},
+                 least.static_bytes, step);
+      }
+    }
+  }
+  return step;
+}
+
+void SearchLooks::add_leaf(SearchNode node, std::int64_t static_bytes, SearchLook& step) const {
+  if (!fits(static_bytes)) {
+    ++step.counts.static_bytes;
+    step.too_large.push_back(std::move(node));
+  } else if (!fits(node.bytes)) {
+    ++step.counts.held_bytes;
+    step.too_large.push_back(std::move(node));
+  } else {
+    step.nodes.push_back(std::move(node));
+  }
+}
+
+Config SearchLooks::planned(const SearchNode& node) const {
+  return config_of(space_, choice_at(space_, node.place));
+}
+
+SearchLook SearchLooks::tighten(SearchNode node) const {
+  const Config config = planned(node);
+  const LeastTaken least = least_taken(config, model_pieces(config, space_.hardware));
+  node.known = Known::bounds;
+  node.seconds = std::max(node.seconds, least.seconds);
+  node.bytes = std::max(node.bytes, least.bytes);
+  SearchLook step;
+  add_leaf(std::move(node), least.static_bytes, step);
+  return step;
+}
+
+SearchLook SearchLooks::simulated(SearchNode node) const {
+  SearchLook step;
+  Config config = planned(node);
+  const Mesh mesh(config.parallelism);
+  SearchedPlan plan{.choice = choice_at(space_, node.place)};
+  try {
+    solve(config, mesh);
+    plan.layout = to_string(stage_layout(config), config.model);
+    plan.time = step_time(config, mesh, step_program(config, mesh, mesh.coordinates(0)), space_.hardware);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::request) throw;
+    refuse(step.counts, error.what(), 1);
+    return step;
+  }
+  node.known = Known::seconds;
+  node.seconds = plan.time.seconds;
+  node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
+  step.nodes.push_back(std::move(node));
+  return step;
+}
+
+SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
+  Config config = planned(node);
+  const Mesh mesh(config.parallelism);
+  solve(config, mesh);
+  const Memory memory = walked(config, mesh, space_.hardware, stop);
+  SearchedPlan plan = *node.plan;
+  plan.peak = memory.peak;
+  plan.verdict = judge(space_.hardware, memory.peak);
+  node.bytes = std::max(node.bytes, memory.peak.total());
+  if (memory.complete) node.known = Known::all;
+  node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
+  SearchLook step;
+  if (node.plan->verdict.fits()) {
+    ++step.counts.planned;
+    step.nodes.push_back(std::move(node));
+  } else {
+    ++step.counts.unfit;
+    step.too_large.push_back(std::move(node));
+  }
+  return step;
+}
+
+SearchLook SearchLooks::look(const SearchNode& node) const {
+  switch (node.known) {
+    case Known::pieces:
+      return expand(node);
+    case Known::mean:
+      return tighten(node);
+    case Known::bounds:
+      return simulated(node);
+    default:
+      return walk(node, true);
+  }
+}
+
+SearchLook SearchLooks::look_for_bytes(const SearchNode& node) const {
+  if (node.known == Known::pieces) return expand(node);
+  if (node.known == Known::mean) return tighten(node);
+  if (node.known == Known::seconds) return walk(node, false);
+  SearchLook step = simulated(node);
+  if (step.nodes.empty()) return step;
+  return walk(std::move(step.nodes.front()), false);
+}
+
+}  // namespace weft
