@@ -21,3 +21,11 @@ endfunction()
 function(weft_use_precompiled target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
+
+# weft_quiet_overread(sources...): GCC 12 sees concatenated strings read beyond their end (gcc.gnu.org/PR105651) where
+# the library's code comes out of a precompiled header and is no longer a system header's.
+function(weft_quiet_overread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -Wno-stringop-overread)
+  endif()
+endfunction()
