@@ -16,6 +16,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/bench_table.h"
 #include "tools/commands.h"
+#include "trainer/resolved_run.h"
 #include "trainer/train.h"
 
 namespace weft {
@@ -90,7 +91,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.directory = directory.string();
   config.checkpoint.keep_latest = 1;
   config.checkpoint.weights_only = false;
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   const CheckpointSetup setup;
@@ -99,7 +100,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   measured.rounds.resize(static_cast<std::size_t>(rounds) + 1);
   SlowestRank slowest;
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(config, mesh, data, domain, seat);
+    RankRun run(resolved, data, domain, seat);
     Communicator& world = run.world();
     std::vector<CheckpointRows> saved = run.checkpoint_rows();
     std::erase_if(saved, [](const CheckpointRows& held) { return !held.saved; });

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/window.h"
 #include "tools/bench_table.h"
 #include "tools/commands.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -66,9 +67,8 @@ Program program_of(const WindowCase& shape, Overrides overrides) {
   overrides.push_back(ranks ? fmt::format("--shard.dense.residency={}", shape.residency)
                             : fmt::format("--shard.dense.residency=\"{}\"", shape.residency));
   overrides.push_back(fmt::format("--shard.lookahead={}", shape.lookahead));
-  const Config config = read_config_text(model_7b, "the 7B model of weft bench window", overrides).config;
-  const Mesh mesh(config.parallelism);
-  return step_program(config, mesh, mesh.coordinates(0));
+  const ResolvedRun run(read_config_text(model_7b, "the 7B model of weft bench window", overrides).config);
+  return step_program(run, run.mesh().coordinates(0));
 }
 
 struct WindowRow {

@@ -9,6 +9,7 @@
 #include "tools/layout_sweep.h"
 #include "tools/program_pictures.h"
 #include "tools/time_grid.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -45,9 +46,10 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
   std::vector<SimulatedVariant> variants;
   std::vector<Picture> pictures;
   for (const Overrides& words : variants_of(request)) {
-    const Config config = read_config_given_to(command, request.file, words).config;
-    const Mesh mesh(config.parallelism);
-    const Program program = step_program(config, mesh, mesh.coordinates(0));
+    const ResolvedRun run(read_config_given_to(command, request.file, words).config);
+    const Config& config = run.config();
+    const Mesh& mesh = run.mesh();
+    const Program program = step_program(run, mesh.coordinates(0));
     const StepCosts costs = source.costs_of(config, mesh, program);
     const SimulatedStep step = simulate_step(program, costs.costs, costs.channels);
     Overrides all = overrides_given_to(command);

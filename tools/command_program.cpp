@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/given_costs.h"
 #include "tools/program_pictures.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -126,15 +127,16 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
   Overrides overrides = overrides_given_to(command);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
   // What to know of the configuration is said once.
-  const Config config =
-      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config;
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun run(
+      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config);
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
   const Coordinates at = mesh.coordinates(request.rank.value_or(0));
   PictureOptions options{.title = request.file};
   for (const std::string& word : overrides) options.title += " " + word;
   if (request.rank) options.rank = at.pp;
-  Program program = step_program(config, mesh, at);
+  Program program = step_program(run, at);
   StepCosts step_costs = costs.costs_of(config, mesh, program);
   return {std::move(program), options, std::move(step_costs)};
 }
@@ -198,8 +200,8 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     return write_result(name, text(lists, program, request, format), request.output);
   }
 
-  const Config config = read_config_given_to(command, request.file).config;
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun run(read_config_given_to(command, request.file).config);
+  const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
   // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
   std::map<std::pair<int, int>, Program> programs;
@@ -208,7 +210,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     const Coordinates at = mesh.coordinates(rank);
     auto found = programs.find({at.tp, at.ep});
     if (found == programs.end()) {
-      found = programs.emplace(std::pair(at.tp, at.ep), step_program(config, mesh, at)).first;
+      found = programs.emplace(std::pair(at.tp, at.ep), step_program(run, at)).first;
     }
     const Program& program = found->second;
     lists.push_back({rank, at.pp, &program, at_detail(program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tools/commands.h"
+#include "tools/launch_gate.h"
 #include "trainer/console.h"
 #include "trainer/run_signals.h"
 #include "trainer/train.h"
@@ -44,6 +45,7 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    require_fit(*command, *file, resolved.config);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); }};

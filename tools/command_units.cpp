@@ -7,6 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 #include "tools/unit_rows.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -120,7 +121,7 @@ void add_units_command(CLI::App& program) {
   command->add_flag("--json", *json, "print one JSON document");
   command->add_flag("--owners", *owners, "which rank owns which rows of every parameter instead of the units");
   command->callback([command, file, json, owners] {
-    const Config config = read_config_given_to(*command, *file).config;
+    const Config config = ResolvedRun(read_config_given_to(*command, *file).config).config();
     if (*owners) return print_owners(config, *json);
     const auto rows = unit_rows(config);
     *json ? print_json(rows) : print_text(rows);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string cost_text(const RunEvidence& evidence, const Finding& finding) {
+std::string cost_text(const RunEvidence& evidence, const DiagnosedFault& finding) {
   std::vector<std::string> parts;
   if (finding.seconds) {
     parts.push_back(
@@ -28,7 +28,7 @@ std::string change_text(const SettingChange& change) {
   return change.why.empty() ? value : fmt::format("{}   # {}", value, change.why);
 }
 
-std::string finding_text(const RunEvidence& evidence, std::size_t number, const Finding& finding) {
+std::string finding_text(const RunEvidence& evidence, std::size_t number, const DiagnosedFault& finding) {
   std::string text = fmt::format("\n{}. {}: {}\n   cost      {}\n", number, finding.rule, finding.sentence,
                                  cost_text(evidence, finding));
   for (const EvidenceLine& line : finding.evidence) {
@@ -62,7 +62,7 @@ std::string memory_text(const RunEvidence& evidence) {
   return "\nmemory at the peak of the last step\n" + aligned_text(table);
 }
 
-Json json_of(const Finding& finding) {
+Json json_of(const DiagnosedFault& finding) {
   Json json = {{"rule", finding.rule}, {"sentence", finding.sentence}};
   json["seconds"] = finding.seconds ? Json(*finding.seconds) : Json();
   json["bytes"] = finding.bytes ? Json(*finding.bytes) : Json();
@@ -103,7 +103,7 @@ std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagn
                             diagnosis.findings.size() == 1 ? std::string("1 fault")
                                                            : fmt::format("{} faults", diagnosis.findings.size()));
   std::size_t number = 0;
-  for (const Finding& finding : diagnosis.findings) text += finding_text(evidence, ++number, finding);
+  for (const DiagnosedFault& finding : diagnosis.findings) text += finding_text(evidence, ++number, finding);
   text += rules_text(diagnosis, RuleVerdict::Outcome::silent, "checked, and right");
   text += rules_text(diagnosis, RuleVerdict::Outcome::unchecked, "not checked");
   return text + memory_text(evidence);
@@ -118,7 +118,7 @@ std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnos
                {"findings", Json::array()},
                {"rules", Json::array()},
                {"memory", Json::array()}};
-  for (const Finding& finding : diagnosis.findings) json["findings"].push_back(json_of(finding));
+  for (const DiagnosedFault& finding : diagnosis.findings) json["findings"].push_back(json_of(finding));
   for (const RuleResult& result : diagnosis.rules) {
     json["rules"].push_back({{"name", result.rule},
                              {"asks", result.asks},

@@ -14,6 +14,7 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -146,9 +147,11 @@ std::string reason_of(const Error& error) {
   return std::string(line);
 }
 
-StepForecast simulated(const Config& config, const CostSource& costs) {
-  const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, mesh.coordinates(0));
+StepForecast simulated(const Config& written, const CostSource& costs) {
+  const ResolvedRun run(written);
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
+  const Program program = step_program(run, mesh.coordinates(0));
   const StepCosts given = costs.costs_of(config, mesh, program);
   return forecast_of(config, mesh, program, simulate_step(program, given.costs, given.channels));
 }

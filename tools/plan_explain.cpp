@@ -191,6 +191,19 @@ std::string result_text(const Explanation& explanation) {
 
 }  // namespace
 
+std::string plan_moves_text(const Explanation& explanation) {
+  constexpr std::size_t shown = 3;
+  std::vector<const TriedMove*> moves;
+  for (const TriedMove& tried : explanation.moves) {
+    if (tried.trial.refused.empty()) moves.push_back(&tried);
+  }
+  std::ranges::stable_partition(moves, [](const TriedMove* tried) { return tried->trial.fits(); });
+  moves.resize(std::min(moves.size(), shown));
+  std::string text;
+  for (std::size_t m = 0; m < moves.size(); ++m) text += move_text(explanation, m + 1, *moves[m]);
+  return text;
+}
+
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
   const Verdict& verdict = explanation.plan.verdict;
   std::string text = fmt::format("verdict   {}\nhardware  {}, {} rank{}\n", verdict.text(), hardware.name,

@@ -9,6 +9,8 @@
 namespace weft {
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
+// At most three moves of a plan that does not fit, those that suffice alone first.
+std::string plan_moves_text(const Explanation& explanation);
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
 
 }  // namespace weft

@@ -57,12 +57,15 @@ BenchTable memory_table(const RunPlan& plan) {
     std::ranges::replace(name, '_', ' ');
     table.header.push_back(name);
   }
-  table.header.insert(table.header.end(), {"runtime reserve", "sum", "peak stands at"});
+  table.header.insert(table.header.end(), {"runtime reserve", "sum"});
+  if (plan.worst_bytes()) table.header.push_back("sum, worst routing");
+  table.header.push_back("peak stands at");
   for (const RankPlan& rank : plan.ranks) {
     std::vector<std::string> row = {ranks_text(rank.ranks)};
     for (const Bucket bucket : used) row.push_back(gib(rank.peak[bucket]));
     row.push_back(gib(plan.verdict.reserved));
     row.push_back(gib(rank.peak.total() + plan.verdict.reserved));
+    if (rank.worst_bytes) row.push_back(gib(*rank.worst_bytes + plan.verdict.reserved));
     row.push_back(rank.peak_action);
     table.rows.push_back(std::move(row));
   }
@@ -107,9 +110,11 @@ Json rank_json(const RankPlan& rank, std::int64_t reserved) {
     if (item.microbatch) entry["microbatch"] = *item.microbatch;
     live.push_back(std::move(entry));
   }
-  return {{"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
-          {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
-          {"live", std::move(live)}};
+  Json json = {{"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
+               {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
+               {"live", std::move(live)}};
+  if (rank.worst_bytes) json["worst_peak_bytes"] = *rank.worst_bytes;
+  return json;
 }
 
 }  // namespace
@@ -139,6 +144,10 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       gib(egress), hardware.node_bytes_per_second.value / 1e9,
       format_time(egress / hardware.node_bytes_per_second.value, false));
   text += fmt::format("verdict    {}\n", plan.verdict.text());
+  if (const auto worst = plan.worst_bytes()) {
+    text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",
+                        gib(*worst + plan.verdict.reserved));
+  }
   text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
                       aligned_text(memory_table(plan)));
   const RankPlan& fullest = plan.ranks[plan.fullest];

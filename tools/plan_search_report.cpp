@@ -25,8 +25,8 @@ std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
 std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
   const SearchedPolicy& policy = space.policies[choice.policy];
   std::string text = policy.strategy;
-  if (policy.residency != "stage") text += ", " + policy.residency;
-  if (policy.reduction != "auto") text += ", " + policy.reduction;
+  if (policy.residency != "each_use") text += ", " + policy.residency;
+  if (policy.reduction != "last_microbatch") text += ", " + policy.reduction;
   return text;
 }
 

@@ -1,6 +1,7 @@
 // What a rank computes with: a device, and the kernels and libraries that work on it. One per rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ class Backend {
 std::unique_ptr<Backend> make_cuda_backend(int device);
 // Why no GPU can be used here, or nothing.
 std::optional<std::string> why_no_cuda();
+// Bytes of memory of GPU 0 of this machine, all in all; nothing where no GPU can be used.
+std::optional<std::int64_t> cuda_memory();
 
 // Tells the calling thread's copy of the CPU's libraries to use one thread.
 std::unique_ptr<Backend> make_cpu_backend();

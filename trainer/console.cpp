@@ -37,11 +37,14 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
-  std::int64_t largest = 0;
-  for (int rank = 0; rank < d.pipeline; ++rank) {
-    const DryRun dry = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0));
-    largest = std::max(largest, dry.peak.total());
-  }
+  const auto largest_under = [&](Routing routing) {
+    std::int64_t largest = 0;
+    for (int rank = 0; rank < d.pipeline; ++rank) {
+      const DryRun dry = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0), routing);
+      largest = std::max(largest, dry.peak.total());
+    }
+    return static_cast<double>(largest) / gibibyte;
+  };
   fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",
              config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
@@ -53,8 +56,11 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
              config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
              program.units.size());
-  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank, bubble {:.1f} %\n",
-             static_cast<double>(largest) / gibibyte, 100.0 * even_bubble(program));
+  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n", largest_under(Routing::even),
+             routing_decides(config)
+                 ? fmt::format(" with even routing, at most {:.3f}", largest_under(Routing::worst))
+                 : std::string(),
+             100.0 * even_bubble(program));
   out_.flush();
   begin_ = std::chrono::steady_clock::now();
 }

@@ -22,4 +22,8 @@ std::optional<std::string> why_no_cuda() {
   return "this program was built without CUDA (README, Build)";
 }
 
+std::optional<std::int64_t> cuda_memory() {
+  return std::nullopt;
+}
+
 }  // namespace weft

@@ -1,8 +1,11 @@
 #include "trainer/dry_run.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "layers/kernels/dry_kernels.h"
@@ -13,21 +16,32 @@
 namespace weft {
 namespace {
 
-// Expert counts as the ranks of an expert group would exchange them: a row of counts for each rank, whose choices are
-// dealt evenly; where they do not divide, those with one more stand in equal distances.
-DryDownload even_counts(const Config& config) {
+// Choices of one rank's tokens by expert. Dealt evenly where they do not divide, experts with one more stand in equal
+// distances.
+std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
-  const std::int64_t experts = config.model.moe.num_experts;
-  const std::int64_t choices =
-      config.microbatch_tokens() / (d.context * d.tensor) * config.model.moe.num_experts_per_tok;
-  return [experts, choices](std::span<std::byte> destination) {
-    const auto count = static_cast<std::int64_t>(destination.size() / sizeof(std::int32_t));
-    require(experts > 0 && count % experts == 0, "expert counts are all that a step downloads before its totals");
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t expert = i % experts;
-      const auto value = static_cast<std::int32_t>((expert + 1) * choices / experts - expert * choices / experts);
-      std::memcpy(destination.data() + i * size_of(DType::int32), &value, sizeof value);
+  const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
+  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(experts));
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    const std::int64_t choices = tokens * chosen;
+    std::int64_t count = (expert + 1) * choices / experts - expert * choices / experts;
+    if (routing == Routing::worst) {
+      // A token chooses an expert once: from the first of this rank's on, as many experts as it may choose.
+      const std::int64_t first = expert_rank * (experts / d.expert);
+      count = (expert - first + experts) % experts < chosen ? tokens : 0;
     }
+    counts[static_cast<std::size_t>(expert)] = static_cast<std::int32_t>(count);
+  }
+  return counts;
+}
+
+// Expert counts as the ranks of an expert group would exchange them: a row of counts for each rank.
+DryDownload exchanged_counts(const Config& config, int expert_rank, Routing routing) {
+  return [counts = dealt(config, expert_rank, routing)](std::span<std::byte> destination) {
+    const std::size_t row = counts.size() * sizeof(std::int32_t);
+    require(row > 0 && destination.size() % row == 0, "expert counts are all that a step downloads before its totals");
+    for (std::size_t at = 0; at < destination.size(); at += row) std::memcpy(&destination[at], counts.data(), row);
   };
 }
 
@@ -39,9 +53,9 @@ class NoUpdate final : public RowsUpdate {
 
 class DryBackend final : public Backend {
  public:
-  explicit DryBackend(const Config& config)
+  DryBackend(const Config& config, DryDownload download)
       : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
-        device_(make_dry_device(even_counts(config))) {}
+        device_(make_dry_device(std::move(download))) {}
   Device& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
   const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
@@ -64,11 +78,25 @@ class DryBackend final : public Backend {
 // What comes and goes, in order, and during which action.
 class MemoryEvents final : public MemoryObserver, public ActionObserver {
  public:
-  void begin(std::size_t action) override { action_ = action; }
+  MemoryEvents(const Program& program, int pipeline_rank)
+      : program_(program),
+        actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]),
+        beside_units_(actions_.size()) {}
+
+  void begin(std::size_t action) override {
+    action_ = action;
+    beside_units_[action] = beside_;
+  }
   void end(std::size_t) override {}
   void allocated(const void* data, Bucket bucket, std::int64_t bytes) override {
     events_.push_back({data, bytes, action_, bucket, true});
     total_ += bytes;
+    if (comes_with_unit(bucket)) {
+      of_units_.insert(data);
+    } else {
+      beside_ += bytes;
+      if (action_) beside_units_[*action_] = std::max(beside_units_[*action_], beside_);
+    }
     if (total_ <= most_) return;
     most_ = total_;
     peak_ = events_.size();
@@ -76,19 +104,22 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   void released(const void* data, Bucket bucket, std::int64_t bytes) override {
     events_.push_back({data, bytes, action_, bucket, false});
     total_ -= bytes;
+    if (of_units_.erase(data) == 0) beside_ -= bytes;
   }
-  // From here on the peak counts, as it does for a ledger that is reset.
-  void begin_step() {
-    most_ = total_;
+  // From here on the peak counts, as it does for a ledger that is reset. `kept`: what is there already.
+  void begin_step(std::int64_t kept) {
+    total_ = most_ = beside_ = kept;
     peak_ = events_.size();
     peak_before_actions_ = peak_;
   }
+
+  const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
 
   std::optional<std::size_t> peak_action() const {
     return peak_ == peak_before_actions_ ? std::nullopt : events_[peak_ - 1].action;
   }
 
-  std::vector<LiveBytes> live_at_peak() const {
+  std::vector<LiveTensors> live_at_peak() const {
     std::unordered_map<const void*, const MemoryEvent*> live;
     for (std::size_t i = 0; i < peak_; ++i) {
       const MemoryEvent& event = events_[i];
@@ -100,7 +131,7 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     }
     std::map<std::pair<Bucket, std::optional<std::size_t>>, std::int64_t> sums;
     for (const auto& [data, event] : live) sums[{event->bucket, event->action}] += event->bytes;
-    std::vector<LiveBytes> result;
+    std::vector<LiveTensors> result;
     for (const auto& [key, bytes] : sums) {
       if (bytes > 0) result.push_back({key.first, key.second, bytes});
     }
@@ -108,6 +139,12 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   }
 
  private:
+  bool comes_with_unit(Bucket bucket) const {
+    if (bucket == Bucket::unsharded_parameters || bucket == Bucket::unsharded_gradients) return true;
+    if (!action_ || bucket != Bucket::communication || !is_reduction(actions_[*action_].op)) return false;
+    return !program_.units[static_cast<std::size_t>(*actions_[*action_].unit)].replicated;
+  }
+
   struct MemoryEvent {
     const void* data;
     std::int64_t bytes;
@@ -115,16 +152,40 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     Bucket bucket;
     bool comes;
   };
+  const ProgramTables& program_;
+  std::span<const Action> actions_;
   std::vector<MemoryEvent> events_;
   std::optional<std::size_t> action_;
   std::int64_t total_ = 0, most_ = 0;
+  std::int64_t beside_ = 0;                    // of the total, without what is in of_units_
+  std::unordered_set<const void*> of_units_;   // live tensors
+  std::vector<std::int64_t> beside_units_;     // by action
   std::size_t peak_ = 0, peak_before_actions_ = 0;  // events up to there
 };
 
+// The program with as much of the lists of others as sends to this rank: a pipeline may have a thousand ranks.
+Program list_of_rank(const Program& program, int pipeline_rank) {
+  Program own{static_cast<const ProgramTables&>(program), program.microbatches, {}};
+  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+    const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+    auto& kept = own.ranks.emplace_back();
+    if (rank == pipeline_rank) kept = actions;
+    const auto sends_here = [&](const Action& action) { return is_send(action.op) && action.peer == pipeline_rank; };
+    if (rank != pipeline_rank) std::ranges::copy_if(actions, std::back_inserter(kept), sends_here);
+  }
+  return own;
+}
+
 }  // namespace
 
-DryRun dry_run(const Config& config, const Mesh& mesh, Program program, int rank) {
-  DryBackend backend(config);
+bool routing_decides(const Config& config) {
+  const bool routes = std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+  return routes && config.parallelism.expert > 1;
+}
+
+DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
+  const Coordinates at = mesh.coordinates(rank);
+  DryBackend backend(config, exchanged_counts(config, at.ep, routing));
   PhaseClock clock;
   clock.set_mode(PhaseClock::Mode::off);
   CommunicationCounters counters;
@@ -132,15 +193,15 @@ DryRun dry_run(const Config& config, const Mesh& mesh, Program program, int rank
     return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
                                              stream, counters, clock);
   };
-  MemoryEvents events;  // hears of what goes last, too
-  RankStep step(config, mesh, std::move(program), rank, backend, clock, make_group, std::nullopt);
+  MemoryEvents events(program, at.pp);  // hears of what goes last, too
+  RankStep step(config, mesh, list_of_rank(program, at.pp), rank, backend, clock, make_group, std::nullopt);
 
   // Tensors of the set-up are not among the events: what there is of them stays.
   DryRun result;
   result.kept = step.ledger().live();
   counters.clear();
   step.ledger().observe(events);
-  events.begin_step();
+  events.begin_step(result.kept.total());
   step.ledger().reset_peak();
   step.begin({});
   ActionObserver* observers[] = {&events};
@@ -150,6 +211,7 @@ DryRun dry_run(const Config& config, const Mesh& mesh, Program program, int rank
   result.peak = step.ledger().at_peak();
   result.peak_action = events.peak_action();
   result.live = events.live_at_peak();
+  result.beside_units = events.beside_units();
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
     if (result.kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, result.kept[bucket]});

@@ -2,8 +2,8 @@
 // list on a device without memory (runtime/dry_device.h), with peers that are not there. So every tensor is counted
 // that a run would have, workspace and what passes between segments included, and so is every call of a communicator.
 //
-// Routed tokens are what nobody knows before: they are dealt evenly over the experts. On a GPU, what cuDNN and the sums
-// of kernels take as workspace is missing.
+// How tokens are routed is known only in the run, so the walk is told how to deal them. On a GPU, the workspace of cuDNN
+// and of the sums of kernels is missing.
 #pragma once
 
 #include <optional>
@@ -18,23 +18,37 @@ namespace weft {
 
 // Tensors that are there at the peak, by the action of the rank's list that allocated them; of those without one, which
 // are there before the first action, the run keeps all.
-struct LiveBytes {
+struct LiveTensors {
   Bucket bucket = Bucket::workspace;
   std::optional<std::size_t> action = {};
   std::int64_t bytes = 0;
 
-  bool operator==(const LiveBytes&) const = default;
+  bool operator==(const LiveTensors&) const = default;
 };
+
+// How routed tokens are dealt over the experts of a layer.
+enum class Routing : std::uint8_t {
+  even,   // equally many to each
+  worst,  // to the experts of the walking rank, as many as its router can send there: no routing takes more memory
+};
+
+// Whether memory depends on the routing: experts over several ranks. One rank that holds them all has as many rows
+// whatever is chosen.
+bool routing_decides(const Config& config);
 
 struct DryRun {
   BucketBytes kept;                             // before the first action
   BucketBytes peak;                             // at the largest sum, as the ledger of a run counts
   std::optional<std::size_t> peak_action = {};  // in the rank's list: when the sum is largest first
-  std::vector<LiveBytes> live;                  // at the peak, by bucket and action; together they are `peak`
+  std::vector<LiveTensors> live;                  // at the peak, by bucket and action; together they are `peak`
+  // The most at once during each action of the rank's list, apart from the tensors that come and go with units that are
+  // not replicated: gathered parameters, unsharded gradients, and the copies and parts of their reductions.
+  std::vector<std::int64_t> beside_units;
   CommunicationCounters communication;          // of the step, as the rank's communicators count
 };
 
-// `program` is that of the rank (step_program). Linear in its length.
-DryRun dry_run(const Config& config, const Mesh& mesh, Program program, int rank);
+// `program` is that of the rank (step_program). Linear in the length of the rank's list.
+DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank,
+               Routing routing = Routing::even);
 
 }  // namespace weft

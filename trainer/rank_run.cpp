@@ -6,6 +6,7 @@
 
 #include "layers/context_parallel.h"
 #include "trainer/dry_run.h"
+#include "trainer/resolved_run.h"
 #include "trainer/same_program.h"
 #include "trainer/verify_step.h"
 
@@ -14,8 +15,8 @@ namespace {
 
 // Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
 // they connect.
-Program shared_program(const Config& config, const Mesh& mesh, Communicator& world) {
-  Program program = step_program(config, mesh, mesh.coordinates(world.rank()));
+Program shared_program(const ResolvedRun& run, Communicator& world) {
+  Program program = step_program(run, run.mesh().coordinates(world.rank()));
   require_same_program(program, world);
   return program;
 }
@@ -33,26 +34,25 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
 
 }  // namespace
 
-RankRun::RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain,
-                 const RankSeat& seat)
-    : config_(config),
-      mesh_(mesh),
+RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat)
+    : config_(run.config()),
+      mesh_(run.mesh()),
       data_(data),
       world_(seat.world),
       clock_(seat.world.clock()),
-      rank_step_(config, mesh, shared_program(config, mesh, seat.world), seat.world.rank(), seat.backend,
-                 seat.world.clock(), groups_split_from(seat.world), config.run.seed),
-      scaler_(config),
+      rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
+                 groups_split_from(seat.world), config_.run.seed),
+      scaler_(config_),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
-  profiler_ = std::make_unique<StepProfiler>(config.profiling, domain, program, rank_step_.actions(),
+  profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);
   if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
-  if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
-  verify_step(config, mesh, world_.rank(), stages());
+  if (config_.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
+  verify_step(config_, mesh_, world_.rank(), stages());
   // What is wrong with it is said by the rank that sees most, before others stumble over it.
   world_.barrier();
-  predicted_.bytes = dry_run(config, mesh, program, world_.rank()).peak;
+  predicted_.bytes = dry_run(config_, mesh_, program, world_.rank()).peak;
 }
 
 std::string RankRun::attention() {

@@ -14,6 +14,7 @@
 #include "trainer/loss_scaler.h"
 #include "trainer/metrics.h"
 #include "trainer/rank_step.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_profiler.h"
 
 namespace weft {
@@ -35,7 +36,7 @@ class AnnouncedActions final : public ActionObserver {
 class RankRun {
  public:
   // Collective over `world`. The arguments outlive the run.
-  RankRun(const Config& config, const Mesh& mesh, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
+  RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
 
   // Hears of every action of the steps to come; outlives them.
   void observe(ActionObserver& observer) { watching_.push_back(&observer); }

@@ -12,14 +12,11 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/passage.h"
-#include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/passes.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/state_layout.h"
 #include "trainer/pipeline_order.h"
 #include "trainer/recompute_plan.h"
-#include "trainer/solved_timing.h"
 #include "trainer/unit_policy.h"
 #include "trainer/update_plan.h"
 
@@ -252,9 +249,14 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
 }
 
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  ProgramTables tables = stage_tables(
-      config, plan_inputs(config, at).boundary,
-      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
+  return program_tables(config, mesh, at, stage_layout(config));
+}
+
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
+                             const std::vector<StageBlocks>& layout) {
+  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary, [&](int stage) {
+    return plan_stage(config, mesh, at, stage, layout);
+  });
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
   return tables;
@@ -303,15 +305,6 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
   }
   tie_units(tables, ties);
   return tables;
-}
-
-Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  Program placed = place_step(config, program_tables(config, mesh, at));
-  Program program = is_solved(config) ? complete_solved(std::move(placed),
-                                                        config.timing ? *config.timing : solve_timing(config, mesh))
-                                      : complete(std::move(placed));
-  check(program);
-  return program;
 }
 
 bool PredictedMemory::is_static(Bucket bucket) {

@@ -92,14 +92,14 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 
 // The tables of all stages, with sizes as seen from a rank's coordinates.
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
+// The same by the stages of stage_layout().
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
+                             const std::vector<StageBlocks>& layout);
 
 // Of stages that `plan` gives one after the other. What a step has besides, reductions in flight and update, is left
 // out.
 ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
                            const std::function<PlannedStage(int stage)>& plan);
-
-// The compiled step, checked. Throws Error when the configuration cannot be compiled.
-Program step_program(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // What stages hold all run: parameters, their reduced gradients, optimizer state.
 BucketBytes static_bytes(std::span<const PlannedStage> stages);

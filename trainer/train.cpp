@@ -4,18 +4,19 @@
 #include <optional>
 
 #include "trainer/console.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
   run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(config, mesh, data, domain, seat);
+    RankRun run(resolved, data, domain, seat);
     RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     if (observer.before_first_step) observer.before_first_step(run);
@@ -47,7 +48,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
                   const RunRequests& requests) {
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun solved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   if (config.run.device == DeviceKind::cuda) {
     if (const auto reason = why_no_cuda())
@@ -58,7 +59,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   std::optional<RunDirectory> directory;
   if (speaks) {
     directory.emplace(config.run.directory, resolved.toml);
-    console.banner(config, mesh, step_program(config, mesh, mesh.coordinates(0)));
+    console.banner(solved.config(), solved.mesh(), step_program(solved, solved.mesh().coordinates(0)));
   }
 
   RunObserver observer;

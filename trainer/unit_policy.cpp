@@ -5,42 +5,16 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "trainer/optimizer/groups.h"
-#include "trainer/pipeline_order.h"
 
 namespace weft {
 namespace {
 
-// By stage and schedule. A rank that runs one stage is never far from the next use of its units; one that runs several
-// alternates between two of them, save that breadth first it stays on each for all microbatches; without a pipeline
-// nothing is used between the forward and the backward of a microbatch but the rest of the model.
-void choose_residency(const Config& config, int stage, UnitPolicy& policy) {
-  const int stages = config.stages();
-  const std::int64_t microbatches = config.microbatches();
-  const bool several = stages > config.parallelism.pipeline;
-  if (several && config.pipeline.schedule != "looped_bfs") {
-    policy.residency = Residency::window;
-    policy.window_stages = 2;
-    policy.reason = fmt::format(
-        "kept while its stage is one of the rank's next 2: under {} forwards of one stage alternate with backwards of "
-        "another",
-        config.pipeline.schedule);
-    return;
-  }
-  if (stages == 1) {
-    policy.residency = Residency::each_use;
-    policy.reason = "dropped after each use: without a pipeline a step uses it only twice a microbatch";
-    return;
-  }
-  policy.residency = Residency::visit;
-  policy.reason = fmt::format(
-      "kept while the rank stays on stage {} of {}: under {} it {}, and dropping the unit after each use would gather "
-      "it 2 x {} times a step",
-      stage, stages, config.pipeline.schedule,
-      several ? "runs all microbatches before another one" : "runs no other stage", microbatches);
-}
-
-void apply_residency(const ResidencyChoice& choice, UnitPolicy& policy) {
+void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, UnitPolicy& policy) {
   policy.residency = *choice.residency;
+  if (!shard.why.empty()) {
+    policy.reason = shard.why;
+    return;
+  }
   switch (policy.residency) {
     case Residency::window:
       policy.window_stages = choice.amount;
@@ -73,6 +47,23 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family) {
   return std::int64_t{degrees.data_shard} * degrees.context;
 }
 
+bool leaves_residency_open(const ShardPolicy& policy) {
+  return policy.strategy == ShardStrategy::full_shard && policy.residency == "stage" &&
+         policy.residency_by_stage.empty();
+}
+
+bool leaves_reduction_open(const ShardPolicy& policy) {
+  return policy.strategy == ShardStrategy::full_shard && policy.reduction == "auto" && !policy.accumulate_sharded &&
+         parse_residency(policy.residency_of(0)).residency != Residency::solved;
+}
+
+std::string promise_text(const ShardPolicy& policy) {
+  return fmt::format(
+      "dropped after each use: full_shard has whole parameters of the units in use and of the next {} alone, unless "
+      "memory is known to be free (hardware.name, hardware.memory)",
+      policy.lookahead);
+}
+
 UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   if (family == Family::routing) return replicated_policy(config);
   const auto found = config.shard_by_family.find(family);
@@ -84,17 +75,19 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   UnitPolicy policy;
   policy.lookahead = shard.lookahead;
   policy.reduce_every = shard.reduce_every();
-  policy.accumulate_sharded = shard.accumulate_sharded && !whole;
+  const bool promised = leaves_reduction_open(shard) && config.microbatches() > 1;
+  policy.accumulate_sharded = (shard.accumulate_sharded || promised) && !whole;
   const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
   // The plan reduces as often as it pays, unless it is told to do so once.
   if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
   if (choice.residency) {
-    apply_residency(choice, policy);
+    apply_residency(choice, shard, policy);
   } else if (shard.strategy == ShardStrategy::shard_grad_op || shard.strategy == ShardStrategy::optimizer) {
     policy.residency = Residency::step;
     policy.reason = fmt::format("gathered once a step, as strategy {} says", name_of(shard.strategy));
   } else {
-    choose_residency(config, stage, policy);
+    policy.residency = Residency::each_use;
+    policy.reason = promise_text(shard);
   }
   if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";
   return policy;

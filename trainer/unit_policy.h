@@ -2,11 +2,12 @@
 // policy; what is written beside it wins, and what contradicts it is refused (config_rules.cpp):
 //
 //   strategy        parameters at rest, in a step         gradients between microbatches    state
-//   full_shard      sharded, by stage and schedule        whole until the last one          sharded   ZeRO-3
+//   full_shard      sharded, dropped after each use       sharded: reduced after each one   sharded   ZeRO-3
 //   shard_grad_op   sharded, gathered once a step         sharded: reduced after each one   sharded   ZeRO-2
 //   optimizer       sharded, gathered once a step         whole until the last one          sharded   ZeRO-1
 //   no_shard        whole                                 whole until the last one          whole     DDP
 //
+// Of full_shard both are what is promised without further knowledge: chosen_timing.h keeps more where it fits and pays.
 // data_replicate > 1 makes the hybrid of each: sharded inside, summed over the replicas outside.
 #pragma once
 
@@ -19,6 +20,12 @@ namespace weft {
 
 // Ranks over which a unit of this family is sharded when it is.
 std::int64_t shard_ranks(const Degrees& degrees, Family family);
+
+// Whether the choice is left to Weft: residency "stage", and reduction "auto", of full_shard.
+bool leaves_residency_open(const ShardPolicy& policy);
+bool leaves_reduction_open(const ShardPolicy& policy);
+// What full_shard then means, where nothing says that memory is free.
+std::string promise_text(const ShardPolicy& policy);
 
 // `reason` says in words why parameters stay as long as they do. Throws Error (request) for a family without a policy.
 UnitPolicy resolve_policy(const Config& config, Family family, int stage);

@@ -21,7 +21,7 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 
 // Adds UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE of every unit that is not replicated. Each collective stands
 // behind the action that triggers it, or behind that of a collective before it in the channel, which it could not
-// overtake. `plan` answers timing_problem of the same lists.
+// overtake. `plan` answers timing_problem of the same lists; throws Error (failure) for the plan of others.
 Program add_timing(Program lowered, const TimingPlan& plan);
 
 }  // namespace weft

@@ -1,12 +1,11 @@
 #include "parallel/runtime/dry_device.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
-#include <list>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 
@@ -47,26 +46,8 @@ constexpr ElementwiseKernels no_elementwise = {
                           std::span<std::byte* const>) {},
 };
 
-// Address space that nobody may touch. Taking it costs the system nothing: there are no pages behind it.
-class Reservation {
- public:
-  explicit Reservation(std::size_t bytes) : bytes_(bytes) {
-    data_ = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) fail("the system lends no {} bytes of addresses", bytes);
-  }
-  ~Reservation() { munmap(data_, bytes_); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(bytes_); }
-
- private:
-  std::size_t bytes_;
-  void* data_;
-};
-
-// Ranks of one process share its 128 TiB of addresses, and many hold little.
-constexpr std::int64_t least_reservation = std::int64_t{1} << 36;
+// Blocks are numbered from here on. No processor accepts such an address: bits 48 to 63 of a usable one are equal.
+constexpr std::uintptr_t first_address = std::uintptr_t{1} << 62;
 
 class DryDevice final : public Device {
  public:
@@ -83,13 +64,8 @@ class DryDevice final : public Device {
       return data;
     }
     constexpr std::int64_t alignment = 64;
-    const std::int64_t padded = (bytes + alignment - 1) / alignment * alignment;
-    if (addresses_.empty() || padded > addresses_.back().bytes() - used_) {
-      addresses_.emplace_back(static_cast<std::size_t>(std::max(padded, least_reservation)));
-      used_ = 0;
-    }
-    void* data = addresses_.back().data() + used_;
-    used_ += padded;
+    void* data = reinterpret_cast<void*>(next_);
+    next_ += static_cast<std::uintptr_t>((bytes + alignment - 1) / alignment * alignment);
     return data;
   }
   void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
@@ -102,10 +78,7 @@ class DryDevice final : public Device {
   }
   void release_staging(void* data, std::int64_t) override { std::free(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
-    const auto* destination = static_cast<const std::byte*>(to);
-    const bool to_device = std::ranges::any_of(addresses_, [&](const Reservation& addresses) {
-      return destination >= addresses.data() && destination < addresses.data() + addresses.bytes();
-    });
+    const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
   }
 
@@ -113,8 +86,7 @@ class DryDevice final : public Device {
 
  private:
   DryDownload download_;
-  std::list<Reservation> addresses_;
-  std::int64_t used_ = 0;                                   // of the last of them
+  std::uintptr_t next_ = first_address;
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
 };
 

@@ -32,7 +32,7 @@ Outcome train_over_nccl(Config config, bool registered,
   config.run.registered_buffers = registered;
   config.run.steps = 3;
   const int world_size = config.parallelism.world();
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   ThreadRendezvous rendezvous(world_size, timeout);
@@ -52,7 +52,7 @@ Outcome train_over_nccl(Config config, bool registered,
     ThreadRendezvous::Place place(rendezvous, rank);
     const auto world =
         make_nccl_world({rank, world_size, rank, world_size}, place, *stream, options, watch, counters, clock);
-    RankRun run(config, mesh, data, domain, {*backend, *world});
+    RankRun run(resolved, data, domain, {*backend, *world});
     for (std::int64_t step = 1; step <= config.run.steps; ++step) {
       const StepMetrics metrics = run.step(step);
       if (after_step) after_step(run, step);

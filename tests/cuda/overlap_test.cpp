@@ -77,7 +77,7 @@ Timed timed(const std::vector<TraceSpan>& spans, std::int64_t step) {
 // The fastest of the measured steps: what else the machine does only adds.
 Timed measured(int lookahead, double gather_delay, double reduce_delay) {
   const Config config = large_config(lookahead);
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   const auto link_of = [](double microseconds) {
@@ -89,7 +89,7 @@ Timed measured(int lookahead, double gather_delay, double reduce_delay) {
   run_local_ranks(ranks, [&](Communicator& world) {
     const auto backend = make_cuda_backend(0);
     SlowLinkCommunicator slow(world, {link_of(gather_delay), link_of(reduce_delay)});
-    RankRun run(config, mesh, data, domain, {*backend, slow});
+    RankRun run(resolved, data, domain, {*backend, slow});
     for (std::int64_t step = 1; step <= steps; ++step) run.step(step);
     if (world.rank() == 0) spans = run.profiler().trace()->spans();
   });

@@ -33,15 +33,15 @@ Config on_gpu(const TinyLayout& layout) {
 
 // Ranks are threads, their world is NCCL's.
 LearnedRun over_nccl(const Config& config) {
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   std::mutex mutex;
   WeightCollector weights;
   LearnedRun learned;
-  const auto errors = run_nccl_ranks(mesh.world(), [&](NcclRank& self) {
+  const auto errors = run_nccl_ranks(resolved.mesh().world(), [&](NcclRank& self) {
     const auto backend = make_cuda_backend(emulated ? 0 : self.world.rank());
-    RankRun run(config, mesh, data, domain,
+    RankRun run(resolved, data, domain,
                 {*backend, self.world, [&](std::string_view action) { self.watch.set_action(action); }});
     for (std::int64_t step = 1; step <= config.run.steps; ++step) {
       const StepMetrics metrics = run.step(step);

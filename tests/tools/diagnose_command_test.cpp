@@ -51,6 +51,21 @@ TEST_F(DiagnoseCommand, SaysInOneLineThatARunIsHealthy) {
   EXPECT_TRUE(diagnosis.at("findings").empty());
 }
 
+// Other wraps of a run whose gathers are solved for are solved anew. A plan of other units broke the rules, and a list of
+// broken rules was destroyed as one of another type.
+TEST_F(DiagnoseCommand, ResolvesEachAlternativeOfASolvedRun) {
+  const std::string solved =
+      " --model.layers=d*4 --shard.residency=auto --shard.memory_budget=6MiB --shard.wrap=root"
+      " --hardware.ranks_per_node=2 --hardware.node_bytes_per_second=1e9 --parallelism.expert=1 --parallelism.tensor=1"
+      " --parallelism.data_shard=4";
+  const auto trained = weft("train run.toml" + solved);
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  const auto text = weft("diagnose out/tiny");
+  EXPECT_EQ(text.exit_code, 0) << text.messages;
+  EXPECT_EQ(text.messages, "");
+  EXPECT_NE(text.output.find("root_only_units: "), std::string::npos) << text.output;
+}
+
 TEST_F(DiagnoseCommand, RefusesWhatIsNoRun) {
   const auto missing = weft("diagnose nowhere");
   EXPECT_EQ(missing.exit_code, 2);

@@ -1,6 +1,6 @@
 #include "floors.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -125,6 +125,37 @@ std::vector<std::string> state_faults(std::string_view path, std::string_view te
     }
   }
   return faults;
+}
+
+std::vector<std::string> swallowed_errors(std::string_view path, std::string_view text) {
+  static const std::regex nameless(R"(catch\s*\(\s*(const\s+)?(weft::)?(Error|std::exception|std::runtime_error)\s*&?\s*\))");
+  std::vector<std::string> faults;
+  const std::vector<std::string> lines = lines_of(code_of(text));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (!std::regex_search(lines[i], nameless)) continue;
+    faults.push_back(fmt::format("{}:{}: an error is caught and not looked at: {}", path, i + 1, lines[i]));
+  }
+  return faults;
+}
+
+std::vector<std::string> defined_types(std::string_view text) {
+  static const std::regex open(R"(^(?:inline\s+)?namespace\b\s*([\w:]*)\s*\{\s*$)"), close(R"(^\}\s+// namespace\b.*)");
+  static const std::regex type(
+      R"(^(?:struct|class|union|enum(?:\s+class|\s+struct)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?\s*(?:[:{].*)?$)");
+  std::vector<std::string> scopes, types;
+  const std::vector<std::string> lines = lines_of(text), code = lines_of(code_of(text));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string& line = code[i];
+    std::smatch match;
+    if (std::regex_match(line, match, open)) {
+      scopes.push_back(match[1]);
+    } else if (std::regex_match(lines[i], close) && !scopes.empty()) {
+      scopes.pop_back();
+    } else if (std::regex_match(line, match, type) && std::ranges::find(scopes, "") == scopes.end()) {
+      types.push_back(fmt::format("{}::{}", fmt::join(scopes, "::"), match[1].str()));
+    }
+  }
+  return types;
 }
 
 std::vector<std::string> place_faults(std::string_view path) {

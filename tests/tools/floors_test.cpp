@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 namespace weft {
@@ -65,6 +66,28 @@ TEST(Floors, CodeStandsInItsFolders) {
   for (const std::string& path : source_files()) {
     for (const std::string& fault : place_faults(path)) ADD_FAILURE() << fault;
   }
+}
+
+TEST(Floors, NoErrorIsSwallowed) {
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path)) continue;
+    for (const std::string& fault : swallowed_errors(path, text_of(path))) ADD_FAILURE() << fault;
+  }
+}
+
+TEST(Floors, NoTypeIsDefinedTwice) {
+  std::map<std::string, std::string> file_of;
+  for (const std::string& path : source_files()) {
+    // What stands in for a header of the product defines what that defines.
+    const bool test = path.starts_with("tests/") && !path.starts_with("tests/cuda_emulator/include/");
+    const std::string extension = std::filesystem::path(path).extension();
+    if (!is_source_of_a_floor(path) && !(test && (extension == ".h" || extension == ".cpp"))) continue;
+    for (const std::string& type : defined_types(text_of(path))) {
+      const auto [found, fresh] = file_of.try_emplace(type, path);
+      EXPECT_TRUE(fresh) << type << " is defined in " << found->second << " and in " << path;
+    }
+  }
+  EXPECT_GT(file_of.size(), 400u);
 }
 
 // The checks themselves: each rule against a line that breaks it and one that does not.
@@ -152,6 +175,23 @@ TEST(FloorsCheck, LeavesConstantsTypesAndFunctionsAlone) {
                                 "WEFT_MULTIVERSION void add(const float* a) {"}) {
     EXPECT_EQ(state_faults("layers/block.cpp", line), std::vector<std::string>{}) << line;
   }
+}
+
+TEST(FloorsCheck, CatchesErrorsThatAreNotLookedAt) {
+  EXPECT_EQ(swallowed_errors("trainer/a.cpp", "  } catch (const Error&) {\n    return std::nullopt;\n").size(), 1u);
+  EXPECT_EQ(swallowed_errors("trainer/a.cpp", "  } catch (const Error& error) {\n  // catch (const Error&)\n").size(), 0u);
+}
+
+TEST(FloorsCheck, FindsTypesThatOtherFilesCouldDefineToo) {
+  EXPECT_EQ(defined_types("namespace weft {\n\nstruct Finding {\n  int rank = 0;\n};\nclass Walk final : public Observer {\n"
+                          "};\nenum class Kind : std::uint8_t { a, b };\nnamespace cuda {\nstruct Event {\n};\n}  // namespace cuda\n"
+                          "struct After {\n};\n}  // namespace weft\n"),
+            (std::vector<std::string>{"weft::Finding", "weft::Walk", "weft::Kind", "weft::cuda::Event", "weft::After"}));
+  // Declared, of one file alone, a member, a specialisation, a function's return type, words.
+  EXPECT_EQ(defined_types("namespace weft {\nclass Console;\nnamespace {\nstruct Own {\n};\n}  // namespace\n"
+                          "struct Outer::Inner {\n};\ntemplate <>\nstruct Traits<int> {\n};\nstruct Plan plan() {\n}\n"
+                          "// struct Word {\n}  // namespace weft\n"),
+            std::vector<std::string>{});
 }
 
 TEST(FloorsCheck, CatchesCodeInOtherPlaces) {

@@ -12,6 +12,7 @@
 #include "trainer/costs/step_costs.h"
 #include "trainer/dry_run.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -38,7 +39,7 @@ class LayoutSimulate : public ProgramTest {
 // Everything again, each figure from where the library keeps it.
 void expect_figures(const Json& found, const Config& config, const ProgramCosts& costs, const LaneChannels& channels) {
   const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, mesh.coordinates(0));
+  const Program program = step_program(ResolvedRun(config), mesh.coordinates(0));
   const Simulation simulation = simulate(program, costs, channels);
   EXPECT_EQ(found["layout"], to_string(stage_layout(config), config.model));
   EXPECT_DOUBLE_EQ(found["seconds"].get<double>(), simulation.seconds);
@@ -106,7 +107,7 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
   put("costs.toml", table);
   const Config whole = config();
   const Mesh mesh(whole.parallelism);
-  const Program program = step_program(whole, mesh, mesh.coordinates(0));
+  const Program program = step_program(ResolvedRun(whole), mesh.coordinates(0));
   const ProgramCosts costs = table_costs(parse_cost_table(table, "costs.toml"), program, group_sizes(mesh));
   const Json found = variants("--costs costs.toml");
   expect_figures(found[0], whole, costs, LaneChannels::serial());
@@ -172,7 +173,7 @@ TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
   for (std::size_t v = 0; v < 2; ++v) {
     Config config = traced;
     if (v == 1) config.pipeline.layout = "E|deL";
-    const Program program = step_program(config, mesh, mesh.coordinates(0));
+    const Program program = step_program(ResolvedRun(config), mesh.coordinates(0));
     expect_figures(found[v], config, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
     EXPECT_EQ(found[v]["costs"], "measured in out/tiny");
   }
@@ -186,7 +187,7 @@ TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
   config.parallelism.pipeline = 4;
   config.pipeline.layout = "E|d|e|L";
   const Mesh long_mesh(config.parallelism);
-  const Program program = step_program(config, long_mesh, long_mesh.coordinates(0));
+  const Program program = step_program(ResolvedRun(config), long_mesh.coordinates(0));
   expect_figures(Json::parse(longer.output)["variants"][0], config, table_costs(table, program, group_sizes(long_mesh)),
                  LaneChannels::serial());
   const auto other = weft("layout simulate run.toml --costs out/tiny --training.microbatch_size=2");

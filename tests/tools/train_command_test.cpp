@@ -56,6 +56,23 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(again[i]["loss"], steps[i]["loss"]);
 }
 
+// A plan that exceeds the card stops a run before anything is written or a rank started, and says what decides and what
+// would help; the run is told to start all the same by a key.
+TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
+  const auto refused = weft("train run.toml '--hardware.memory=\"24 KiB\"'");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.output, "");
+  for (const char* part : {"run.toml: the plan says that this run does not fit: ", " decides with ", "\n  1. ", "\n  2. ",
+                           "\n  3. ", "run.ignore_plan = true"}) {
+    EXPECT_NE(refused.messages.find(part), std::string::npos) << part << "\n" << refused.messages;
+  }
+  EXPECT_EQ(refused.messages.find("\n  4. "), std::string::npos);
+  EXPECT_EQ(files(), (std::set<std::string>{"run.toml", "text.txt"}));
+  const auto started = weft("train run.toml '--hardware.memory=\"24 KiB\"' --run.ignore_plan=true");
+  EXPECT_EQ(started.exit_code, 0) << started.messages;
+  EXPECT_EQ(metrics().size(), 3u);
+}
+
 TEST_F(TrainCommand, OverridesReachTheRun) {
   const auto result = weft("train run.toml --run.steps=2 --run.directory=elsewhere");
   ASSERT_EQ(result.exit_code, 0) << result.messages;

@@ -9,7 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/runtime/error.h"
+#include <bit>
+
+#include "parallel/runtime/refusal.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_reader.h"
 
@@ -198,6 +200,34 @@ TEST(Recommendation, KnowsTheLongestSequence) {
   EXPECT_TRUE(plan_run(config, hardware).verdict.fits());
   config.training.sequence_length = *longest + 4096 / 8;
   EXPECT_FALSE(plan_run(config, hardware).verdict.fits());
+}
+
+// Each length is solved for by itself: with the timing of another, less fits than there is room for.
+TEST(Recommendation, KnowsTheLongestSequenceOfASolvedRun) {
+  Config config = config_of({.layers = "d e d e d e d e",
+                             .degrees = {.data_shard = 2, .expert = 2},
+                             .residency = "auto",
+                             .reduction = "auto"});
+  config.hardware.ranks_per_node = 2;
+  config.training.sequence_length = 16;
+  Hardware hardware = hardware_of(config);
+  hardware.reserved_memory.value = 0.0;
+  config.memory_budget = std::int64_t{1} << 40;
+  const std::int64_t short_peak = plan_run(config, hardware).peak().total();
+  config.training.sequence_length = 128;
+  const std::int64_t long_peak = plan_run(config, hardware).peak().total();
+  config.training.sequence_length = 16;
+  config.memory_budget = (short_peak + long_peak) / 2;
+  hardware.memory = Figure{.value = static_cast<double>(*config.memory_budget) / Verdict::limit};
+  const auto longest = longest_sequence(config, hardware);
+  ASSERT_TRUE(longest);
+  EXPECT_GT(*longest, 16);
+  const std::int64_t eighth = std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(*longest)) - 4);
+  config.training.sequence_length = *longest;
+  EXPECT_TRUE(plan_run(config, hardware).verdict.fits()) << *longest;
+  config.training.sequence_length = *longest + eighth;
+  const auto refused = refusal_of([&] { EXPECT_FALSE(plan_run(config, hardware).verdict.fits()) << *longest; });
+  EXPECT_TRUE(!refused || refused->find("memory_budget") != std::string::npos) << *refused;
 }
 
 // What is printed to be typed makes what was planned.

@@ -6,6 +6,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -162,7 +163,7 @@ TEST(CostTable, ServesARunsProgram) {
   CostTable table;
   for (const char* kind : {"embedding", "attention", "mlp", "experts", "head"}) table.segments[kind] = {1.0, 1.0, 1.0};
   for (Group group : all_groups) table.links[group] = {0.0, 1e6};
-  const Program program = step_program(config, mesh, {});
+  const Program program = step_program(ResolvedRun(config), {});
   const ProgramCosts costs = table_costs(table, program, group_sizes(mesh));
   for (const ComputeCost& cost : costs.segments) EXPECT_EQ(cost, (ComputeCost{1.0, 1.0, 1.0}));
   double gathers = 0.0;

@@ -118,7 +118,7 @@ TEST(RunOutputs, ThatAreNotThereLeaveRulesUnchecked) {
   EXPECT_EQ(unchecked_rules(folder.path()), (std::vector<std::string>{"slow_rank", "memory"}));
   const RunOutputs run = read_run(folder.path());
   const Diagnosis diagnosis = diagnose(gather_evidence(run));
-  const auto late = std::ranges::find(diagnosis.findings, "lookahead_off", &Finding::rule);
+  const auto late = std::ranges::find(diagnosis.findings, "lookahead_off", &DiagnosedFault::rule);
   ASSERT_NE(late, diagnosis.findings.end());
   EXPECT_EQ(late->evidence.front().source, "config.toml");
 }

@@ -15,14 +15,14 @@ namespace {
 
 std::vector<std::string> names_of(const Diagnosis& diagnosis) {
   std::vector<std::string> names;
-  for (const Finding& finding : diagnosis.findings) names.push_back(finding.rule);
+  for (const DiagnosedFault& finding : diagnosis.findings) names.push_back(finding.rule);
   return names;
 }
 
 std::string text_of(const Diagnosis& diagnosis) {
   std::string text;
   for (const RuleResult& result : diagnosis.rules) text += fmt::format("{}: {}\n", result.rule, result.verdict.note);
-  for (const Finding& finding : diagnosis.findings) {
+  for (const DiagnosedFault& finding : diagnosis.findings) {
     text += fmt::format("{}: {} ({} s)\n", finding.rule, finding.sentence, finding.seconds.value_or(-1.0));
     for (const EvidenceLine& line : finding.evidence) {
       text += fmt::format("  {}: {}; expected {} ({})\n", line.what, line.measured, line.expected, line.source);
@@ -53,7 +53,7 @@ Diagnosed diagnosed(const Overrides& overrides, const HardwareConfig& hardware =
   return diagnosed(read_run(folder.path()), hardware);
 }
 
-Overrides changes_of(const Finding& finding) {
+Overrides changes_of(const DiagnosedFault& finding) {
   Overrides overrides;
   for (const SettingChange& change : finding.changes) overrides.push_back(change.setting + "=" + change.value);
   return overrides;
@@ -104,7 +104,7 @@ TEST_P(SettingFaults, AreNamedAloneAndTheirChangeMendsThem) {
   const SettingFault& fault = GetParam();
   const Diagnosed found = diagnosed(fault.base + fault.fault, fault.hardware);
   ASSERT_EQ(found.names, Names{fault.rule}) << found.text;
-  const Finding& finding = found.diagnosis.findings.front();
+  const DiagnosedFault& finding = found.diagnosis.findings.front();
   EXPECT_GT(finding.seconds.value_or(0.0), 0.0);
   EXPECT_FALSE(finding.evidence.empty());
   EXPECT_EQ(changes_of(finding), fault.changes);
@@ -175,7 +175,7 @@ TEST(Diagnosis, NamesMemoryThatWasNotPredicted) {
   faults.after_last_step = [&](RankRun& run) { taken[static_cast<std::size_t>(run.rank())].reset(); };
   const Diagnosed found = diagnosed(Overrides{}, {}, faults);
   ASSERT_EQ(found.names, Names{"memory"}) << found.text;
-  const Finding& finding = found.diagnosis.findings.front();
+  const DiagnosedFault& finding = found.diagnosis.findings.front();
   ASSERT_EQ(finding.evidence.size(), 1u);
   EXPECT_EQ(finding.evidence.front().what, "workspace of rank 1");
   EXPECT_NE(finding.evidence.front().expected.find("libraries need no workspace"), std::string::npos);

@@ -1,18 +1,20 @@
 // A dry run against the ledgers and counters of real ones: every bucket of every rank at its peak to the byte, and
 // every call of a communicator. Where experts are dealt over ranks, the rows that a rank receives are the router's
-// affair and the dry run deals them evenly; there a rank's peak is within one part in a hundred.
+// affair: the dry run deals them evenly, or as the worst routing does, which no run exceeds.
 #include "trainer/dry_run.h"
 
 #include <gtest/gtest.h>
 
+#include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
 
 DryRun dry_run_of(const Config& config, const Mesh& mesh, int rank) {
-  return dry_run(config, mesh, step_program(config, mesh, mesh.coordinates(rank)), rank);
+  return dry_run(config, mesh, step_program(ResolvedRun(config), mesh.coordinates(rank)), rank);
 }
 
 class DryRunOfLayouts : public testing::TestWithParam<TinyLayout> {};
@@ -66,7 +68,7 @@ TEST_P(DryRunOfLayouts, HasEveryBucketOfEveryRankToTheByte) {
     const DryRun dry = dry_run_of(config, mesh, rank);
     EXPECT_EQ(to_text(dry.peak), to_text(run.measured[static_cast<std::size_t>(rank)])) << "rank " << rank;
     BucketBytes live;
-    for (const LiveBytes& each : dry.live) live[each.bucket] += each.bytes;
+    for (const LiveTensors& each : dry.live) live[each.bucket] += each.bytes;
     EXPECT_EQ(live, dry.peak) << "the list of what is live is the peak";
     for (const auto& [key, count] : dry.communication) {
       counted[key].count += count.count;
@@ -119,15 +121,44 @@ TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
   }
 }
 
+// A text of one letter: every token but those of other positions looks alike to a router, and all choose the same experts.
+TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "same.txt") << std::string(4096, 'a');
+  for (const Degrees& degrees :
+       {Degrees{.data_shard = 2, .expert = 2}, Degrees{.pipeline = 2, .data_shard = 4, .expert = 4},
+        Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}}) {
+    Config config = config_of({.layers = "d e d e", .degrees = degrees});
+    config.data.train = {(folder / "same.txt").string()};
+    config.model.moe.num_experts_per_tok = 1;
+    config.model.moe.moe_intermediate_size = 64;
+    config.training.sequence_length = 64;
+    config.run.steps = 2;
+    const Mesh mesh(config.parallelism);
+    const ResolvedRun resolved(config);
+    const TrainResult run = run_steps(config);
+    bool exceeds_even = false;
+    for (int rank = 0; rank < mesh.world(); ++rank) {
+      const std::int64_t measured = run.measured[static_cast<std::size_t>(rank)].total();
+      const Program program = step_program(resolved, mesh.coordinates(rank));
+      const std::int64_t worst = dry_run(config, mesh, program, rank, Routing::worst).peak.total();
+      EXPECT_LE(measured, worst) << "rank " << rank;
+      exceeds_even |= measured > dry_run(config, mesh, program, rank).peak.total();
+    }
+    EXPECT_TRUE(exceeds_even) << "the routing was even: it shows nothing";
+  }
+  EXPECT_FALSE(routing_decides(config_of({.layers = "d e", .degrees = {.data_shard = 2}})));
+}
+
 // The list of what is live names the action that brought it; a gather that is left out of a list is missed.
 TEST(DryRun, NamesTheActionsBehindThePeak) {
   const Config config = config_of({.degrees = {.pipeline = 2, .data_shard = 2}});
   const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, mesh.coordinates(0));
+  const Program program = step_program(ResolvedRun(config), mesh.coordinates(0));
   const DryRun dry = dry_run(config, mesh, program, 0);
   ASSERT_TRUE(dry.peak_action);
   const auto& actions = program.ranks[0];
-  for (const LiveBytes& live : dry.live) {
+  for (const LiveTensors& live : dry.live) {
     if (!live.action) continue;
     EXPECT_LE(*live.action, *dry.peak_action);
     const Op op = actions[*live.action].op;

@@ -92,7 +92,7 @@ NotedStep noted_step(const TinyLayout& layout) {
   Config config = config_of(layout);
   config.parallelism = {.data_shard = ranks};
   config.run.steps = 1;
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   NotedStep step;
@@ -114,7 +114,7 @@ NotedStep noted_step(const TinyLayout& layout) {
                           notes.push_back({Note::reduce, "reduce", begun - 1});
                         }};
     SlowLinkCommunicator slow(world, link);
-    RankRun run(config, mesh, data, domain, {backend, slow, [&](std::string_view) {
+    RankRun run(resolved, data, domain, {backend, slow, [&](std::string_view) {
                                                note_compute();
                                                notes.push_back({Note::action, {}, begun++});
                                              }});

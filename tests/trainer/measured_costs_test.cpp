@@ -10,6 +10,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/resolved_run.h"
 #include "trainer/run_directory.h"
 #include "trainer/step_plan.h"
 
@@ -44,7 +45,7 @@ struct KnownCosts {
     std::vector<RankTrace> traces;
     for (int rank = 0; rank < mesh.world(); ++rank) {
       const auto at = mesh.coordinates(rank);
-      const Program program = step_program(config, mesh, at);
+      const Program program = step_program(ResolvedRun(config), at);
       const Simulation simulation =
           simulate(program, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
       const auto& actions = program.ranks[static_cast<std::size_t>(at.pp)];
@@ -196,7 +197,7 @@ TEST(MeasuredCosts, OfARunCoverItsProgram) {
   ASSERT_EQ(traces.size(), 4u);
   const Mesh mesh(config.parallelism);
   const CostTable table = measured_costs(config, mesh, traces);
-  const Program program = step_program(config, mesh, {});
+  const Program program = step_program(ResolvedRun(config), {});
   for (const ProgramSegment& segment : program.segments) {
     EXPECT_GT(table.segments.at(segment.name).forward, 0.0) << segment.name;
     EXPECT_GT(table.segments.at(segment.name).backward_input, 0.0) << segment.name;

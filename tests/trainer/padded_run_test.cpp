@@ -14,6 +14,7 @@
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/costs/padded_run.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -192,7 +193,7 @@ TEST(PaddedRun, LanesOfTheirOwnAreAnotherStep) {
 TEST(PaddedRun, AnotherScheduleIsAnotherStep) {
   const PaddedRun plain = undisturbed_run(config_of(PaddedCase{"1f1b", 4}));
   const Config split = config_of(PaddedCase{"zb_h1", 4});
-  const Program program = step_program(split, Mesh(split.parallelism), {});
+  const Program program = step_program(ResolvedRun(split), {});
   const Simulation simulation = simulate(program, plain.costs, LaneChannels::serial());
   const double seconds = least_disturbed(plain).seconds;
   EXPECT_GT(std::abs(seconds - simulation.seconds) / simulation.seconds, allowed);

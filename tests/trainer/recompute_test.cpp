@@ -8,6 +8,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/resolved_run.h"
 #include "trainer/solved_timing.h"
 
 namespace weft {
@@ -20,7 +21,7 @@ const PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::f
 std::int64_t smallest_budget(Config config) {
   config.memory_budget = 1;
   try {
-    solve_timing(config, Mesh(config.parallelism));
+    const ResolvedRun refused(config);
   } catch (const Error& error) {
     const std::string text = error.what();
     const std::string before = "that does is ";
@@ -41,7 +42,6 @@ Config configured(const TinyLayout& layout, Recompute recompute, int steps) {
   std::int64_t all = 0;
   for (const ProgramUnit& unit : program_tables(config, mesh, {}).units) all += unit.unsharded_bytes;
   config.memory_budget = smallest_budget(config) + all / 10;
-  config.timing = std::make_shared<const TimingPlan>(solve_timing(config, mesh));
   return config;
 }
 

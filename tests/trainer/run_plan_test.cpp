@@ -10,6 +10,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_reader.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -96,7 +97,7 @@ TEST(RunPlan, TakesTheTimesOfACostTable) {
   std::ofstream(config.pipeline.costs) << to_toml(table);
   const RunPlan plan = plan_run(config, card_of(1e12));
   const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, {});
+  const Program program = step_program(ResolvedRun(config), {});
   const Simulation simulation =
       simulate(program, table_costs(table, program, group_sizes(mesh)), LaneChannels::serial());
   double idle = 0.0;

@@ -1,4 +1,5 @@
 // A rank that compiled another step than the others ends the run before its first step, and is named.
+#include "trainer/resolved_run.h"
 #include "trainer/same_program.h"
 
 #include <gtest/gtest.h>
@@ -17,19 +18,18 @@ constexpr Degrees eight{.pipeline = 2, .data_replicate = 2, .data_shard = 2};
 Config solved(std::int64_t budget) {
   Config config = config_of({.degrees = eight, .residency = "auto", .reduction = "auto"});
   config.memory_budget = budget;
-  config.timing = std::make_shared<const TimingPlan>(solve_timing(config, Mesh(config.parallelism)));
   return config;
 }
 
 // The run of `config` in which rank `odd` has a configuration of its own. Every rank must have found it for itself:
 // nobody waits for the watchdog, whose 300 seconds are far beyond what a test is given.
 std::string failure_with(const Config& config, const Config& altered, int odd) {
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun usual(config), other(altered);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   try {
     run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-      RankRun run(seat.world.rank() == odd ? altered : config, mesh, data, domain, seat);
+      RankRun run(seat.world.rank() == odd ? other : usual, data, domain, seat);
       ADD_FAILURE() << "rank " << seat.world.rank() << " is ready to train";
     });
   } catch (const Error& error) {
@@ -42,10 +42,9 @@ std::string failure_with(const Config& config, const Config& altered, int odd) {
 
 // Two budgets, two plans: what a rank would do that solved with other sizes than the others.
 TEST(SameProgram, ASolvedPlanThatIsAnotherOnOneRankEndsTheRun) {
-  const Config config = solved(std::int64_t{1} << 30), altered = solved(190'000);
-  const Mesh mesh(config.parallelism);
-  const auto own = program_hashes(step_program(config, mesh, {})),
-             other = program_hashes(step_program(altered, mesh, {}));
+  const Config config = solved(std::int64_t{1} << 30), altered = solved(195'000);
+  const auto own = program_hashes(step_program(ResolvedRun(config), {})),
+             other = program_hashes(step_program(ResolvedRun(altered), {}));
   ASSERT_NE(own[0], other[0]) << "the budgets give one plan";
   for (const int odd : {0, 3, 7}) {
     const std::string message = failure_with(config, altered, odd);
@@ -92,7 +91,7 @@ TEST(SameProgram, NamesThoseThatDifferFromMost) {
 // Any field of any action counts but its bytes, and so does the order of the list.
 TEST(SameProgram, HashesTellListsApart) {
   const Config config = config_of({.degrees = eight, .residency = "each_use"});
-  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const Program program = step_program(ResolvedRun(config), {});
   const auto own = program_hashes(program);
   std::mt19937 random(11);
   const auto expect_other = [&](const auto& spoil, bool differs) {

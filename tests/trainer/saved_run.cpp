@@ -1,4 +1,5 @@
 #include "tests/trainer/saved_run.h"
+#include "trainer/resolved_run.h"
 
 #include <algorithm>
 
@@ -28,12 +29,12 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   config.checkpoint.directory = to.string();
   config.checkpoint.start_from = from.string();
   config.checkpoint.weights_only = false;
-  const Mesh mesh(config.parallelism);
+  const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
   NvtxDomain domain;
   const CheckpointSetup setup;
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(config, mesh, data, domain, seat);
+    RankRun run(resolved, data, domain, seat);
     RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     RunVotes asked;

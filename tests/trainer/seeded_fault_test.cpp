@@ -9,6 +9,7 @@
 #include "parallel/runtime/staging.h"
 #include "tests/trainer/step_copy.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -188,7 +189,7 @@ TEST(SeededFault, GradientsReducedTwice) {
 TEST(SeededFault, AGatherOfTheLastStepsShard) {
   const TinyLayout layout{.degrees = {.data_shard = 4}, .residency = "step"};
   const Config config = config_of(layout);
-  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const Program program = step_program(ResolvedRun(config), {});
   const auto gathers = static_cast<std::size_t>(
       std::ranges::count_if(program.ranks.front(), [](const Action& action) { return is_gather(action.op); }));
   ASSERT_EQ(gathers, program.units.size());

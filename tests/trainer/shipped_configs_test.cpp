@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "trainer/config/config_reader.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -17,7 +18,7 @@ TEST(ShippedConfigs, AreReadAndCompileForEveryStage) {
     const Config config = read_config(entry.path()).config;
     const Mesh mesh(config.parallelism);
     // step_program checks what it compiled.
-    const Program program = step_program(config, mesh, mesh.coordinates(0));
+    const Program program = step_program(ResolvedRun(config), mesh.coordinates(0));
     ASSERT_EQ(program.ranks.size(), static_cast<std::size_t>(config.parallelism.pipeline)) << entry.path();
     for (const auto& actions : program.ranks) EXPECT_GT(actions.size(), 0u) << entry.path();
   }

@@ -7,6 +7,7 @@
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/backend.h"
+#include "trainer/resolved_run.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -26,7 +27,7 @@ class Rank final : ActionHandler {
         products_(backend_->make_products(stream_, ledger_)),
         kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
         at_(mesh.coordinates(world.rank())),
-        program_(step_program(config, mesh, at_)),
+        program_(step_program(ResolvedRun(config), at_)),
         groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
         stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, config.run.seed, lanes_, groups_,
                 kernels_),

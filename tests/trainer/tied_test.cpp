@@ -12,6 +12,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_summary.h"
+#include "trainer/resolved_run.h"
 #include "trainer/solved_timing.h"
 #include "trainer/verify_step.h"
 
@@ -142,7 +143,7 @@ TEST(TiedRules, RoundBothCopiesAlike) {
 TEST(TiedRules, FreezeBothCopies) {
   const TinyLayout layout{.degrees = {.pipeline = 2}, .frozen = {Family::embedding, Family::head}, .tied = true};
   const Config config = config_of(layout);
-  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const Program program = step_program(ResolvedRun(config), {});
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) EXPECT_NE(action.op, Op::tie_gradient);
   }
@@ -182,8 +183,7 @@ const ProgramUnit& unit_of(const Program& program, const std::string& name) {
 
 TEST(TiedPlan, HasACopyOnEachStageAndOneTieEach) {
   const Config config = config_of({.degrees = {.pipeline = 4, .data_shard = 2, .tensor = 2}, .tied = true});
-  const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, {});
+  const Program program = step_program(ResolvedRun(config), {});
   const ProgramUnit &first = unit_of(program, "embedding"), &last = unit_of(program, "head.embedding");
   EXPECT_EQ(first.stage, 0);
   EXPECT_EQ(last.stage, 3);
@@ -197,7 +197,7 @@ TEST(TiedPlan, HasACopyOnEachStageAndOneTieEach) {
 
 TEST(TiedPlan, OnOneRankSumsItsCopiesWithoutAMessage) {
   const Config config = config_of({.degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true});
-  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const Program program = step_program(ResolvedRun(config), {});
   EXPECT_EQ(unit_of(program, "embedding").tie_bytes, 0);
   EXPECT_EQ(ties_of(program, 0)[Op::tie_gradient], 1);
   EXPECT_EQ(ties_of(program, 1)[Op::tie_gradient], 0);
@@ -205,7 +205,7 @@ TEST(TiedPlan, OnOneRankSumsItsCopiesWithoutAMessage) {
 
 TEST(TiedPlan, OnOneStageIsOneUnitOfBothEnds) {
   const Config config = config_of({.degrees = {.data_shard = 2}, .tied = true});
-  const Program program = step_program(config, Mesh(config.parallelism), {});
+  const Program program = step_program(ResolvedRun(config), {});
   const auto embedding = static_cast<int>(&unit_of(program, "embedding") - program.units.data());
   EXPECT_FALSE(program.units[static_cast<std::size_t>(embedding)].tied_to);
   EXPECT_EQ(program.segments.front().units, std::vector<int>{embedding});

@@ -9,6 +9,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -99,7 +100,7 @@ TEST_P(LiveWindow, IsThatOfTheTable) {
   const Row& row = GetParam();
   const Config config = configured(row);
   const Mesh mesh(config.parallelism);
-  const Program program = step_program(config, mesh, {});
+  const Program program = step_program(ResolvedRun(config), {});
   const ParameterWindow window = parameter_window(program, 0);
   EXPECT_EQ(window.gathers, row.gathers);
   EXPECT_EQ(window.island_gathers, row.island_gathers);
@@ -163,9 +164,8 @@ TEST(LiveWindow, IsExactToTheByteWithoutPadding) {
   Config config = configured(rows()[2]);
   config.parallelism.data_shard = 2;
   config.training.global_batch_size = 2;
-  const Mesh mesh(config.parallelism);
   const std::int64_t root_padding = 4096;  // 64,001 rows on two shards
-  const ParameterWindow window = parameter_window(step_program(config, mesh, {}), 0);
+  const ParameterWindow window = parameter_window(step_program(ResolvedRun(config), {}), 0);
   EXPECT_EQ(window.peak_bytes, (root + root_padding + 2 * block) * width);
   EXPECT_EQ(window.held_bytes, (root + root_padding) * width);
   EXPECT_EQ(window.gathered_bytes, (root + root_padding + 64 * block) * width);
@@ -179,11 +179,10 @@ TEST(LiveWindow, OfTheBackwardCountsGradientsAndReductionsInFlight) {
   Config config = configured(rows()[2]);
   config.parallelism.data_shard = 2;
   config.training.global_batch_size = 2;
-  const Mesh mesh(config.parallelism);
   const std::int64_t root_bytes = root + 4096;
   const auto peak_with = [&](DType reduction) {
     config.precision.reduction = reduction;
-    Program program = step_program(config, mesh, {});
+    Program program = step_program(ResolvedRun(config), {});
     for (ProgramSegment& segment : program.segments) segment.activation_bytes = segment.pending_bytes = 0;
     return transient_peak(program, 0);
   };

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,7 +15,6 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/orders/order_csv.h"
 #include "parallel/pipeline/program.h"
-#include "parallel/pipeline/timing/plan.h"
 #include "parallel/runtime/dtype.h"
 #include "trainer/optimizer/rules.h"
 
@@ -36,6 +34,7 @@ struct RunConfig {
   int ranks_per_device = 1;         // on one GPU, for trials
   bool registered_buffers = false;  // gathered parameters lie where NCCL reaches them in place
   int communication_timeout_seconds = 300;
+  bool ignore_plan = false;  // starts although the plan says that it will not fit
 
   bool operator==(const RunConfig&) const = default;
 };
@@ -81,6 +80,7 @@ struct ShardPolicy {
   bool accumulate_sharded = false;
   std::string wrap = "block";
   std::vector<std::string> residency_by_stage = {};  // in place of `residency` where one was written for each stage
+  std::string why = {};  // of a residency that Weft has chosen (chosen_timing.h), not the file
 
   const std::string& residency_of(int stage) const {
     return residency_by_stage.empty() ? residency : residency_by_stage.at(static_cast<std::size_t>(stage));
@@ -203,7 +203,8 @@ struct HardwareConfig {
   bool operator==(const HardwareConfig&) const = default;
 };
 
-// The values given here are the defaults of a run file; there is no other list of them.
+// The values given here are the defaults of a run file; there is no other list of them. What is solved from them is in
+// ResolvedRun (trainer/resolved_run.h).
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -213,7 +214,6 @@ struct Config {
   ShardPolicy shard;                                      // the default
   std::map<Family, ShardPolicy> shard_by_family;          // every family of units, resolved
   std::optional<std::int64_t> memory_budget = {};         // of residency "auto": bytes of a rank, all in all
-  std::shared_ptr<const TimingPlan> timing = {};          // of residency "auto", once solved (solved_timing.h)
   int reduce_inputs = 1;                                  // in flight beside the accumulator that is being filled
   PrecisionConfig precision;                              // the default
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own

@@ -13,7 +13,6 @@
 #include "trainer/config/config_writer.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/groups.h"
-#include "trainer/solved_timing.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -168,10 +167,6 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.config = reader.read();
   result.toml = reader.written(false);
   result.annotated = reader.written(true);
-  if (is_solved(result.config)) {
-    const Mesh mesh(result.config.parallelism);
-    result.config.timing = std::make_shared<const TimingPlan>(solve_timing(result.config, mesh));
-  }
   result.warnings = shard_warnings(result.config);
   for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
   return result;

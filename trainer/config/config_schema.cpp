@@ -55,6 +55,9 @@ Keys run_keys() {
       integer_key(
           "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
           timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),
+      boolean_key(
+          "run.ignore_plan", "start although the plan says that memory will not suffice",
+          [](auto& c) -> auto& { return c.run.ignore_plan; }),
   };
 }
 

@@ -7,6 +7,7 @@
 #include "parallel/pipeline/exchange.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -35,9 +36,10 @@ void require_rank(const Mesh& mesh, const RankTrace& trace) {
 class Measurement {
  public:
   Measurement(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) : mesh_(mesh) {
+    const ResolvedRun run(config);
     for (const RankTrace& trace : traces) {
       require_rank(mesh, trace);
-      const Program program = step_program(config, mesh, mesh.coordinates(trace.rank));
+      const Program program = step_program(run, mesh.coordinates(trace.rank));
       if (tables_.stages.empty()) tables_ = program;
       read(program, trace);
     }

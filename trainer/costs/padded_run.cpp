@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "parallel/runtime/error.h"
+#include "trainer/resolved_run.h"
 #include "trainer/train.h"
 
 namespace weft {
@@ -68,7 +69,7 @@ PaddedRun run_padded(const Config& config, const CostTable& padding) {
         mesh.world(), config.parallelism.pipeline);
   }
   PaddedRun result;
-  result.program = step_program(config, mesh, {});
+  result.program = step_program(ResolvedRun(config), {});
   result.costs = table_costs(padding, result.program, group_sizes(mesh));
   const auto ranks = static_cast<std::size_t>(mesh.world());
   std::vector<std::unique_ptr<PaddedActions>> watched(ranks);

@@ -55,4 +55,11 @@ std::optional<std::string> why_no_cuda() {
   return cuda::why_no_device();
 }
 
+std::optional<std::int64_t> cuda_memory() {
+  if (why_no_cuda()) return std::nullopt;
+  std::size_t free_bytes = 0, total_bytes = 0;
+  WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<std::int64_t>(total_bytes);
+}
+
 }  // namespace weft

@@ -15,11 +15,11 @@ Diagnosis diagnose(const RunEvidence& evidence) {
     }
     diagnosis.rules.push_back({std::string(rule.name), std::string(rule.asks), std::move(verdict)});
   }
-  const auto cost = [](const Finding& finding) {
+  const auto cost = [](const DiagnosedFault& finding) {
     return std::tuple(finding.seconds.has_value(), finding.seconds.value_or(0.0), finding.bytes.value_or(0));
   };
   std::stable_sort(diagnosis.findings.begin(), diagnosis.findings.end(),
-                   [&](const Finding& one, const Finding& other) { return cost(one) > cost(other); });
+                   [&](const DiagnosedFault& one, const DiagnosedFault& other) { return cost(one) > cost(other); });
   return diagnosis;
 }
 

@@ -17,7 +17,7 @@ struct Diagnosis {
   std::vector<RuleResult> rules;  // every one, in the order of the table
   // By what they cost: those known in seconds first, then those in bytes, each largest first, then the rest in the
   // order of the table.
-  std::vector<Finding> findings;
+  std::vector<DiagnosedFault> findings;
 
   bool healthy() const { return findings.empty(); }
 };

@@ -4,6 +4,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_flops.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -103,7 +104,7 @@ RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) 
                        .mesh = mesh,
                        .hardware_name = hardware,
                        .hardware = run_hardware(config, hardware, config.precision_of(Family::dense).compute),
-                       .program = program_figures(config, mesh),
+                       .program = program_figures(ResolvedRun(config)),
                        .measured = {},
                        .steady = {}};
   evidence.measured = measured_exchange(run, evidence.program);

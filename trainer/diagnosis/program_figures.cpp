@@ -7,8 +7,9 @@
 #include <set>
 #include <tuple>
 
-#include "parallel/runtime/error.h"
+#include "parallel/runtime/refusal.h"
 #include "trainer/dry_run.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -89,7 +90,9 @@ bool reads_unit(const Program& program, const Action& action, int unit) {
   return std::find(segment.units.begin(), segment.units.end(), unit) != segment.units.end();
 }
 
-ProgramFigures program_figures(const Config& config, const Mesh& mesh) {
+ProgramFigures program_figures(const ResolvedRun& run) {
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
   // Of the ranks of a stage: the first with its sizes, and how many have them.
   std::map<std::tuple<int, int, int, int>, std::pair<int, std::int64_t>> kinds;
   for (int rank = 0; rank < config.parallelism.stage_ranks(); ++rank) {
@@ -99,7 +102,7 @@ ProgramFigures program_figures(const Config& config, const Mesh& mesh) {
   ProgramFigures figures;
   for (const auto& [kind, ranks] : kinds) {
     const auto& [first, times] = ranks;
-    const Program program = step_program(config, mesh, mesh.coordinates(first));
+    const Program program = step_program(run, mesh.coordinates(first));
     for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
       const int rank = first + pp * config.parallelism.stage_ranks();
       add_rank(program, config, mesh, rank, times, figures);
@@ -110,12 +113,12 @@ ProgramFigures program_figures(const Config& config, const Mesh& mesh) {
 }
 
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change) {
-  try {
+  std::optional<ProgramFigures> figures;
+  refusal_of([&] {
     change(config);
-    return program_figures(config, Mesh(config.parallelism));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+    figures = program_figures(ResolvedRun(config));
+  });
+  return figures;
 }
 
 void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change) {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "trainer/config/config.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 
@@ -32,12 +32,12 @@ struct ProgramFigures {
 
 // Ranks that differ in their data alone have the same sizes, so one of them stands for all. Throws Error when the
 // configuration cannot be compiled.
-ProgramFigures program_figures(const Config& config, const Mesh& mesh);
+ProgramFigures program_figures(const ResolvedRun& run);
 
 // Whether a compute action reads the gathered parameters of a unit.
 bool reads_unit(const Program& program, const Action& action, int unit);
 
-// Those of the configuration with something changed; nothing where that cannot be compiled.
+// Those of the configuration with something changed, resolved anew; nothing where that is refused.
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change);
 
 // The policy of every family, and the default one.

@@ -51,7 +51,7 @@ EvidenceLine line_of(const RankMemory& memory, Bucket bucket) {
 }
 
 // What rows arrive where is the router's choice: the rank with most of them beside the mean of its stage's.
-void add_routing(const RunEvidence& evidence, Finding& finding, const RankMemory& memory) {
+void add_routing(const RunEvidence& evidence, DiagnosedFault& finding, const RankMemory& memory) {
   if (memory.measured[Bucket::moe_routing] == 0) return;
   const int stage = evidence.mesh.coordinates(memory.rank).pp;
   double sum = 0.0, ranks = 0.0;
@@ -72,7 +72,7 @@ void add_routing(const RunEvidence& evidence, Finding& finding, const RankMemory
 RuleVerdict check_memory(const RunEvidence& evidence) {
   constexpr double allowed = 0.1;
   constexpr std::int64_t small = 1 << 20;  // token ids and the totals of a step, which no plan counts, are kilobytes
-  Finding finding;
+  DiagnosedFault finding;
   std::int64_t largest = 0;
   bool planned_wrong = false;
   for (const RankMemory& memory : evidence.run.memory) {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "trainer/diagnosis/evidence.h"
-#include "trainer/diagnosis/finding.h"
+#include "trainer/diagnosis/diagnosed_fault.h"
 
 namespace weft {
 

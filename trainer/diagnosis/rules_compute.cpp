@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "parallel/runtime/error.h"
+#include "parallel/runtime/refusal.h"
 #include "trainer/diagnosis/rules.h"
 #include "trainer/layout/layout_summary.h"
 
@@ -50,11 +50,9 @@ std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
 std::optional<LayoutSummary> even_layout(Config config) {
   config.pipeline.layout = std::string("auto");
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
-  try {
-    return summarize_layout(config);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  std::optional<LayoutSummary> summary;
+  refusal_of([&] { summary = summarize_layout(config); });
+  return summary;
 }
 
 // What a rank's comparable actions take against the same of its peers.
@@ -104,7 +102,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
         fmt::format("{:.2f} of the mean by operations, {:.2f} by the clock", modelled, times->imbalance));
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
-  Finding finding;
+  DiagnosedFault finding;
   const double mean = times ? times->mean : evidence.compute_seconds(evidence.hardware.flops_per_second);
   if (times) {
     finding.evidence.push_back({"computation of the slowest pipeline rank over the mean",
@@ -142,7 +140,7 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   }
   if (by_block.empty()) return RuleVerdict::silent("no block has experts");
   if (evidence.steady.size() < enough) return RuleVerdict::unchecked("needs three steps behind the first two");
-  Finding finding;
+  DiagnosedFault finding;
   for (const auto& [block, values] : by_block) {
     const auto over = std::count_if(values.begin(), values.end(), [](double value) { return value > uneven; });
     if (static_cast<double>(over) < persistent * static_cast<double>(values.size())) continue;
@@ -166,7 +164,7 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
 RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
   constexpr double slow = 1.15;
   if (evidence.traced.empty()) return RuleVerdict::unchecked(no_trace);
-  Finding finding;
+  DiagnosedFault finding;
   std::vector<int> slow_ranks;
   bool compared = false;
   for (const TracedRank& rank : evidence.traced) {

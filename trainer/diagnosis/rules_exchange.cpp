@@ -6,6 +6,7 @@
 
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/rules.h"
+#include "trainer/unit_policy.h"
 #include "trainer/solved_timing.h"
 #include "trainer/step_plan.h"
 
@@ -33,7 +34,7 @@ Config repaired(const RunEvidence& evidence) {
   compute_in_16_bits(config);
   if (!is_solved(config)) {
     defer_reductions(config);
-    if (config.stages() > 1) set_residency(config, "stage");
+    if (config.stages() > 1) set_residency(config, "step");
   }
   if (const auto hybrid = hybrid_of(config, evidence.hardware)) {
     const auto figures = figures_with(*hybrid, [](Config&) {});
@@ -58,11 +59,14 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   const std::int64_t least = reducing_calls(deferred->exchange);
   if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return RuleVerdict::silent();
   const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
-  if (!fits(evidence, more).value_or(true)) {
+  // Where it is left to Weft, gradients wait only in memory that is known to be free.
+  const bool left_open = std::ranges::any_of(
+      config.shard_by_family, [](const auto& entry) { return leaves_reduction_open(entry.second); });
+  if (!fits(evidence, more).value_or(!left_open)) {
     return RuleVerdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
                                        memory_text(evidence, more)));
   }
-  Finding finding{.sentence =
+  DiagnosedFault finding{.sentence =
                       fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
                                   "last of {} microbatches",
                                   static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
@@ -109,7 +113,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
     return RuleVerdict::silent(fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
                                        egress / other, memory_text(evidence, more)));
   }
-  Finding finding{.sentence = fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
+  DiagnosedFault finding{.sentence = fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
                                           "times less between them",
                                           hardware.ranks_per_node, egress / other)};
   finding.seconds = (egress - other) / hardware.node_bytes_per_second;
@@ -143,7 +147,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   if (exchange <= compute) return RuleVerdict::silent();
   const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
-  Finding finding{
+  DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
   finding.seconds = exchange - compute;
   finding.evidence = {

@@ -66,7 +66,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
     return RuleVerdict::silent("stages have one block each: by block they are one unit too");
   }
   const double units = static_cast<double>(by_block->gathered_units) / static_cast<double>(by_block->gathered_stages);
-  Finding finding{.sentence = fmt::format("everything of a stage is gathered in one unit: computation waits for all of "
+  DiagnosedFault finding{.sentence = fmt::format("everything of a stage is gathered in one unit: computation waits for all of "
                                           "it, and all of it is there at once")};
   // By block only the first of the units is waited for.
   const double gathers_a_rank = static_cast<double>(evidence.measured.gathers) / evidence.mesh.world();
@@ -97,24 +97,22 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (is_solved(config)) return RuleVerdict::silent("gathers are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
-  const bool pipelined = config.stages() > 1;
-  const std::string residency = pipelined ? "stage" : "step";
+  const std::string residency = "step";
   const auto kept = figures_with(config, [&](Config& other) { set_residency(other, residency); });
   const auto gathers = evidence.measured.gathers;
   if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers)) return RuleVerdict::silent();
   const std::int64_t more = kept->peak_bytes - evidence.program.peak_bytes;
   const auto fit = fits(evidence, more);
-  // Without a pipeline dropping parameters is what sharding them is for: only memory that nobody uses speaks against
-  // it.
-  if (!pipelined && !fit.value_or(false)) {
+  // Dropping parameters is what sharding them is for: only memory that is known to be free speaks against it.
+  if (!fit.has_value()) {
     return RuleVerdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
                                        memory_text(evidence, more)));
   }
-  if (!fit.value_or(true)) {
+  if (!*fit) {
     return RuleVerdict::silent(fmt::format("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
                                        memory_text(evidence, more)));
   }
-  Finding finding{.sentence = fmt::format("parameters are gathered again for every use, though they could stay between "
+  DiagnosedFault finding{.sentence = fmt::format("parameters are gathered again for every use, though they could stay between "
                                           "{} microbatches",
                                           config.microbatches())};
   finding.seconds = saved_seconds(evidence, *kept);
@@ -128,7 +126,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
        fmt::format("keeping takes {}", memory_text(evidence, more)), metrics_file}};
   finding.changes = {{policy_setting(config, "residency",
                                      [&](const ShardPolicy& policy) {
-                                       return policy.residency != "stage" || !policy.residency_by_stage.empty();
+                                       return policy.residency != residency || !policy.residency_by_stage.empty();
                                      }),
                       "\"" + residency + "\""}};
   return RuleVerdict::found(std::move(finding));
@@ -154,7 +152,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
         fmt::format("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload));
   }
   const LinkCost link = gather_link(evidence);
-  Finding finding{.sentence = fmt::format("a gather moves less than its link does within its latency")};
+  DiagnosedFault finding{.sentence = fmt::format("a gather moves less than its link does within its latency")};
   finding.seconds = saved_seconds(evidence, *merged);
   finding.evidence = {
       {has_trace ? "bytes of a gather, median" : "bytes of a gather, mean", fmt::format("{:.0f}", payload),
@@ -176,7 +174,7 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
   const double elements = static_cast<double>(evidence.program.gathered_elements);
   const double bytes = static_cast<double>(evidence.measured.gather_bytes) / elements;
   if (bytes <= mostly_float32) return RuleVerdict::silent();
-  Finding finding{.sentence = "parameters travel in float32: twice the bytes that 16 bits need"};
+  DiagnosedFault finding{.sentence = "parameters travel in float32: twice the bytes that 16 bits need"};
   finding.evidence = {
       {"bytes of a gathered parameter", fmt::format("{:.2f}", bytes), "2 in bfloat16 or float16", metrics_file},
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
@@ -198,7 +196,7 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
   if (4 * program.late_gathers <= program.gathers) return RuleVerdict::silent();
   const auto ahead = figures_with(evidence.config(), look_ahead);
   if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return RuleVerdict::silent();
-  Finding finding{.sentence = "gathers start only when the computation before their use has ended"};
+  DiagnosedFault finding{.sentence = "gathers start only when the computation before their use has ended"};
   finding.evidence = {{"gathers with nothing computed between them and their use",
                        fmt::format("{} of {}", program.late_gathers, program.gathers),
                        fmt::format("{} with a lookahead of 1", ahead->late_gathers), "config.toml"}};

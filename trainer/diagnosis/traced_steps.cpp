@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trainer/diagnosis/program_figures.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -67,10 +68,11 @@ double TracedRank::compute_seconds() const {
 }
 
 std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {
+  const ResolvedRun run(config);
   std::vector<TracedRank> ranks;
   for (const RankTrace& trace : traces) {
     const Coordinates at = mesh.coordinates(std::clamp(trace.rank, 0, mesh.world() - 1));
-    const Program program = step_program(config, mesh, at);
+    const Program program = step_program(run, at);
     const auto traced = traced_actions(program, mesh, trace);
     const auto& actions = program.ranks[static_cast<std::size_t>(at.pp)];
     const auto places = gather_places(program, actions);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trainer/config/config_rules.h"
+#include "trainer/chosen_timing.h"
 #include "trainer/costs/topology.h"
 #include "trainer/step_plan.h"
 #include "trainer/unit_policy.h"
@@ -87,12 +88,16 @@ void preset(Config& config, const Choice& choice, int island_ranks, int expert_i
   const ShardPolicy given = config.shard;
   const auto apply = [&](ShardPolicy& policy, int island) {
     if (policy.strategy == given.strategy) policy.strategy = choice.strategy;
+    // Of full_shard everything is written out: what is left open is chosen by the memory there is (chosen_timing.h).
+    const bool full = choice.strategy == ShardStrategy::full_shard;
     if (policy.residency == given.residency && policy.residency_by_stage == given.residency_by_stage) {
-      policy.residency = island > 1 ? fmt::format("{}", island) : "stage";
+      policy.residency = island > 1 ? fmt::format("{}", island) : full ? "each_use" : "stage";
       policy.residency_by_stage.clear();
     }
-    if (policy.reduction == given.reduction) policy.reduction = "auto";
-    if (policy.accumulate_sharded == given.accumulate_sharded) policy.accumulate_sharded = false;
+    if (policy.reduction == given.reduction) policy.reduction = full ? "last_microbatch" : "auto";
+    if (policy.accumulate_sharded == given.accumulate_sharded) {
+      policy.accumulate_sharded = full && config.microbatches() > 1;
+    }
   };
   for (auto& [family, policy] : config.shard_by_family) {
     apply(policy, family == Family::experts ? expert_island_ranks : island_ranks);
@@ -100,7 +105,6 @@ void preset(Config& config, const Choice& choice, int island_ranks, int expert_i
   apply(config.shard, island_ranks);
   // These are of residency "auto" alone.
   config.memory_budget = std::nullopt;
-  config.timing = nullptr;
 }
 
 // Ranks of a group that are inside a node, as an island: 0 where those are one rank or the whole group.
@@ -141,7 +145,8 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   word("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
   word("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
   word("shard.reduction", old.reduction, shard.reduction);
-  if (old.accumulate_sharded) result.words.push_back("--shard.accumulation=unsharded");
+  const auto accumulation = [](const ShardPolicy& policy) { return policy.accumulate_sharded ? "sharded" : "unsharded"; };
+  word("shard.accumulation", std::string_view(accumulation(old)), std::string_view(accumulation(shard)));
   if (given.memory_budget) result.words.push_back("--shard.memory_budget=none");
   const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
   if (choice.island && has_experts(given)) word("shard.experts.residency", shard.residency, experts);
@@ -216,8 +221,9 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
   }
   std::vector<StrategyPlan> plans;
   for (const Choice& choice : choices) plans.push_back(derive(config, hardware, choice));
+  const Config chosen = with_chosen_timing(config, Mesh(config.parallelism));
   const bool known = std::ranges::any_of(
-      plans, [&](const StrategyPlan& each) { return each.refused.empty() && same_sharding(each.config, config); });
+      plans, [&](const StrategyPlan& each) { return each.refused.empty() && same_sharding(each.config, chosen); });
   if (!known) plans.insert(plans.begin(), StrategyPlan{.sharding = Sharding::as_configured, .config = config});
   for (StrategyPlan& each : plans) {
     if (each.refused.empty()) fill(each, hardware);

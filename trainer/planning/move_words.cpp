@@ -188,10 +188,8 @@ Strengths shorter_residency(const Config& config) {
   if (policy.strategy != ShardStrategy::full_shard) return {};
   Strengths strengths;
   const std::string& now = policy.residency_of(0);
-  if (now == "step" || now == "keep_after_forward") {
-    strengths.push_back(for_all_families(config, "shard", "residency", "stage"));
-  }
-  if (now != "each_use") strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
+  // What is left to Weft is dropped already where it would not fit.
+  if (now != "each_use" && now != "stage") strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
   return strengths;
 }
 

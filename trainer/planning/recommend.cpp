@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
+#include "parallel/runtime/refusal.h"
 #include "trainer/planning/compare.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -166,19 +166,6 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
   return flips;
 }
 
-// Of the fullest rank.
-std::int64_t peak_bytes(const Config& config, const Mesh& mesh) {
-  std::int64_t most = 0;
-  std::map<std::int64_t, Program> programs;  // by the rows of the vocabulary that a rank sees (plan_run)
-  for (const RankClass& ranks : rank_classes(config, mesh)) {
-    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
-    auto found = programs.find(rows);
-    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
-    most = std::max(most, plan_rank(config, mesh, found->second, ranks).peak.total());
-  }
-  return most;
-}
-
 }  // namespace
 
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware) {
@@ -205,11 +192,11 @@ std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware
   if (!hardware.memory) return std::nullopt;
   Config config = given;
   config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;  // as plan_run
-  const Mesh mesh(config.parallelism);
   const auto fits = [&](std::int64_t length) {
     config.training.sequence_length = length;
     BucketBytes peak;
-    peak[Bucket::workspace] = peak_bytes(config, mesh);
+    // A budget that is too small for any timing refuses the length.
+    if (refusal_of([&] { peak = fullest_peak(ResolvedRun(config)); })) return false;
     return judge(hardware, peak).fits();
   };
   std::int64_t length = given.training.sequence_length;

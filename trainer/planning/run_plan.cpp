@@ -14,15 +14,14 @@
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/optimizer/muon_rows.h"
-#include "trainer/solved_timing.h"
+#include "trainer/resolved_run.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
 
 // What an action of the list allocates is of its unit, or of its segment.
-LiveItem item_of(const Program& program, const std::vector<Action>& actions, const LiveBytes& live) {
+LiveItem item_of(const Program& program, const std::vector<Action>& actions, const LiveTensors& live) {
   LiveItem item{.bucket = live.bucket, .bytes = live.bytes};
   if (!live.action) return item;
   const Action& action = actions[*live.action];
@@ -43,7 +42,7 @@ LiveItem item_of(const Program& program, const std::vector<Action>& actions, con
 
 std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>& actions, const DryRun& dry) {
   std::map<std::tuple<Bucket, std::string, int>, LiveItem> items;
-  for (const LiveBytes& live : dry.live) {
+  for (const LiveTensors& live : dry.live) {
     LiveItem item = item_of(program, actions, live);
     const std::tuple key(item.bucket, item.what, item.microbatch.value_or(-1));
     const auto [found, fresh] = items.try_emplace(key, item);
@@ -124,69 +123,18 @@ double published_flops(const Config& config) {
 
 }  // namespace
 
-std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
-  // Only rows of the vocabulary need not divide; and owners of whole matrices each have their own.
-  const bool own_matrices = !muon_groups(config).empty();
-  std::map<std::tuple<int, std::int64_t, int>, RankClass> classes;
-  for (int rank = 0; rank < mesh.world(); ++rank) {
-    const Coordinates at = mesh.coordinates(rank);
-    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
-    const auto [found, fresh] =
-        classes.try_emplace({at.pp, rows, own_matrices ? rank : 0}, RankClass{.first = rank, .ranks = 0, .at = at});
-    ++found->second.ranks;
-  }
-  std::vector<RankClass> result;
-  for (const auto& [key, ranks] : classes) result.push_back(ranks);
-  std::ranges::sort(result, std::ranges::less{}, &RankClass::first);
-  return result;
-}
-
-std::string_view name_of(Fit fit) {
-  constexpr std::string_view names[] = {"fits", "tight", "exceeds", "unknown"};
-  return names[static_cast<std::size_t>(fit)];
-}
-
-Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
-  Verdict verdict;
-  verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
-  verdict.needed = peak.total() + verdict.reserved;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    if (peak[bucket] <= verdict.deciding_bytes) continue;
-    verdict.deciding = bucket;
-    verdict.deciding_bytes = peak[bucket];
-  }
-  if (!hardware.memory) return verdict;
-  verdict.memory = static_cast<std::int64_t>(hardware.memory->value);
-  const auto memory = static_cast<double>(verdict.memory);
-  verdict.fit = verdict.needed > verdict.memory                                 ? Fit::exceeds
-                : static_cast<double>(verdict.needed) > Verdict::limit * memory ? Fit::tight
-                                                                                : Fit::fits;
-  return verdict;
-}
-
-std::string Verdict::text() const {
-  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  const std::string term = fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gib(deciding_bytes));
-  const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gib(needed), gib(reserved));
-  switch (fit) {
-    case Fit::fits:
-      return fmt::format("fits: {} of {:.2f} GiB, {:.2f} GiB left; {}", need, gib(memory), gib(headroom()), term);
-    case Fit::tight:
-      return fmt::format("refused: {} is more than {:.0f} % of {:.2f} GiB; {}", need, 100.0 * limit, gib(memory), term);
-    case Fit::exceeds:
-      return fmt::format("does not fit: {} exceeds {:.2f} GiB by {:.2f} GiB; {}", need, gib(memory), gib(-headroom()),
-                         term);
-    case Fit::unknown:
-      break;
-  }
-  return fmt::format("not judged: the hardware has no memory of its own (hardware.memory sets one); {}", term);
-}
-
 std::int64_t RunPlan::sent_bytes() const {
   double sent = 0.0;
   for (const GroupTraffic& traffic : communication) sent += traffic.sent;
   return static_cast<std::int64_t>(sent);
+}
+
+std::optional<std::int64_t> RunPlan::worst_bytes() const {
+  std::optional<std::int64_t> most;
+  for (const RankPlan& rank : ranks) {
+    if (rank.worst_bytes) most = std::max(most.value_or(0), *rank.worst_bytes);
+  }
+  return most;
 }
 
 double RunPlan::node_egress_bytes() const {
@@ -195,14 +143,21 @@ double RunPlan::node_egress_bytes() const {
   return egress;
 }
 
-RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks) {
-  const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
-  const DryRun dry = dry_run(config, mesh, program, ranks.first);
-  RankPlan plan{.ranks = ranks, .peak = dry.peak, .peak_action = "the start of the step"};
-  if (dry.peak_action) plan.peak_action = format_action(program, actions[*dry.peak_action]);
-  plan.live = items_of(program, actions, dry);
-  plan.communication = dry.communication;
-  return plan;
+std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
+  std::vector<RankPlan> plans;
+  for_each_class(run, [&](const RankClass& ranks, const Program& program) {
+    const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
+    const DryRun dry = dry_run(run.config(), run.mesh(), program, ranks.first);
+    RankPlan& plan = plans.emplace_back(RankPlan{.ranks = ranks, .peak = dry.peak});
+    plan.peak_action = dry.peak_action ? format_action(program, actions[*dry.peak_action]) : "the start of the step";
+    plan.live = items_of(program, actions, dry);
+    plan.communication = dry.communication;
+    if (routing_decides(run.config())) {
+      plan.worst_bytes = dry_run(run.config(), run.mesh(), program, ranks.first, Routing::worst).peak.total();
+    }
+    return true;
+  });
+  return plans;
 }
 
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
@@ -228,15 +183,17 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
 }
 
 RunPlan plan_run(const Config& given, const Hardware& hardware) {
-  Config config = given;
-  config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-  const Mesh mesh(config.parallelism);
+  Config judged = given;
+  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  const Mesh mesh(judged.parallelism);
   const int ranks_per_node = hardware.node_ranks();
   if (const auto faults = topology_faults(mesh.world(), ranks_per_node); !faults.empty()) {
     fail_request("{}", faults.front());
   }
+  const ResolvedRun run(std::move(judged));
+  const Config& config = run.config();
   RunPlan plan;
-  plan.layout = to_string(stage_layout(config), config.model);
+  plan.layout = to_string(run.layout(), config.model);
   plan.schedule = config.pipeline.schedule;
   plan.residency = config.shard.residency;
   plan.world = mesh.world();
@@ -245,20 +202,11 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
   plan.step_flops = published_flops(config);
-  if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
-  // One program serves the classes that see the same sizes: those of equal shares of the vocabulary.
-  std::map<std::int64_t, Program> programs;
-  const Program* first = nullptr;
-  for (const RankClass& ranks : rank_classes(config, mesh)) {
-    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
-    auto found = programs.find(rows);
-    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
-    if (first == nullptr) first = &found->second;
-    plan.ranks.push_back(plan_rank(config, mesh, found->second, ranks));
-    if (plan.ranks.back().peak.total() > plan.peak().total()) plan.fullest = plan.ranks.size() - 1;
-  }
+  plan.ranks = plan_ranks(run);
+  const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
+  plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
-  plan.time = step_time(config, mesh, *first, hardware);
+  plan.time = step_time(config, mesh, step_program(run, mesh.coordinates(0)), hardware);
   plan.verdict = judge(hardware, plan.peak());
   return plan;
 }

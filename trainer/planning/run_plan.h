@@ -8,20 +8,12 @@
 #include <vector>
 
 #include "trainer/costs/hardware.h"
+#include "trainer/costs/verdict.h"
 #include "trainer/dry_run.h"
+#include "trainer/rank_classes.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
-
-// Ranks of the mesh that hold and do the same: those of one pipeline position whose shares of the vocabulary are alike.
-struct RankClass {
-  int first = 0;  // the one that is planned
-  int ranks = 1;  // how many there are
-  Coordinates at;
-
-  bool operator==(const RankClass&) const = default;
-};
-std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 
 // Tensors of one kind that are live at a peak.
 struct LiveItem {
@@ -35,7 +27,10 @@ struct LiveItem {
 
 struct RankPlan {
   RankClass ranks;
-  BucketBytes peak;
+  BucketBytes peak;  // with tokens routed evenly
+  // The largest sum that any routing can lead to; absent where routing does not decide it: without experts, or where one
+  // rank holds all of them.
+  std::optional<std::int64_t> worst_bytes = {};
   std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
@@ -53,32 +48,6 @@ struct GroupTraffic {
 
   bool operator==(const GroupTraffic&) const = default;
 };
-
-enum class Fit : std::uint8_t {
-  fits,
-  tight,    // above 95 % of the card: refused, because allocators and libraries need what is left
-  exceeds,  // above the card
-  unknown,  // hardware without a memory of its own
-};
-std::string_view name_of(Fit fit);
-
-// Of the fullest rank against one card.
-struct Verdict {
-  Fit fit = Fit::unknown;
-  std::int64_t needed = 0;    // peak and reserve
-  std::int64_t reserved = 0;  // of the hardware, beside what is planned
-  std::int64_t memory = 0;    // of the card
-  // What decides: the largest bucket of the fullest rank.
-  Bucket deciding = Bucket::workspace;
-  std::int64_t deciding_bytes = 0;
-
-  static constexpr double limit = 0.95;  // of the card
-  std::int64_t headroom() const { return memory - needed; }
-  bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
-  std::string text() const;  // one sentence
-  bool operator==(const Verdict&) const = default;
-};
-Verdict judge(const Hardware& hardware, const BucketBytes& peak);
 
 struct StepTime {
   double seconds = 0.0;
@@ -102,6 +71,8 @@ struct RunPlan {
   Verdict verdict;
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
+  // Of the rank that takes most under the worst routing; absent where no routing decides.
+  std::optional<std::int64_t> worst_bytes() const;
   std::int64_t sent_bytes() const;   // by the rank that sends most, over all kinds of calls
   double node_egress_bytes() const;  // sum over kinds of calls
 };
@@ -114,7 +85,7 @@ RunPlan plan_run(const Config& config, const Hardware& hardware);
 // The time alone; `program` is that of the first rank, run.device that which is planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
 
-// The memory alone of one class of ranks; `program` is its own.
-RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks);
+// The memory alone, of each class of ranks.
+std::vector<RankPlan> plan_ranks(const ResolvedRun& run);
 
 }  // namespace weft

@@ -4,11 +4,9 @@
 #include <limits>
 #include <set>
 
-#include "parallel/runtime/error.h"
-#include "trainer/dry_run.h"
+#include "parallel/runtime/refusal.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/solved_timing.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolved_run.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -51,32 +49,6 @@ std::string policy_text(const Config& config) {
     }
   }
   return text;
-}
-
-struct Memory {
-  BucketBytes peak;
-  bool complete = true;
-};
-
-// Of the fullest rank; with `stop` only as far as it shows that the hardware has too little.
-Memory walked(const Config& config, const Mesh& mesh, const Hardware& hardware, bool stop) {
-  Memory memory;
-  std::map<std::int64_t, Program> programs;
-  for (const RankClass& ranks : rank_classes(config, mesh)) {
-    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, ranks.at.tp).count;
-    auto found = programs.find(rows);
-    if (found == programs.end()) found = programs.emplace(rows, step_program(config, mesh, ranks.at)).first;
-    const BucketBytes peak = dry_run(config, mesh, found->second, ranks.first).peak;
-    if (peak.total() > memory.peak.total()) memory.peak = peak;
-    if (!stop || judge(hardware, memory.peak).fits()) continue;
-    memory.complete = false;
-    return memory;
-  }
-  return memory;
-}
-
-void solve(Config& config, const Mesh& mesh) {
-  if (is_solved(config) && !config.timing) config.timing = std::make_shared<TimingPlan>(solve_timing(config, mesh));
 }
 
 }  // namespace
@@ -238,16 +210,15 @@ SearchLook SearchLooks::tighten(SearchNode node) const {
 
 SearchLook SearchLooks::simulated(SearchNode node) const {
   SearchLook step;
-  Config config = planned(node);
-  const Mesh mesh(config.parallelism);
   SearchedPlan plan{.choice = choice_at(space_, node.place)};
-  try {
-    solve(config, mesh);
-    plan.layout = to_string(stage_layout(config), config.model);
-    plan.time = step_time(config, mesh, step_program(config, mesh, mesh.coordinates(0)), space_.hardware);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::request) throw;
-    refuse(step.counts, error.what(), 1);
+  const auto refused = refusal_of([&] {
+    const ResolvedRun run(planned(node));
+    plan.layout = to_string(run.layout(), run.config().model);
+    const Program program = step_program(run, run.mesh().coordinates(0));
+    plan.time = step_time(run.config(), run.mesh(), program, space_.hardware);
+  });
+  if (refused) {
+    refuse(step.counts, *refused, 1);
     return step;
   }
   node.known = Known::seconds;
@@ -258,15 +229,16 @@ SearchLook SearchLooks::simulated(SearchNode node) const {
 }
 
 SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
-  Config config = planned(node);
-  const Mesh mesh(config.parallelism);
-  solve(config, mesh);
-  const Memory memory = walked(config, mesh, space_.hardware, stop);
+  // With `stop` only as far as it shows that the hardware has too little.
+  bool complete = true;
   SearchedPlan plan = *node.plan;
-  plan.peak = memory.peak;
-  plan.verdict = judge(space_.hardware, memory.peak);
-  node.bytes = std::max(node.bytes, memory.peak.total());
-  if (memory.complete) node.known = Known::all;
+  plan.peak = fullest_peak(ResolvedRun(planned(node)), [&](const BucketBytes& peak) {
+    complete = !stop || judge(space_.hardware, peak).fits();
+    return !complete;
+  });
+  plan.verdict = judge(space_.hardware, plan.peak);
+  node.bytes = std::max(node.bytes, plan.peak.total());
+  if (complete) node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
   SearchLook step;
   if (node.plan->verdict.fits()) {

@@ -95,7 +95,7 @@ struct SearchSetting {
 //   degrees        all with that product; expert and expert_tensor only where there are experts, the latter 1 or tensor
 //   schedule       all but gpipe, which takes as long as 1f1b and more memory
 //   chunks         1, 2, 4 and 8 where the schedule takes them
-//   strategy, residency, reduction   full_shard or shard_grad_op; stage or step; auto or each_microbatch
+//   strategy, residency, reduction   full_shard or shard_grad_op; each_use or step; last_microbatch or each_microbatch
 //   microbatch_size, recompute       1, 2, 4, 8; all
 // Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks, once for
 // each order, number of microbatches and recompute; that layout is written out in the words of a choice. The device is

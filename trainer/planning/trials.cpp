@@ -1,13 +1,12 @@
 #include "trainer/planning/trials.h"
 
-#include "parallel/runtime/error.h"
+#include "parallel/runtime/refusal.h"
 
 namespace weft {
 namespace {
 
 // The first sentence of a refusal, without where it was found.
-std::string reason_of(const Error& error) {
-  std::string_view line = error.what();
+std::string reason_of(std::string_view line) {
   line = line.substr(0, line.find('\n'));
   constexpr std::string_view mark = ": error: ";
   if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
@@ -19,7 +18,7 @@ std::string reason_of(const Error& error) {
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
   Trial trial;
   trial.words = words;
-  try {
+  const auto refused = refusal_of([&] {
     const Config config = read(words);
     const RunPlan plan = plan_run(config, hardware);
     trial.world = plan.world;
@@ -27,10 +26,8 @@ Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides&
     trial.peak = plan.peak();
     trial.verdict = plan.verdict;
     trial.seconds = plan.time.seconds;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::request) throw;
-    trial.refused = reason_of(error);
-  }
+  });
+  if (refused) trial.refused = reason_of(*refused);
   return trial;
 }
 
@@ -55,11 +52,9 @@ std::optional<Trial> Trials::best(const Move& move, const Overrides& words, std:
 }
 
 bool Trials::same(const Overrides& plain, const Overrides& whole) const {
-  try {
-    return read_(plain) == read_(whole);
-  } catch (const Error&) {
-    return false;
-  }
+  bool same = false;
+  refusal_of([&] { same = read_(plain) == read_(whole); });
+  return same;
 }
 
 }  // namespace weft

@@ -1,20 +1,23 @@
 #include "trainer/planning/walked_step.h"
 
 #include "parallel/runtime/error.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 #include "trainer/update_plan.h"
 
 namespace weft {
 
-WalkedStep walk_step(const Config& config, int pipeline_rank, bool segments) {
-  const Mesh mesh(config.parallelism);
+WalkedStep walk_step(const Config& given, int pipeline_rank, bool segments) {
+  const ResolvedRun run(given);
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
   if (pipeline_rank < 0 || pipeline_rank >= config.parallelism.pipeline) {
     fail_request("pipeline rank {} is not one of the {} of parallelism.pipeline", pipeline_rank,
                  config.parallelism.pipeline);
   }
   WalkedStep step{.mesh = mesh, .rank = mesh.rank_at(pipeline_rank, 0, 0, 0, 0)};
   const Coordinates at = mesh.coordinates(step.rank);
-  step.program = step_program(config, mesh, at);
+  step.program = step_program(run, at);
   step.state = static_bytes(plan_stages(config, mesh, at));
   const WalkState state{step.state.total(), update_bytes(config, mesh, at).total()};
   step.lines = walk(step.program, mesh, step.rank, state, segments);

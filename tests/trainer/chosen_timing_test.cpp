@@ -1,0 +1,190 @@
+// What full_shard means by itself: by the ledgers of runs, a rank has whole parameters and whole gradients of the units
+// in use and of what lookahead and reductions in flight add; and where memory is known to be free, what is kept is the
+// fastest choice that fits, found here by planning each.
+#include "trainer/chosen_timing.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/planning/run_plan.h"
+#include "trainer/resolved_run.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+struct Order {
+  const char* schedule;
+  int chunks = 1;
+};
+
+TinyLayout random_layout(std::mt19937& random) {
+  const auto choose = [&](auto... values) {
+    const std::array all = {values...};
+    return all[std::uniform_int_distribution<std::size_t>(0, all.size() - 1)(random)];
+  };
+  const Order order = choose(Order{"1f1b"}, Order{"gpipe"}, Order{"zb_h1"}, Order{"interleaved", 2},
+                             Order{"looped_bfs", 2}, Order{"zbv", 2}, Order{"v_half", 2}, Order{"dualpipev", 2});
+  const std::string layers = choose("d*8", "d e d e d e d e", "e*8", "d d d e e e d d");
+  TinyLayout layout{.layers = layers,
+                    .degrees = {.pipeline = choose(1, 2), .data_shard = 2, .expert = 1},
+                    .schedule = order.schedule,
+                    .residency = "stage",
+                    .reduction = "auto",
+                    .lookahead = choose(0, 1, 2),
+                    .chunks = order.chunks};
+  if (layout.degrees.pipeline == 1) {
+    layout.schedule = "1f1b";
+    layout.chunks = 1;
+  }
+  if (layers != "d*8") layout.degrees.expert = choose(1, 2);
+  layout.recompute = choose(Recompute::none, Recompute::full);
+  return layout;
+}
+
+// The most that a segment's units, or those of two segments that follow each other in a stage, take together.
+std::int64_t largest(const Program& program, int rank, int segments, std::int64_t ProgramUnit::*bytes) {
+  std::int64_t most = 0;
+  for (const ProgramStage& stage : program.stages) {
+    if (stage.rank != rank) continue;
+    for (std::size_t first = 0; first < stage.segments.size(); ++first) {
+      std::set<int> units;
+      for (std::size_t i = first; i < std::min(first + static_cast<std::size_t>(segments), stage.segments.size()); ++i) {
+        const auto& of = program.segments[static_cast<std::size_t>(stage.segments[i])].units;
+        units.insert(of.begin(), of.end());
+      }
+      std::int64_t sum = 0;
+      for (const int unit : units) {
+        const ProgramUnit& entry = program.units[static_cast<std::size_t>(unit)];
+        if (!entry.replicated) sum += entry.*bytes;
+      }
+      most = std::max(most, sum);
+    }
+  }
+  return most;
+}
+
+TEST(ChosenTiming, KeepsWhatFullShardPromises) {
+  std::mt19937 random(20);
+  for (int trial = 0; trial < 60; ++trial) {
+    const TinyLayout layout = random_layout(random);
+    SCOPED_TRACE(fmt::format("trial {}: {} pp {} ep {} {} lookahead {} recompute {}", trial, layout.schedule,
+                             layout.degrees.pipeline, layout.degrees.expert, layout.layers, layout.lookahead,
+                             name_of(layout.recompute)));
+    Config config = config_of(layout);
+    config.run.steps = 1;
+    const Mesh mesh(config.parallelism);
+    std::mutex mutex;
+    RunObserver observer;
+    observer.after_step = [&](RankRun& run, const StepMetrics&) {
+      const std::lock_guard lock(mutex);
+      const Program& program = run.program();
+      const int rank = mesh.coordinates(run.rank()).pp;
+      const bool pairs = layout.schedule == "dualpipev";
+      const BucketBytes& peaks = run.ledger().peak_by_bucket();
+      EXPECT_LE(peaks[Bucket::unsharded_parameters],
+                ((pairs ? 2 : 1) + layout.lookahead) * largest(program, rank, 1, &ProgramUnit::unsharded_bytes));
+      EXPECT_LE(peaks[Bucket::unsharded_gradients],
+                ((pairs ? 2 : 1) + config.reduce_inputs) * largest(program, rank, 2, &ProgramUnit::gradient_bytes));
+    };
+    run_steps(config, observer);
+  }
+}
+
+struct Written {
+  std::string residency, expert_residency;
+  bool sharded = false, experts_sharded = false;
+};
+
+Config written_out(Config config, const Written& written) {
+  for (auto& [family, policy] : config.shard_by_family) {
+    const bool experts = family == Family::experts;
+    policy.residency = experts ? written.expert_residency : written.residency;
+    policy.reduction = "last_microbatch";
+    policy.accumulate_sharded = experts ? written.experts_sharded : written.sharded;
+  }
+  return config;
+}
+
+TEST(ChosenTiming, IsTheFastestThatFits) {
+  Config config = config_of({.layers = "d e d e d e d e",
+                             .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+                             .residency = "stage",
+                             .reduction = "auto"});
+  config.hardware.ranks_per_node = 2;
+  config.hardware.memory = std::int64_t{1} << 40;
+  Hardware hardware = hardware_of(config);
+  struct Planned {
+    double seconds;
+    std::int64_t bytes;
+  };
+  std::vector<Planned> all;
+  for (const char* residency : {"each_use", "step"}) {
+    for (const char* experts : {"each_use", "step"}) {
+      for (const bool sharded : {true, false}) {
+        for (const bool experts_sharded : {true, false}) {
+          const RunPlan plan = plan_run(written_out(config, {residency, experts, sharded, experts_sharded}), hardware);
+          all.push_back({plan.time.seconds, plan.peak().total()});
+        }
+      }
+    }
+  }
+  std::vector<std::int64_t> sizes;
+  for (const Planned& planned : all) sizes.push_back(planned.bytes);
+  std::ranges::sort(sizes);
+  ASSERT_LT(sizes.front(), sizes.back());
+  for (const std::int64_t room : sizes) {
+    config.hardware.memory = static_cast<std::int64_t>(
+        std::ceil((static_cast<double>(room) + hardware.reserved_memory.value) / Verdict::limit));
+    hardware = hardware_of(config);
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Planned& planned : all) {
+      if (planned.bytes <= room) fastest = std::min(fastest, planned.seconds);
+    }
+    const RunPlan plan = plan_run(config, hardware);
+    EXPECT_TRUE(plan.verdict.fits()) << plan.verdict.text();
+    EXPECT_LE(plan.time.seconds, timing_tie * fastest) << room << " bytes";
+    for (const Planned& planned : all) {
+      if (planned.seconds > timing_tie * fastest) continue;
+      EXPECT_LE(plan.peak().total(), planned.bytes);
+    }
+  }
+}
+
+// The reason has the figures of the choice and of the next alternative; where memory is unknown, what would tell.
+TEST(ChosenTiming, SaysWhy) {
+  Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2, .data_shard = 2}, .reduction = "auto"});
+  const auto why = [&] {
+    const ResolvedRun run(config);
+    return step_program(run, {}).units.front().policy.reason;
+  };
+  EXPECT_NE(why().find("dropped after each use"), std::string::npos) << why();
+  EXPECT_NE(why().find("hardware.memory"), std::string::npos) << why();
+  config.hardware.memory = std::int64_t{1} << 30;
+  EXPECT_NE(why().find("parameters and gradients kept whole: 0.00 GiB and "), std::string::npos) << why();
+  EXPECT_NE(why().find(" of 1.00 GiB; "), std::string::npos) << why();
+}
+
+// What is chosen is written out, so that nothing is chosen again, and what was written stays.
+TEST(ChosenTiming, LeavesNothingOpenAndNothingWrittenChanged) {
+  Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2}, .reduction = "auto"});
+  config.shard_by_family.at(Family::experts).residency = "keep_after_forward";
+  const Mesh mesh(config.parallelism);
+  const Config chosen = with_chosen_timing(config, mesh);
+  EXPECT_EQ(with_chosen_timing(chosen, mesh), chosen);
+  EXPECT_EQ(chosen.shard_by_family.at(Family::experts).residency, "keep_after_forward");
+  EXPECT_EQ(chosen.shard_by_family.at(Family::dense).residency, "each_use");
+  EXPECT_TRUE(chosen.shard_by_family.at(Family::dense).accumulate_sharded);
+  const Config optimizer = config_of({.degrees = {.data_shard = 2}, .strategy = ShardStrategy::optimizer});
+  EXPECT_EQ(with_chosen_timing(optimizer, mesh), optimizer);
+}
+
+}  // namespace
+}  // namespace weft

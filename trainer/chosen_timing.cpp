@@ -1,0 +1,170 @@
+#include "trainer/chosen_timing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "parallel/pipeline/simulation/simulate.h"
+#include "trainer/costs/step_costs.h"
+#include "trainer/costs/verdict.h"
+#include "trainer/rank_classes.h"
+#include "trainer/step_plan.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// What is kept whole for the step, of the routed experts and of all other families.
+struct Kept {
+  bool parameters = false, gradients = false;
+  bool operator==(const Kept&) const = default;
+};
+struct Choice {
+  Kept experts, others;
+  bool operator==(const Choice&) const = default;
+
+  const Kept& of(Family family) const { return family == Family::experts ? experts : others; }
+  Kept& of(Family family) { return family == Family::experts ? experts : others; }
+};
+
+struct Candidate {
+  Choice choice;
+  double seconds = 0.0;
+  std::int64_t bytes = 0;  // of the fullest rank, with what the hardware reserves
+  bool fits = false;
+};
+
+bool has_family(const Config& config, Family family) {
+  if (family != Family::experts) return true;
+  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+}
+
+// What is open, by what could be kept.
+Choice open_choice(const Config& config) {
+  Choice open;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (!has_family(config, family) || shard_ranks(config.parallelism, family) == 1) continue;
+    open.of(family).parameters |= leaves_residency_open(policy);
+    open.of(family).gradients |=
+        leaves_reduction_open(policy) && config.microbatches() > 1 && !config.training.frozen.contains(family);
+  }
+  return open;
+}
+
+// Each family's open choices written out.
+Config with_choice(Config config, const Choice& choice, const std::string& why) {
+  for (auto& [family, policy] : config.shard_by_family) {
+    const Kept& kept = choice.of(family);
+    if (leaves_reduction_open(policy)) {
+      policy.reduction = "last_microbatch";
+      policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1;
+    }
+    if (!leaves_residency_open(policy)) continue;
+    policy.residency = kept.parameters ? "step" : "each_use";
+    policy.why = why.empty() ? promise_text(policy) : why;
+  }
+  return config;
+}
+
+// A bound from below, for less work than a program: what each rank holds for good and what it would keep.
+std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const std::vector<PlannedStage> stages =
+        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)));
+    std::int64_t bytes = static_bytes(stages).total();
+    for (const PlannedStage& stage : stages) {
+      for (const PlannedUnit& unit : stage.units) {
+        if (unit.plan.replicated()) continue;
+        const UnitBytes sizes = unit_bytes(unit.setup());
+        const Kept& kept = choice.of(unit.plan.family);
+        if (kept.parameters) bytes += sizes.unsharded_parameters;
+        if (kept.gradients && !unit.frozen) bytes += sizes.unsharded_gradients;
+      }
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::vector<Choice> choices_of(const Choice& open) {
+  std::vector<Choice> choices;
+  for (int bits = 0; bits < 16; ++bits) {
+    const Choice choice{{(bits & 1) != 0, (bits & 2) != 0}, {(bits & 4) != 0, (bits & 8) != 0}};
+    const auto within = [](const Kept& kept, const Kept& allowed) {
+      return (!kept.parameters || allowed.parameters) && (!kept.gradients || allowed.gradients);
+    };
+    if (within(choice.experts, open.experts) && within(choice.others, open.others)) choices.push_back(choice);
+  }
+  return choices;
+}
+
+double simulated_seconds(const ResolvedRun& run) {
+  const Coordinates at = run.mesh().coordinates(0);
+  const bool serial = run.config().run.device == DeviceKind::cpu;
+  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
+}
+
+Candidate evaluated(const Config& config, const Choice& choice, const Hardware& hardware) {
+  const ResolvedRun run(with_choice(config, choice, {}));
+  const Verdict verdict = judge(hardware, fullest_peak(run));
+  return {choice, simulated_seconds(run), verdict.needed, verdict.fits()};
+}
+
+std::string kept_text(const Kept& kept) {
+  if (kept.parameters && kept.gradients) return "parameters and gradients kept whole";
+  if (kept.parameters) return "parameters kept whole, gradients reduced after each microbatch";
+  if (kept.gradients) return "parameters dropped after each use, gradients kept whole";
+  return "parameters dropped after each use, gradients reduced after each microbatch";
+}
+
+std::string figures_text(const Candidate& candidate) {
+  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.bytes) / 0x1p30,
+                     candidate.seconds);
+}
+
+std::string why_text(const Candidate& best, const std::optional<Candidate>& next, const Hardware& hardware,
+                     bool has_experts) {
+  const auto words = [&](const Choice& choice) {
+    if (!has_experts || choice.experts == choice.others) return kept_text(choice.others);
+    return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
+  };
+  std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice), figures_text(best),
+                                 hardware.memory->value / 0x1p30);
+  if (!next) return text;
+  return text + fmt::format("; {}: {}{}", words(next->choice), figures_text(*next),
+                            next->fits ? "" : ", which does not fit");
+}
+
+}  // namespace
+
+Config with_chosen_timing(const Config& config, const Mesh& mesh) {
+  const bool known = config.hardware.memory.has_value() || !config.hardware.name.empty();
+  const Choice open = open_choice(config);
+  const Hardware hardware = hardware_of(config);
+  if (!known || !hardware.memory || open == Choice{}) return with_choice(config, {}, "");
+  std::vector<Candidate> candidates = {evaluated(config, {}, hardware)};
+  const double room = Verdict::limit * hardware.memory->value - hardware.reserved_memory.value;
+  for (const Choice& choice : choices_of(open)) {
+    if (choice == Choice{} || static_cast<double>(least_bytes(config, mesh, choice)) > room) continue;
+    candidates.push_back(evaluated(config, choice, hardware));
+  }
+  // What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const Candidate& each : candidates) fastest = each.fits ? std::min(fastest, each.seconds) : fastest;
+  const auto key = [&](const Candidate& each) {
+    const bool tied = each.seconds <= timing_tie * fastest;
+    return std::tuple(!each.fits, tied || !each.fits ? 0.0 : each.seconds, each.bytes);
+  };
+  std::ranges::stable_sort(candidates, {}, key);
+  const std::optional<Candidate> next = candidates.size() > 1 ? std::optional(candidates[1]) : std::nullopt;
+  const std::string why = why_text(candidates.front(), next, hardware, has_family(config, Family::experts));
+  return with_choice(config, candidates.front().choice, why);
+}
+
+}  // namespace weft
