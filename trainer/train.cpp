@@ -10,7 +10,7 @@ namespace weft {
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_text(config);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
@@ -48,7 +48,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
   const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_text(config);
   if (config.run.device == DeviceKind::cuda) {
     if (const auto reason = why_no_cuda())
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);

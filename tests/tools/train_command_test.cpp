@@ -87,7 +87,7 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
       {"run.toml '--data.train=[\"gone.txt\", \"empty.txt\"]'", {"\"gone.txt\"", "\"empty.txt\": the file is empty"}},
       {"run.toml '--data.train=[\"short.txt\"]'", {"\"short.txt\": 4 bytes are fewer than one window"}},
       {"run.toml '--data.train=[\".\"]'", {"\".\": it is not a regular file"}},
-      {"run.toml '--data.train=[]'", {"data.train: the list is empty"}},
+      {"run.toml '--data.train=[]'", {"data.train names no file"}},
       {"run.toml '--run.steps=\"many\"'", {"run.steps: expected an integer, got the string \"many\""}},
       {"run.toml --run.stepz=3", {"unknown key run.stepz: did you mean run.steps?"}},
       {"run.toml --run.steps=0", {"run.steps: 0 is out of range: at least 1"}},

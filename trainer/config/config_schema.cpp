@@ -216,7 +216,7 @@ Keys scheduler_keys() {
 
 Keys data_keys() {
   return {
-      required(train_key()),
+      train_key(),
       fixed_key<std::string>("data.tokenizer", "a string", "how text becomes tokens", "byte",
                              "text is read with the tokenizer \"byte\""),
   };
@@ -227,6 +227,9 @@ Keys profiling_keys() {
       integer_key(
           "profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
           [](auto& c) -> auto& { return c.profiling.first_step; }),
+      boolean_key(
+          "data.padded_vocab", "tokens of the model above those of the tokenizer are padding, which no text has",
+          [](auto& c) -> auto& { return c.data.padded_vocab; }),
       integer_key(
           "profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
           [](auto& c) -> auto& { return c.profiling.last_step; }),
