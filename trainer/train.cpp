@@ -14,7 +14,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
-  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
+  const RankMain rank_main = [&](const RankSeat& seat) {
     RankRun run(config, mesh, data, domain, seat);
     RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
@@ -39,7 +39,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     }
     checkpoints.finish();
     if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
-  });
+  };
+  run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
   return result;
 }
 
@@ -56,12 +57,19 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   // Of all processes of a run, that of rank 0 writes and speaks.
   const bool speaks = first_rank_of_process(config) == 0;
   std::optional<RunDirectory> directory;
-  if (speaks) {
-    directory.emplace(config.run.directory, resolved.toml);
-    console.banner(config, mesh, step_program(config, mesh, mesh.coordinates(0)));
-  }
+  std::optional<RunLock> checkpoint_lock;  // of a directory that other runs may have been given too
 
   RunObserver observer;
+  observer.admit = [&] {
+    if (!config.checkpoint.directory.empty()) {
+      checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
+    }
+    directory.emplace(config.run.directory, resolved.toml);
+    console.banner(config, mesh, step_program(config, mesh, mesh.coordinates(0)));
+    if (!directory->locked()) {
+      console.note("lock", "none on this file system: see to it that no other run has this run.directory");
+    }
+  };
   observer.before_first_step = [&](RankRun& run) {
     if (run.rank() != 0) return;
     directory->begin_after(run.progress().step);

@@ -35,7 +35,7 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   EXPECT_EQ(result.messages, "");
   EXPECT_EQ(files(), (std::set<std::string>{"run.toml", "text.txt", "out", "out/tiny", "out/tiny/config.toml",
-                                            "out/tiny/metrics.jsonl", "out/tiny/summary.json"}));
+                                            "out/tiny/metrics.jsonl", "out/tiny/run.lock", "out/tiny/summary.json"}));
   const auto steps = metrics();
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
