@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/huggingface/export.h"
 #include "trainer/huggingface/model_section.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -69,6 +70,7 @@ void run_export(const ExportRequest& request) {
              checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
              plan.files.size(), plan.files.size() == 1 ? "file" : "files");
 }
+  if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -63,7 +64,7 @@ void add_window(Json& json, const ModelConfig& model) {
 
 void add_routing(Json& json, const ModelConfig& model) {
   json["num_experts_per_tok"] = model.moe.num_experts_per_tok;
-  json["router_aux_loss_coef"] = model.moe.router_aux_loss_coef;
+  json["router_aux_loss_coef"] = coefficient_for_folder(model);
   json["output_router_logits"] = false;
 }
 

@@ -8,6 +8,7 @@
 
 namespace weft {
 namespace {
+#include "trainer/huggingface/router_coefficient.h"
 
 using Json = nlohmann::json;
 
@@ -142,7 +143,6 @@ MoeConfig read_moe(Reading& reading, const ArchitectureTraits& traits) {
   moe.num_experts_per_tok = reading.size("num_experts_per_tok");
   moe.moe_intermediate_size = reading.size(traits.dense_blocks ? "moe_intermediate_size" : "intermediate_size");
   moe.norm_topk_prob = traits.always_renormalises || reading.boolean("norm_topk_prob");
-  moe.router_aux_loss_coef = reading.number("router_aux_loss_coef", 0.0, 0.0);
   if (moe.num_experts_per_tok > moe.num_experts) {
     reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
   }
@@ -195,6 +195,7 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
     reading.fault(fmt::format("hidden_act is {}: Weft has silu", activation->dump()));
   }
   if (reading.find("quantization_config") != nullptr) {
+  model.moe.router_aux_loss_coef = coefficient_from_folder(reading.number("router_aux_loss_coef", 0.0, 0.0), model);
     reading.fault("quantization_config: Weft reads float32, bfloat16 and float16 weights");
   }
   return model;
