@@ -14,8 +14,9 @@ using Json = nlohmann::json;
 // The first that knows all four architectures.
 constexpr const char* transformers_version = "4.51.0";
 
-Json token(const std::optional<std::int64_t>& id) {
-  return id ? Json(*id) : Json(nullptr);
+Json token(const std::vector<std::int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
 }
 
 void add_tokens(Json& json, const FolderFacts& facts) {
