@@ -62,7 +62,6 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
 }
 
 TokenDataset training_text(const Config& config) {
-  require_byte_vocabulary(config);
   return TokenDataset(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
 }
 

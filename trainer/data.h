@@ -43,7 +43,7 @@ class TokenDataset {
   std::uint64_t seed_;
 };
 
-// The text that a run trains on. Throws Error (request) also where bytes are not the model's tokens (text_file.h).
+// The text that a run trains on. Whether bytes are the model's tokens is for train() to ask (text_file.h).
 TokenDataset training_text(const Config& config);
 
 // Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix

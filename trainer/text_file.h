@@ -12,8 +12,9 @@ namespace weft {
 inline constexpr std::int64_t byte_tokens = 256;
 
 // Throws Error (request) for a model whose tokens are not bytes: its losses, and the text it writes, would mean
-// nothing. Every command that reads or writes text asks; those that only plan do not, because a plan reads no token.
-// A vocabulary larger than the tokenizer's passes where data.padded_vocab says that the rest is padding.
+// nothing. train, eval, generate and check ask. Plans do not, because they read no token, nor do benchmarks, because
+// seconds and bytes do not depend on what a token means. A vocabulary larger than the tokenizer's passes where
+// data.padded_vocab says that the rest is padding.
 void require_byte_vocabulary(const Config& config);
 
 // Throws Error (request), `"name": why`, for what MappedFile refuses and for files that begin like no plain text:

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trainer/console.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 
@@ -48,6 +49,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
                   const RunRequests& requests) {
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
+  require_byte_vocabulary(config);
   const Mesh mesh(config.parallelism);
   const TokenDataset data = training_text(config);
   if (config.run.device == DeviceKind::cuda) {

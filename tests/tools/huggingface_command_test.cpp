@@ -134,9 +134,10 @@ TEST_F(HuggingFaceCommands, AnImportedModelOfOtherTokensReadsNoText) {
     EXPECT_EQ(result.output, "") << arguments;
   }
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
-  // What reads no text goes on: with data that only train would read, and without.
-  for (const std::string& arguments : {"plan plan.toml" + data, std::string("plan plan.toml"),
-                                       std::string("check plan.toml"), "program plan.toml" + data}) {
+  // What reads no text goes on, with data that only train would read and without; so does what times it.
+  for (const std::string& arguments :
+       {"plan plan.toml" + data, std::string("plan plan.toml"), std::string("check plan.toml"),
+        "program plan.toml" + data, "bench step plan.toml --warmup 1 --steps 1" + data}) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 0) << arguments << ": " << result.messages;
   }
