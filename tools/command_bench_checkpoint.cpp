@@ -92,7 +92,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.keep_latest = 1;
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_text(config);
   NvtxDomain domain;
   const CheckpointSetup setup;
   Measured measured;

@@ -4,6 +4,7 @@
 
 #include "tools/commands.h"
 #include "trainer/resolved_run.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 
@@ -15,6 +16,8 @@ void add_check_command(CLI::App& program) {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
     const ResolvedRun run(resolved.config);
     step_program(run, run.mesh().coordinates(0));
+    // Without data the configuration is one to plan with.
+    if (!resolved.config.data.train.empty()) require_byte_vocabulary(resolved.config);
     fmt::print("{}", resolved.annotated);
   });
 }

@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/huggingface/export.h"
 #include "trainer/huggingface/model_section.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -57,17 +58,19 @@ void run_export(const ExportRequest& request) {
   ExportOptions options{architecture, read_dtype(request.dtype), parse_file_size(request.max_shard_size), 0,
                         request.tokenizer};
   const auto length = request.max_position_embeddings ? request.max_position_embeddings : section.sequence_length;
-  if (!length && !request.check) {
+  options.max_position_embeddings = length.value_or(0);
+  options.checkpoint = checkpoint.path;
+  const CheckpointReader reader(checkpoint.path);
+  const ExportPlan plan = plan_export(reader.manifest(), section.model, options);
+  if (plan.facts.max_position_embeddings == 0 && !request.check) {
     fail_request("weft export: error: {} does not say how long sequences may be; give --max-position-embeddings",
                  (checkpoint.path / checkpoint_config_name).string());
   }
-  options.max_position_embeddings = length.value_or(0);
-  const CheckpointReader reader(checkpoint.path);
-  const ExportPlan plan = plan_export(reader.manifest(), section.model, options);
   if (!request.check) export_checkpoint(reader, plan, request.to);
   fmt::print("{} {} as {}: {} tensors, {} bytes, {} {}\n", request.check ? "would write" : "wrote",
              checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
              plan.files.size(), plan.files.size() == 1 ? "file" : "files");
+  if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
 }
 
 }  // namespace
@@ -86,7 +89,10 @@ void add_export_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--max-shard-size", request->max_shard_size, "of a file: 5GB, 500MB, 4GiB")
       ->capture_default_str();
-  command->add_option("--tokenizer", request->tokenizer, "a folder whose tokenizer files are copied");
+  command->add_option(
+      "--tokenizer", request->tokenizer,
+      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those "
+      "that an import brought");
   command
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")

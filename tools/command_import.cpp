@@ -5,6 +5,7 @@
 #include "tools/commands.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/huggingface/import.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -20,6 +21,7 @@ void run_import(const ImportRequest& request) {
   fmt::print("wrote {}, a {}: {} parameters, {} bytes, {} {}\n", request.to,
              traits_of(result.folder.architecture).model_type, result.parameters, result.bytes, result.files,
              result.files == 1 ? "file" : "files");
+  if (const std::string text = coefficient_text(result.folder.model); !text.empty()) fmt::print("{}\n", text);
 }
 
 }  // namespace

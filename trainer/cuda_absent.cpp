@@ -14,7 +14,7 @@ std::unique_ptr<Backend> make_cuda_backend(int) {
   fail_request("device cuda cannot be used: {}", *why_no_cuda());
 }
 
-void run_process_rank(const Config&, const RankMain&) {
+void run_process_rank(const Config&, const RankMain&, const Admission&) {
   fail_request("device cuda cannot be used: {}", *why_no_cuda());
 }
 

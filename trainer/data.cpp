@@ -6,6 +6,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 namespace {
@@ -47,7 +48,7 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
   std::string faults;
   for (const std::string& name : files) {
     try {
-      const auto size = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size());
+      const auto size = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size());
       if (size <= sequence_length) {
         fail_request("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
                      sequence_length + 1);
@@ -58,6 +59,10 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
     }
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+TokenDataset training_text(const Config& config) {
+  return TokenDataset(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
 }
 
 void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {

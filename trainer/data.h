@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel/runtime/mapped_file.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 
@@ -22,7 +23,8 @@ std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int6
 // into the next; what is left at the end of a file is not read. Safe to read from several threads at once.
 class TokenDataset {
  public:
-  // Throws Error (request) naming every file that is missing, unreadable, empty or shorter than one window.
+  // Throws Error (request) naming every file that is missing, unreadable, empty, shorter than one window, or no text
+  // (text_file.h).
   TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
                std::uint64_t seed);
 
@@ -40,6 +42,9 @@ class TokenDataset {
   std::int64_t vocab_size_;
   std::uint64_t seed_;
 };
+
+// The text that a run trains on. Whether bytes are the model's tokens is for train() to ask (text_file.h).
+TokenDataset training_text(const Config& config);
 
 // Who reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in mixed radix
 // with the digits (microbatch, data_rank, sequence): each number once, whatever the radices. Hence the ranks together

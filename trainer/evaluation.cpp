@@ -5,6 +5,7 @@
 
 #include "layers/context_parallel.h"
 #include "trainer/step_totals.h"
+#include "trainer/text_file.h"
 #include "trainer/text_windows.h"
 
 namespace weft {
@@ -65,6 +66,7 @@ Config for_windows(Config config, std::int64_t windows) {
 
 EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
                           const BackendFactory& make_backend) {
+  require_byte_vocabulary(trained);
   const TextWindows windows(files, trained.training.sequence_length, trained.model.vocab_size);
   const Config config = for_windows(without_training(trained), windows.count());
   const Mesh mesh(config.parallelism);

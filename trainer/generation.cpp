@@ -1,14 +1,14 @@
 #include "trainer/generation.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "parallel/runtime/error.h"
 #include "trainer/stop_text.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 namespace {
-
-constexpr std::int64_t byte_tokens = 256;
 
 // The samples as they are made. Every rank follows them, each for itself: from the same tokens all come to the same
 // end.
@@ -61,7 +61,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 GenerationResult generate_on_rank(GenerationRun& run, const Config& config, const GenerationRequest& request,
                                   const OnText& on_text) {
   const auto sequences = static_cast<std::size_t>(request.samples);
-  const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size);
+  const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size), bytes = std::size_t{byte_tokens};
   const int rank = run.run().world().rank();
   std::vector<std::int32_t> tokens;
   for (const char byte : request.prompt) tokens.push_back(static_cast<std::uint8_t>(byte));
@@ -75,7 +75,8 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
   for (bool first = true;; first = false) {
     if (rank == run.sampler()) {
       for (std::size_t s = 0; s < sequences; ++s) {
-        const std::span row(logits.data() + (first ? 0 : s * vocabulary), vocabulary);
+        // Rows that pad the vocabulary are no bytes, however probable.
+        const std::span row(logits.data() + (first ? 0 : s * vocabulary), std::min(vocabulary, bytes));
         tokens[s] = sample_token(row, request.sampling, static_cast<std::int64_t>(s), run.position());
       }
     }
@@ -120,17 +121,15 @@ void require_sound(const GenerationRequest& request, const Config& config) {
   for (const std::string& stop : request.stop) {
     if (stop.empty()) add("an empty stop text would end every text before it begins");
   }
-  if (config.data.tokenizer != "byte") {
-    add(fmt::format("data.tokenizer \"{}\" is not known here; text is generated from bytes", config.data.tokenizer));
-  } else if (config.model.vocab_size != byte_tokens) {
-    add(fmt::format("model.vocab_size {} does not match data.tokenizer \"byte\", which has {} tokens",
-                    config.model.vocab_size, byte_tokens));
-  }
-  try {
-    require_sound(request.sampling);
-  } catch (const Error& error) {
-    add(error.what());
-  }
+  const auto add_refusal = [&add](const auto& check) {
+    try {
+      check();
+    } catch (const Error& error) {
+      add(error.what());
+    }
+  };
+  add_refusal([&] { require_byte_vocabulary(config); });
+  add_refusal([&] { require_sound(request.sampling); });
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
 }
 

@@ -13,8 +13,11 @@ BackendFactory backend_of(const Config& config) {
   return [](int) { return make_cuda_backend(0); };
 }
 
-void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main) {
-  if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main);
+void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,
+               const Admission& admit) {
+  if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main, admit);
+  first_rank_of_process(config);  // throws when this process is one of several
+  if (admit) admit();
   run_local_ranks(config.parallelism.world(),
                   [&](Communicator& world) {
                     const std::unique_ptr<Backend> backend = make_backend(world.rank());
@@ -23,8 +26,31 @@ void run_ranks(const Config& config, const BackendFactory& make_backend, const R
                   {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
 }
 
+void admit_everywhere(Rendezvous& rendezvous, int rank, const Admission& admit) {
+  std::string refusal;
+  if (rank == 0 && admit) {
+    try {
+      admit();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::request) throw;
+      refusal = error.what();
+    }
+  }
+  refusal = rendezvous.meet("admission", refusal);
+  if (!refusal.empty()) throw Error(ErrorKind::request, refusal);
+}
+
 int first_rank_of_process(const Config& config) {
-  if (config.run.launch == LaunchKind::threads) return 0;
+  if (config.run.launch == LaunchKind::threads) {
+    if (const auto siblings = find_siblings()) {
+      fail_request(
+          "run.launch is \"threads\", all ranks in one process, but {} say that this process is one of several, and "
+          "each would run all ranks: start one process, without the launcher, or set run.launch = \"processes\", for "
+          "which each rank needs a GPU",
+          *siblings);
+    }
+    return 0;
+  }
   const auto place = find_process_place();
   if (!place) {
     fail_request(

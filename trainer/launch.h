@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/rendezvous.h"
 #include "trainer/backend.h"
 #include "trainer/config/config.h"
 
@@ -25,14 +26,20 @@ using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
 // What run.device says. Ranks that are threads all compute on GPU 0.
 BackendFactory backend_of(const Config& config);
 
+// Called once a run, by the process of rank 0, before ranks begin; a request that it refuses all processes refuse.
+using Admission = std::function<void()>;
+
 // Runs `rank_main` on all ranks that live in this process and returns when they are done. Throws Error with the first
 // failure.
-void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main);
+void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,
+               const Admission& admit = {});
 
 // This process as one rank of run.launch = "processes" (trainer/cuda/nccl_process_rank.cpp).
-void run_process_rank(const Config& config, const RankMain& rank_main);
+void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit);
+// Collective over the rendezvous: rank 0 calls `admit`, and where that throws Error (request), so do all ranks.
+void admit_everywhere(Rendezvous& rendezvous, int rank, const Admission& admit);
 // Which rank of such a run this process is; 0 where ranks are threads. Throws Error (request) when no launcher said, or
-// when it started another number of processes than the configuration has ranks.
+// when it started another number of processes than the configuration has ranks: with threads, more than one.
 int first_rank_of_process(const Config& config);
 
 }  // namespace weft

@@ -11,21 +11,6 @@
 namespace weft {
 namespace {
 
-// All folders of `path`, or none: when the last one is refused, those made on the way to it go again.
-std::error_code create_folders(const std::filesystem::path& path) {
-  std::vector<std::filesystem::path> missing;  // deepest first
-  std::error_code error, ignored;
-  for (auto folder = std::filesystem::absolute(path);
-       !std::filesystem::exists(folder, ignored) && folder.has_relative_path(); folder = folder.parent_path()) {
-    missing.push_back(folder);
-  }
-  std::filesystem::create_directories(path, error);
-  if (error) {
-    for (const auto& folder : missing) std::filesystem::remove(folder, ignored);
-  }
-  return error;
-}
-
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
@@ -43,10 +28,8 @@ void write_whole(const std::filesystem::path& directory, const std::string& name
 
 }  // namespace
 
-RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml) : path_(path) {
-  if (const std::error_code error = create_folders(path_)) {
-    fail_request("run.directory {} cannot be created: {}", path_.string(), error.message());
-  }
+RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml)
+    : path_(path), lock_(path, "run.directory") {
   write_whole(path_, "config.toml", resolved_toml);
 }
 

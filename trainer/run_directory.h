@@ -10,6 +10,7 @@
 #include <string>
 
 #include "trainer/metrics.h"
+#include "trainer/run_lock.h"
 #include "trainer/step_trace.h"
 
 namespace weft {
@@ -22,13 +23,15 @@ struct RunRecord {
 
 class RunDirectory {
  public:
-  // Creates the directory. Throws Error (request) when that is refused.
+  // Creates the directory and holds its lock (run_lock.h). Throws Error (request) when either is refused.
   RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml);
 
   // Before the first step: the metrics of steps after `step`, which will be taken again, go; 0: all of them.
   void begin_after(std::int64_t step);
 
   const std::filesystem::path& path() const { return path_; }
+  // false: the file system has no locks, and nothing keeps a second run out.
+  bool locked() const { return lock_.held(); }
   void append(const StepMetrics& metrics);
   void summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
                std::span<const BucketBytes> measured, const RunRecord& record);
@@ -39,6 +42,7 @@ class RunDirectory {
   };
 
   std::filesystem::path path_;
+  RunLock lock_;
   std::unique_ptr<std::FILE, Close> metrics_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 
@@ -13,7 +14,7 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   std::string faults;
   for (const std::string& name : files) {
     try {
-      const auto predicted = static_cast<std::int64_t>(files_.emplace_back(name).bytes().size()) - 1;
+      const auto predicted = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size()) - 1;
       if (predicted < 1) {
         fail_request("\"{}\": a single byte leaves nothing to predict: only what follows another is", name);
       }

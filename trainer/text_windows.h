@@ -14,8 +14,8 @@ namespace weft {
 
 class TextWindows {
  public:
-  // Throws Error (request) naming every file that is missing, unreadable, or has fewer than two bytes, which leaves
-  // nothing to predict.
+  // Throws Error (request) naming every file that is missing, unreadable, no text (text_file.h), or has fewer than two
+  // bytes, which leaves nothing to predict.
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, std::int64_t vocab_size);
 
   std::int64_t count() const { return first_window_.back(); }

@@ -5,17 +5,18 @@
 
 #include "trainer/console.h"
 #include "trainer/resolved_run.h"
+#include "trainer/text_file.h"
 
 namespace weft {
 
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_text(config);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
-  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
+  const RankMain rank_main = [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
     RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
@@ -40,7 +41,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     }
     checkpoints.finish();
     if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
-  });
+  };
+  run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
   return result;
 }
 
@@ -48,8 +50,9 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
                   const RunRequests& requests) {
   const Config& config = resolved.config;
   // Everything that can be wrong with the request is found before anything is written.
+  require_byte_vocabulary(config);
   const ResolvedRun solved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_text(config);
   if (config.run.device == DeviceKind::cuda) {
     if (const auto reason = why_no_cuda())
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
@@ -57,12 +60,19 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   // Of all processes of a run, that of rank 0 writes and speaks.
   const bool speaks = first_rank_of_process(config) == 0;
   std::optional<RunDirectory> directory;
-  if (speaks) {
-    directory.emplace(config.run.directory, resolved.toml);
-    console.banner(solved.config(), solved.mesh(), step_program(solved, solved.mesh().coordinates(0)));
-  }
+  std::optional<RunLock> checkpoint_lock;  // of a directory that other runs may have been given too
 
   RunObserver observer;
+  observer.admit = [&] {
+    if (!config.checkpoint.directory.empty()) {
+      checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
+    }
+    directory.emplace(config.run.directory, resolved.toml);
+    console.banner(solved.config(), solved.mesh(), step_program(solved, solved.mesh().coordinates(0)));
+    if (!directory->locked()) {
+      console.note("lock", "none on this file system: see to it that no other run has this run.directory");
+    }
+  };
   observer.before_first_step = [&](RankRun& run) {
     if (run.rank() != 0) return;
     directory->begin_after(run.progress().step);

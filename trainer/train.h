@@ -8,6 +8,7 @@
 
 #include "trainer/checkpoint/rank_checkpoints.h"
 #include "trainer/config/config_reader.h"
+#include "trainer/launch.h"
 #include "trainer/metrics.h"
 #include "trainer/rank_run.h"
 #include "trainer/run_directory.h"
@@ -16,10 +17,11 @@ namespace weft {
 
 class Console;
 
-// Called on every rank's own thread; observers of several ranks must guard what they share.
+// Called on every rank's own thread, except `admit`; observers of several ranks must guard what they share.
 struct RunObserver {
   std::function<void(RankRun&)> before_first_step;
   std::function<void(RankRun&, const StepMetrics&)> after_step;
+  Admission admit;
 };
 
 struct TrainResult {

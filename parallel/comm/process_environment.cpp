@@ -129,6 +129,24 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
   return slurm.values[0] ? std::optional(place_of(slurm)) : std::nullopt;
 }
 
+std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
+  const auto number = [&](const char* name) { return whole_number(lookup(name).value_or("")).value_or(0); };
+  const auto found = [&](const Launcher& of) -> std::optional<std::string> {
+    if (number(of.rank) == 0 && number(of.world) <= 1) return std::nullopt;
+    return fmt::format("{}={} and {}={} of {}", of.rank, *lookup(of.rank), of.world, lookup(of.world).value_or("?"),
+                       of.name);
+  };
+  bool started = false;  // by another launcher, itself perhaps a task of Slurm's
+  for (const Launcher& launcher : launchers) {
+    if (!lookup(launcher.rank)) continue;
+    started = true;
+    if (auto siblings = found(launcher)) return siblings;
+  }
+  if (started || !lookup("SLURM_PROCID")) return std::nullopt;
+  const bool step = lookup("SLURM_STEP_NUM_TASKS").has_value() || number("SLURM_PROCID") == 0;
+  return found({"Slurm", "SLURM_PROCID", step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "", ""});
+}
+
 std::string run_identity(const EnvironmentLookup& lookup) {
   // "none" is what torchrun says when it was given no name.
   if (const auto name = lookup("TORCHELASTIC_RUN_ID"); name && *name != "none") return *name;

@@ -24,6 +24,11 @@ std::optional<std::string> environment_variable(const char* name);
 // starts one torchrun or mpirun a machine, which then start the ranks.
 std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup = environment_variable);
 
+// Variables that say that this process is one of several, each of which would run whatever it was given: "RANK=1 and
+// WORLD_SIZE=2 of torchrun". Nothing where no launcher has left its variables or it started one process alone. Slurm
+// describes the script of a batch job as task 0 of all its tasks: of task 0, only the variables of a job step count.
+std::optional<std::string> find_siblings(const EnvironmentLookup& lookup = environment_variable);
+
 // What tells this run from others: TORCHELASTIC_RUN_ID or the number of Slurm's job and step, else "weft".
 std::string run_identity(const EnvironmentLookup& lookup = environment_variable);
 

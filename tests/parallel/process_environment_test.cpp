@@ -88,6 +88,34 @@ TEST(ProcessEnvironment, TwoLaunchersMustAgree) {
   expect_refusal(both, {"disagree", "torchrun (RANK=5", "PMI (PMI_RANK=1"});
 }
 
+TEST(ProcessEnvironment, OneOfSeveralProcessesIsToldByWhatSaysSo) {
+  EXPECT_EQ(find_siblings(in(torchrun)), "RANK=5 and WORLD_SIZE=8 of torchrun");
+  EXPECT_EQ(find_siblings(in({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), "RANK=0 and WORLD_SIZE=2 of torchrun");
+  EXPECT_EQ(find_siblings(in({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}})),
+            "OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=4 of Open MPI");
+  EXPECT_EQ(find_siblings(in({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})), "PMI_RANK=1 and PMI_SIZE=2 of PMI");
+  EXPECT_EQ(find_siblings(in(slurm)), "SLURM_PROCID=5 and SLURM_NTASKS=11 of Slurm");
+  EXPECT_EQ(find_siblings(in({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}})),
+            "SLURM_PROCID=0 and SLURM_STEP_NUM_TASKS=2 of Slurm");
+}
+
+TEST(ProcessEnvironment, AProcessThatALauncherStartedAloneHasNoSiblings) {
+  const Variables alone[] = {
+      {},
+      {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
+      {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+      {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+      // The script of a batch job, which no step has started.
+      {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}},
+      // Inside an allocation, without a task.
+      {{"SLURM_NTASKS", "8"}},
+      // One torchrun a machine, each with one process.
+      {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}},
+  };
+  for (const Variables& variables : alone) EXPECT_EQ(find_siblings(in(variables)), std::nullopt);
+}
+
 TEST(ProcessEnvironment, RunsAndMeetingPlacesHaveNames) {
   EXPECT_EQ(run_identity(in({})), "weft");
   EXPECT_EQ(run_identity(in({{"TORCHELASTIC_RUN_ID", "none"}, {"SLURM_JOB_ID", "17"}})), "17.0");

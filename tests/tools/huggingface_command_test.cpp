@@ -1,4 +1,5 @@
 // weft export and weft import as a user runs them.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/program.h"
@@ -9,17 +10,25 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// A folder of llama with one block, hidden size 4: what to import.
+// Folders of llama with one block, hidden size 4: what to import.
 class HuggingFaceCommands : public ProgramTest {
  protected:
   void SetUp() override {
     ProgramTest::SetUp();
-    fs::create_directories(folder_ / "llama");
-    put("llama/config.json", R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256,
+    data_ = put_folder("llama", 256, Json::object());
+  }
+
+  // With `more` in its config.json. Returns the data of its tensors.
+  std::string put_folder(const std::string& name, int vocab_size, const Json& more) const {
+    fs::create_directories(folder_ / name);
+    Json config = Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
       "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})");
-    const std::pair<const char*, std::vector<int>> tensors[] = {{"lm_head.weight", {256, 4}},
-                                                                {"model.embed_tokens.weight", {256, 4}},
+    config["vocab_size"] = vocab_size;
+    config.update(more);
+    put(name + "/config.json", config.dump());
+    const std::pair<const char*, std::vector<int>> tensors[] = {{"lm_head.weight", {vocab_size, 4}},
+                                                                {"model.embed_tokens.weight", {vocab_size, 4}},
                                                                 {"model.layers.0.input_layernorm.weight", {4}},
                                                                 {"model.layers.0.mlp.down_proj.weight", {4, 3}},
                                                                 {"model.layers.0.mlp.gate_proj.weight", {3, 4}},
@@ -31,19 +40,21 @@ class HuggingFaceCommands : public ProgramTest {
                                                                 {"model.layers.0.self_attn.v_proj.weight", {2, 4}},
                                                                 {"model.norm.weight", {4}}};
     Json header;
-    for (const auto& [name, shape] : tensors) {
-      const std::size_t begin = data_.size();
+    std::string data;
+    for (const auto& [tensor, shape] : tensors) {
+      const std::size_t begin = data.size();
       std::size_t count = 1;
       for (const int extent : shape) count *= static_cast<std::size_t>(extent);
       for (std::size_t i = 0; i < count; ++i) {
-        const auto value = static_cast<float>(data_.size());
-        data_.append(reinterpret_cast<const char*>(&value), 4);
+        const float value = static_cast<float>(data.size() % 97) / 97.0f - 0.5f;
+        data.append(reinterpret_cast<const char*>(&value), 4);
       }
-      header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+      header[tensor] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
     }
     const std::string text = header.dump();
     const std::uint64_t length = text.size();
-    put("llama/model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + text + data_);
+    put(name + "/model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + text + data);
+    return data;
   }
 
   std::string data_;
@@ -73,6 +84,66 @@ TEST_F(HuggingFaceCommands, ImportAndExport) {
   // In the order of the model: the embedding | norm, q, k, v | o, norm, gate, up | down, norm | the head.
   const auto split = weft("export checkpoint small --max-position-embeddings 32 --max-shard-size 100 --dtype bfloat16");
   EXPECT_EQ(split.output, "wrote checkpoint as llama: 12 tensors, 4288 bytes, 5 files\n") << split.messages;
+}
+
+// As it stands: no data, no other section, nothing on the command line.
+TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExported) {
+  put_folder("bytes", 256, {{"max_position_embeddings", 48}, {"eos_token_id", {0, 10}}});
+  put("bytes/generation_config.json", R"({"eos_token_id": [0, 10], "top_k": 20})");
+  put("bytes/tokenizer_config.json", "{}");
+  ASSERT_EQ(weft("import bytes checkpoint").exit_code, 0);
+  put("text.txt", "warp and weft and loom and thread and shuttle and cloth and warp!");
+  const auto evaluated = weft("eval checkpoint --data text.txt --json");
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.messages;
+  const Json result = Json::parse(evaluated.output);
+  EXPECT_EQ(result.at("tokens"), 64);
+  EXPECT_EQ(result.at("windows"), 2);  // of max_position_embeddings
+  EXPECT_TRUE(std::isfinite(result.at("loss").get<double>()));
+  const auto generated = weft("generate checkpoint --prompt warp --max-tokens 5");
+  EXPECT_EQ(generated.exit_code, 0) << generated.messages;
+  EXPECT_EQ(generated.output.size(), 5u);
+  EXPECT_EQ(generated.messages.find("warning"), std::string::npos) << generated.messages;
+  const auto exported = weft("export checkpoint out");
+  ASSERT_EQ(exported.exit_code, 0) << exported.messages;
+  const auto content = [&](const std::string& name) {
+    std::ifstream file(folder_ / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const Json config = Json::parse(content("out/config.json"));
+  EXPECT_EQ(config.at("max_position_embeddings"), 48);
+  EXPECT_EQ(config.at("eos_token_id"), Json({0, 10}));
+  for (const char* name : {"generation_config.json", "tokenizer_config.json"}) {
+    EXPECT_EQ(content(std::string("out/") + name), content(std::string("bytes/") + name)) << name;
+  }
+}
+
+// A model of 1,000 tokens: whatever would read its tokens as bytes says so in one sentence.
+TEST_F(HuggingFaceCommands, AnImportedModelOfOtherTokensReadsNoText) {
+  put_folder("words", 1000, {{"max_position_embeddings", 48}});
+  ASSERT_EQ(weft("import words checkpoint").exit_code, 0);
+  put("text.txt", std::string(5000, 'x'));
+  put("plan.toml", "include = [\"checkpoint/config.toml\"]\n[training]\nsequence_length = 8\n");
+  const std::string sentence = "model.vocab_size 1000 does not match data.tokenizer \"byte\"";
+  const std::string data = " '--data.train=[\"text.txt\"]'";
+  for (const std::string& arguments :
+       {"train plan.toml --checkpoint.start_from=checkpoint" + data, "check plan.toml" + data,
+        std::string("eval checkpoint --data text.txt"), std::string("generate checkpoint --prompt x")}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_NE(result.messages.find(sentence), std::string::npos) << arguments << ": " << result.messages;
+    EXPECT_EQ(result.output, "") << arguments;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+  // What reads no text goes on, with data that only train would read and without; so does what times it.
+  for (const std::string& arguments :
+       {"plan plan.toml" + data, std::string("plan plan.toml"), std::string("check plan.toml"),
+        "program plan.toml" + data, "bench step plan.toml --warmup 1 --steps 1" + data}) {
+    const auto result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments << ": " << result.messages;
+  }
+  // A vocabulary that is bytes and padding, by its owner's word.
+  const auto padded = weft("train plan.toml --run.steps=1 --data.padded_vocab=true" + data);
+  EXPECT_EQ(padded.exit_code, 0) << padded.messages;
 }
 
 TEST_F(HuggingFaceCommands, CheckSaysWhoLoadsTheModelAndWritesNothing) {

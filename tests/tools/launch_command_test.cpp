@@ -11,7 +11,7 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/comm/rendezvous.h"
-#include "tests/tools/program.h"
+#include "tests/tools/tiny_training.h"
 
 namespace weft {
 namespace {
@@ -61,6 +61,8 @@ class LaunchCommand : public ProgramTest {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 };
+
+class TrainingUnderALauncher : public TinyTraining {};
 
 // The ranks may not have come to their wait yet: either way they are there.
 TEST_F(LaunchCommand, WhenOneRankDiesTheOthersEndToo) {
@@ -141,6 +143,36 @@ TEST_F(LaunchCommand, RanksFindTheirPlaceAndNoOtherLaunchers) {
   kill(launcher, SIGTERM);
   double seconds = 0;
   EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
+}
+
+// Each of several processes would run all ranks, into one directory.
+TEST_F(TrainingUnderALauncher, IsRefusedWhereRanksAreThreads) {
+  const std::pair<const char*, const char*> launchers[] = {
+      {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", "RANK=1 and WORLD_SIZE=2 of torchrun"},
+      {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+       "OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=2"},
+      {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0", "SLURM_STEP_NUM_TASKS=2 of Slurm"}};
+  for (const auto& [variables, part] : launchers) {
+    const auto result = run(std::string("env ") + variables + " '" WEFT_PROGRAM "' train run.toml");
+    EXPECT_EQ(result.exit_code, 2) << variables;
+    EXPECT_NE(result.messages.find(part), std::string::npos) << result.messages;
+    EXPECT_NE(result.messages.find("run.launch is \"threads\""), std::string::npos) << result.messages;
+  }
+  const auto launched = weft("launch --ranks 2 -- train run.toml");
+  EXPECT_EQ(launched.exit_code, 2);
+  EXPECT_NE(launched.messages.find("WORLD_SIZE=2"), std::string::npos) << launched.messages;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+TEST_F(TrainingUnderALauncher, OfOneProcessIsARunLikeAnyOther) {
+  EXPECT_EQ(weft("launch --ranks 1 -- train run.toml --checkpoint.interval=3").exit_code, 0);
+  const auto batch = run("env SLURM_PROCID=0 SLURM_NTASKS=8 '" WEFT_PROGRAM "' train run.toml --run.directory=batch");
+  EXPECT_EQ(batch.exit_code, 0) << batch.messages;
+  // What it left is used likewise.
+  EXPECT_EQ(weft("launch --ranks 1 -- generate out/tiny --prompt a --max-tokens 2").exit_code, 0);
+  const auto generated = weft("launch --ranks 2 -- generate out/tiny --prompt a --max-tokens 2");
+  EXPECT_EQ(generated.exit_code, 2);
+  EXPECT_NE(generated.messages.find("WORLD_SIZE=2"), std::string::npos) << generated.messages;
 }
 
 TEST_F(LaunchCommand, WrongRequestsEndWithTwo) {

@@ -35,7 +35,7 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   EXPECT_EQ(result.messages, "");
   EXPECT_EQ(files(), (std::set<std::string>{"run.toml", "text.txt", "out", "out/tiny", "out/tiny/config.toml",
-                                            "out/tiny/metrics.jsonl", "out/tiny/summary.json"}));
+                                            "out/tiny/metrics.jsonl", "out/tiny/run.lock", "out/tiny/summary.json"}));
   const auto steps = metrics();
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
@@ -104,7 +104,7 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
       {"run.toml '--data.train=[\"gone.txt\", \"empty.txt\"]'", {"\"gone.txt\"", "\"empty.txt\": the file is empty"}},
       {"run.toml '--data.train=[\"short.txt\"]'", {"\"short.txt\": 4 bytes are fewer than one window"}},
       {"run.toml '--data.train=[\".\"]'", {"\".\": it is not a regular file"}},
-      {"run.toml '--data.train=[]'", {"data.train: the list is empty"}},
+      {"run.toml '--data.train=[]'", {"data.train names no file"}},
       {"run.toml '--run.steps=\"many\"'", {"run.steps: expected an integer, got the string \"many\""}},
       {"run.toml --run.stepz=3", {"unknown key run.stepz: did you mean run.steps?"}},
       {"run.toml --run.steps=0", {"run.steps: 0 is out of range: at least 1"}},

@@ -105,8 +105,6 @@ TEST(ConfigFaults, NumbersOutOfRange) {
       {"min_lr_ratio = 0.2", "min_lr_ratio = 2",
        "70:16: error: lr_scheduler.min_lr_ratio: 2.0 is out of range: in [0, 1]"},
       {"lookahead = 2", "lookahead = -1", "45:13: error: shard.lookahead: -1 is out of range: at least 0"},
-      {"train = [\"one.txt\", \"two.txt\"]", "train = []",
-       "73:9: error: data.train: the list is empty; name at least one file"},
       {"directory = \"runs/sample\"", "directory = \"\"", "3:13: error: run.directory: the text is empty"},
   };
   for (const Case& test : cases) expect_single_fault(test);
@@ -229,10 +227,10 @@ TEST(ConfigFaults, SyntaxErrorsComeInTheSameForm) {
 TEST(ConfigFaults, RequiredKeysAreNamed) {
   const std::string text = message("");
   for (const char* key : {"model.layers", "model.vocab_size", "model.hidden_size", "model.num_attention_heads",
-                          "model.num_key_value_heads", "model.head_dim", "data.train"}) {
+                          "model.num_key_value_heads", "model.head_dim"}) {
     EXPECT_NE(text.find(fmt::format("run.toml: error: {} is required: ", key)), std::string::npos) << text;
   }
-  EXPECT_EQ(count(text, "error:"), 7) << text;
+  EXPECT_EQ(count(text, "error:"), 6) << text;
 }
 
 TEST(ConfigFaults, AllAreReportedInFileOrderThenTheCommandLineThenMissingKeysThenRules) {

@@ -117,8 +117,8 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
   constexpr std::int64_t length = 4;
   for (int windows = 1; windows <= 50; ++windows) {
     // Three bytes more than the windows need, which is one too few for another.
-    const TokenDataset dataset({file("text", ascending(0, static_cast<int>(windows * length + 1 + 3)))}, length, 256,
-                               seed);
+    const std::string text = ascending(length, static_cast<int>(windows * length + 1 + 3));
+    const TokenDataset dataset({file("text", text)}, length, 256, seed);
     ASSERT_EQ(dataset.samples_per_epoch(), windows);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
       std::set<std::int32_t> begins;
@@ -138,7 +138,7 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
 
 TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
   constexpr std::int64_t length = 4, windows = 50;
-  const TokenDataset dataset({file("text", ascending(0, windows * length + 1))}, length, 256, seed);
+  const TokenDataset dataset({file("text", ascending(1, windows * length + 1))}, length, 256, seed);
   std::vector<std::int32_t> first, second;
   for (std::int64_t i = 0; i < windows; ++i) {
     first.push_back(read(dataset, i, length).tokens[0]);
@@ -150,7 +150,7 @@ TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
 TEST_F(Data, NeverCrossesFromOneFileIntoTheNext) {
   // Of lengths that leave 0, 1 and 3 bytes behind the last window; values tell the files apart.
   constexpr std::int64_t length = 4;
-  const TokenDataset dataset({file("a", ascending(0, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))},
+  const TokenDataset dataset({file("a", ascending(4, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))},
                              length, 256, seed);
   ASSERT_EQ(dataset.samples_per_epoch(), 2 + 1 + 3);
   std::set<std::int32_t> begins;
@@ -159,13 +159,13 @@ TEST_F(Data, NeverCrossesFromOneFileIntoTheNext) {
     begins.insert(sequence.tokens[0]);
     EXPECT_EQ(sequence.targets[length - 1], sequence.tokens[0] + length);
   }
-  EXPECT_EQ(begins, (std::set<std::int32_t>{0, 4, 100, 200, 204, 208}));
+  EXPECT_EQ(begins, (std::set<std::int32_t>{4, 8, 100, 200, 204, 208}));
 }
 
 TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
-  const std::string good = file("good", ascending(0, 100));
+  const std::string good = file("good", ascending(1, 100));
   const std::string empty = file("empty", "");
-  const std::string brief = file("brief", ascending(0, 8));
+  const std::string brief = file("brief", ascending(1, 8));
   const std::string missing = folder() / "missing";
   const std::string text = message(ErrorKind::request, [&] {
     TokenDataset({missing, good, empty, brief, folder()}, 8, 256, seed);
@@ -178,7 +178,7 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
   EXPECT_NE(text.find("\"" + folder().string() + "\": it is not a regular file"), std::string::npos) << text;
   EXPECT_EQ(text.find(good), std::string::npos) << text;
   // One byte more is enough.
-  EXPECT_EQ(TokenDataset({file("enough", ascending(0, 9))}, 8, 256, seed).samples_per_epoch(), 1);
+  EXPECT_EQ(TokenDataset({file("enough", ascending(1, 9))}, 8, 256, seed).samples_per_epoch(), 1);
   EXPECT_NE(message(ErrorKind::request, [] { TokenDataset({}, 8, 256, seed); }).find("names no file"),
             std::string::npos);
 }

@@ -30,7 +30,8 @@ class HeldOutText {
   void add_random(std::size_t length) {
     const RandomStream random(17, "held out " + std::to_string(files_.size()));
     std::string bytes;
-    for (std::size_t i = 0; i < length; ++i) bytes += static_cast<char>(random.bits(i) % 256);
+    // A NUL byte would make it no text (text_file.h).
+    for (std::size_t i = 0; i < length; ++i) bytes += static_cast<char>(1 + random.bits(i) % 255);
     add(bytes);
   }
 

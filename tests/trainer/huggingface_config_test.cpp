@@ -43,7 +43,7 @@ Json golden(Architecture architecture) {
   return json;
 }
 
-const FolderFacts facts = {64, DType::bfloat16, 1, 2, {}};
+const FolderFacts facts = {64, DType::bfloat16, {1}, {2}, {}};
 
 TEST(HuggingFaceConfig, IsGolden) {
   for (const Architecture architecture : architectures) {
@@ -105,6 +105,51 @@ TEST(HuggingFaceConfig, FillsInWhatOldFilesLeaveOut) {
   EXPECT_EQ(parse(old).model, model);
 }
 
+// default_theta of the configuration classes.
+TEST(HuggingFaceConfig, TakesTheBaseOfTheArchitectureWhereNoneIsSaid) {
+  for (const Architecture architecture : architectures) {
+    const double expected = architecture == Architecture::mixtral ? 1e6 : 1e4;
+    EXPECT_EQ(parse(without(architecture, {"rope_theta", "rope_parameters"})).model.rope_theta, expected);
+    Json typed = without(architecture, {"rope_theta"});
+    typed["rope_parameters"] = {{"rope_type", "default"}};
+    EXPECT_EQ(parse(typed).model.rope_theta, expected);
+  }
+}
+
+// 3 choices and 2 blocks: 0.02 there is 0.02 x 3 / 2 here.
+TEST(HuggingFaceConfig, ConvertsTheCoefficientOfTheRouter) {
+  Json json = golden(Architecture::mixtral);
+  json["num_experts_per_tok"] = 3;
+  json["router_aux_loss_coef"] = 0.02;
+  const ModelConfig model = parse(json).model;
+  EXPECT_DOUBLE_EQ(model.moe.router_aux_loss_coef, 0.03);
+  EXPECT_EQ(Json::parse(model_json(Architecture::mixtral, model, facts))["router_aux_loss_coef"], 0.02);
+}
+
+TEST(HuggingFaceConfig, SaysWhatGoesWithAModel) {
+  const auto read = [](const Json& json) { return parse_folder_facts(json.dump(), "config.json"); };
+  const FolderFacts several = read({{"model_type", "any"},
+                                    {"max_position_embeddings", 4096},
+                                    {"bos_token_id", 1},
+                                    {"eos_token_id", {2, 7, 9}},
+                                    {"pad_token_id", nullptr}});
+  EXPECT_EQ(several.max_position_embeddings, 4096);
+  EXPECT_EQ(several.bos_token_id, (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(several.eos_token_id, (std::vector<std::int64_t>{2, 7, 9}));
+  EXPECT_TRUE(several.pad_token_id.empty());
+  const Json written = Json::parse(model_json(Architecture::llama, tiny_model(Architecture::llama, false), several));
+  EXPECT_EQ(written["bos_token_id"], 1);
+  EXPECT_EQ(written["eos_token_id"], Json({2, 7, 9}));
+  EXPECT_EQ(read(Json::object()).max_position_embeddings, 0);
+  const std::string faults = refusal([&] {
+    read({{"max_position_embeddings", "long"}, {"eos_token_id", {2, "</s>"}}});
+  });
+  for (const char* part :
+       {"config.json: max_position_embeddings is \"long\"", "eos_token_id is [2,\"</s>\"], neither"}) {
+    EXPECT_TRUE(has(faults, part)) << faults;
+  }
+}
+
 TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
   Json json = golden(Architecture::qwen3_moe);
   json["num_hidden_layers"] = 6;
@@ -156,15 +201,13 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
 }
 
 TEST(HuggingFaceConfig, ListsAllThatIsMissing) {
-  const std::string text =
-      message(without(Architecture::qwen3_moe,
-                      {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                       "head_dim", "intermediate_size", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-                       "norm_topk_prob", "rms_norm_eps", "rope_theta", "rope_parameters"}));
-  for (const char* part :
-       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-        "intermediate_size", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
-        "rms_norm_eps", "rope_theta"}) {
+  const std::string text = message(without(
+      Architecture::qwen3_moe, {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                "num_key_value_heads", "head_dim", "intermediate_size", "num_experts",
+                                "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "rms_norm_eps"}));
+  for (const char* part : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                           "num_key_value_heads", "head_dim", "intermediate_size", "num_local_experts",
+                           "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "rms_norm_eps"}) {
     EXPECT_TRUE(has(text, fmt::format("config.json: {} is missing", part))) << part << "\n" << text;
   }
 }

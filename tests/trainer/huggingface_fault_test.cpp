@@ -6,6 +6,7 @@
 #include "tests/trainer/huggingface_reference.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/huggingface/import.h"
+#include "trainer/huggingface/model_section.h"
 #include "trainer/huggingface/shards.h"
 #include "trainer/huggingface/tokenizer_files.h"
 
@@ -200,6 +201,39 @@ TEST_F(Faults, ATokenizerIsCopiedAndItsIdsAreTheModels) {
                   "the tokenizer has ids up to 37, but the model a vocabulary of 37"));
   write_bytes(tokenizer / "tokenizer.json", R"({"model": {"vocab": {"a": "b"}}})");
   EXPECT_TRUE(has(refusal([&] { plan_export(reader.manifest(), model_, options); }), "is not written as one"));
+}
+
+// What stood in a folder beside its weights stands in what is exported of it, in between in the checkpoint, under its
+// checksums.
+TEST_F(Faults, WhatGoesWithAModelTravelsThroughACheckpoint) {
+  const fs::path folder = folder_ / "out";
+  auto config = nlohmann::json::parse(read_bytes(folder / "config.json"));
+  config["max_position_embeddings"] = 40960;
+  config["bos_token_id"] = 30;
+  config["eos_token_id"] = {31, 32};
+  write_bytes(folder / "config.json", config.dump());
+  write_bytes(folder / "generation_config.json", R"({"temperature": 0.6, "eos_token_id": [31, 32]})");
+  write_bytes(folder / "tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 33}}})");
+  write_bytes(folder / "tokenizer_config.json", R"({"eos_token": "a", "pad_token": "b"})");
+  write_bytes(folder / "README.md", "not of the model");
+  import_folder(folder, folder_ / "b", {});
+  EXPECT_FALSE(fs::exists(folder_ / "b" / "README.md"));
+  const CheckpointReader reader(folder_ / "b");
+  EXPECT_TRUE(reader.find_faults().empty());
+  EXPECT_EQ(read_model_section(folder_ / "b" / "config.toml").sequence_length, 40960);
+  const ExportPlan plan = plan_export(reader.manifest(), model_, {architecture_, {}, 1'000'000, 0, {}, folder_ / "b"});
+  export_checkpoint(reader, plan, folder_ / "new");
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    EXPECT_EQ(read_bytes(folder_ / "new" / name), read_bytes(folder / name)) << name;
+  }
+  const auto exported = nlohmann::json::parse(read_bytes(folder_ / "new" / "config.json"));
+  for (const char* key : {"max_position_embeddings", "bos_token_id", "eos_token_id"}) {
+    EXPECT_EQ(exported[key], config[key]) << key;
+  }
+  EXPECT_EQ(exported["pad_token_id"], 33);  // of the tokenizer: config.json says nothing
+  // Damage to them is damage to the checkpoint.
+  write_bytes(folder_ / "b" / "tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 34}}})");
+  EXPECT_FALSE(CheckpointReader(folder_ / "b").find_faults().empty());
 }
 
 TEST(HuggingFaceShards, AreDealtInOrderUpToASize) {

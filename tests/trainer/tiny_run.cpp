@@ -82,6 +82,7 @@ Config tiny_config(const std::string& layers) {
     config.shard_by_family[family] = config.shard;
   }
   config.data.train = {text_file()};
+  config.data.padded_vocab = true;
   return config;
 }
 

@@ -14,9 +14,9 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.router_aux_loss_coef"sv,
-                                  "model.moe.router_z_loss_coef"sv};
-constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv};
+constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.aux_loss"sv,
+                                  "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv};
+constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv};
 
 // A pattern can be written in many ways.
 std::string blocks_text(const ModelConfig& model) {
@@ -46,9 +46,8 @@ KeyValues model_keys(const Config& config) {
 }
 
 KeyValues data_keys(const Config& config) {
-  return chosen_keys(config, [](const ConfigKey& key) {
-    return key.section == "data" || std::ranges::find(order_keys, key.path()) != order_keys.end();
-  });
+  return chosen_keys(
+      config, [](const ConfigKey& key) { return std::ranges::find(order_keys, key.path()) != order_keys.end(); });
 }
 
 std::string differing_keys(const KeyValues& saved, const KeyValues& own) {

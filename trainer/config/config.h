@@ -157,8 +157,9 @@ struct SchedulerConfig {
 };
 
 struct DataConfig {
-  std::vector<std::string> train;
+  std::vector<std::string> train;  // may be empty where nothing is trained
   std::string tokenizer = "byte";
+  bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_file.h)
 
   bool operator==(const DataConfig&) const = default;
 };

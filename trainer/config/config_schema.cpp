@@ -122,6 +122,14 @@ Keys moe_keys() {
       number_key(
           "model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
           [](auto& c) -> auto& { return c.model.moe.router_aux_loss_coef; }),
+      // Its statistics must not depend on how a step is cut into microbatches and ranks.
+      fixed_key<std::string>(
+          "model.moe.aux_loss", "a string",
+          "load-balancing loss: in each sequence num_experts x sum over experts of its part of the choices x its mean "
+          "score; the mean over the sequences of a step, summed over MoE blocks",
+          "sequence",
+          "it is \"sequence\", by which every layout and microbatch size has the same losses. \"batch\" would change "
+          "with microbatch_size, and \"global\" needs the choices of the last microbatch in the backward of the first"),
       number_key(
           "model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
           [](auto& c) -> auto& { return c.model.moe.router_z_loss_coef; }),
@@ -219,9 +227,12 @@ Keys scheduler_keys() {
 
 Keys data_keys() {
   return {
-      required(train_key()),
+      train_key(),
       fixed_key<std::string>("data.tokenizer", "a string", "how text becomes tokens", "byte",
                              "text is read with the tokenizer \"byte\""),
+      boolean_key(
+          "data.padded_vocab", "tokens of the model above those of the tokenizer are padding, which no text has",
+          [](auto& c) -> auto& { return c.data.padded_vocab; }),
   };
 }
 

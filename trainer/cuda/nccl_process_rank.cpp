@@ -35,7 +35,7 @@ std::string meeting_place() {
 
 }  // namespace
 
-void run_process_rank(const Config& config, const RankMain& rank_main) {
+void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit) {
   first_rank_of_process(config);  // throws when the processes do not fit the configuration
   const ProcessPlace place = *find_process_place();
   const std::unique_ptr<Backend> backend = make_cuda_backend(device_of(place, config.run.ranks_per_device));
@@ -52,6 +52,7 @@ void run_process_rank(const Config& config, const RankMain& rank_main) {
   const auto rendezvous = make_rendezvous(
       meeting_place(), {.rank = place.rank, .world = place.world, .run = run_identity(), .timeout = watch.timeout()});
   try {
+    admit_everywhere(*rendezvous, place.rank, admit);
     const auto world = make_nccl_world(place, *rendezvous, *stream, options, watch, counters, clock);
     rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); }});
   } catch (const Error& error) {

@@ -23,6 +23,7 @@ struct ArchitectureTraits {
   bool qk_norm = false;                            // has it, and cannot do without
   bool always_renormalises = false;                // weights of the chosen experts sum to one, whatever norm_topk_prob
   bool whole_hidden_per_head = false;              // hidden_size must be a multiple of the query heads
+  double rope_theta = 10000.0;                     // what its class of transformers takes where config.json is silent
   std::string_view experts = {}, router = {};      // of a block: "mlp.experts", "mlp.gate"
   std::string_view gate = {}, up = {}, down = {};  // of an expert
 };

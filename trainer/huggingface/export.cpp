@@ -9,8 +9,8 @@
 
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/mapped_file.h"
 #include "trainer/checkpoint/tensor_file.h"
+#include "trainer/config/config_sources.h"
 #include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/new_folder.h"
 #include "trainer/huggingface/tokenizer_files.h"
@@ -51,6 +51,25 @@ DType main_dtype(const ExportPlan& plan) {
   return std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
+// What goes with the model beside its weights, as a folder of Hugging Face or an import has it.
+void take_companions(const fs::path& folder, ExportPlan& plan) {
+  const TokenizerFiles tokenizer = find_tokenizer_files(folder);
+  for (const fs::path& file : find_companions(folder)) {
+    if (file.filename() == model_json_name) {
+      plan.facts = parse_folder_facts(read_text(file), file.string());
+    } else {
+      plan.companions.push_back(file);
+    }
+  }
+  // config.json speaks for the model, and the tokenizer where that is silent.
+  const auto fill = [](std::vector<std::int64_t>& said, const std::optional<std::int64_t>& of_tokenizer) {
+    if (said.empty() && of_tokenizer) said = {*of_tokenizer};
+  };
+  fill(plan.facts.bos_token_id, tokenizer.bos_token_id);
+  fill(plan.facts.eos_token_id, tokenizer.eos_token_id);
+  fill(plan.facts.pad_token_id, tokenizer.pad_token_id);
+}
+
 void write_file(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
                 const FileCalls& calls) {
   std::map<std::string, const ExportTensor*> by_name;
@@ -76,13 +95,6 @@ void write_file(const CheckpointReader& reader, const ExportPlan& plan, std::siz
 void write_text(const fs::path& path, std::string_view text, const FileCalls& calls) {
   OutputFile file(path, calls);
   file.write(text);
-  file.finish();
-}
-
-void copy_file(const fs::path& from, const fs::path& to, const FileCalls& calls) {
-  const MappedFile source(from.string());
-  OutputFile file(to, calls);
-  file.write(source.bytes());
   file.finish();
 }
 
@@ -114,15 +126,19 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
     plan.tensors.push_back({std::move(part), saved, dtype});
   }
   plan.files = deal_to_files(plan.sizes, options.largest_file);
-  plan.facts = {options.max_position_embeddings, main_dtype(plan), {}, {}, {}};
   if (!options.tokenizer.empty()) {
-    TokenizerFiles tokenizer = find_tokenizer_files(options.tokenizer);
+    const TokenizerFiles tokenizer = find_tokenizer_files(options.tokenizer);
+    if (tokenizer.files.empty()) {
+      fail_request("{} has no file of a tokenizer, such as tokenizer.json or tokenizer.model",
+                   options.tokenizer.string());
+    }
     expect_vocabulary(tokenizer, model.vocab_size);
-    plan.facts.bos_token_id = tokenizer.bos_token_id;
-    plan.facts.eos_token_id = tokenizer.eos_token_id;
-    plan.facts.pad_token_id = tokenizer.pad_token_id;
-    plan.tokenizer_files = std::move(tokenizer.files);
+    take_companions(options.tokenizer, plan);
+  } else if (!options.checkpoint.empty()) {
+    take_companions(options.checkpoint, plan);
   }
+  if (options.max_position_embeddings > 0) plan.facts.max_position_embeddings = options.max_position_embeddings;
+  plan.facts.dtype = main_dtype(plan);
   return plan;
 }
 
@@ -131,9 +147,11 @@ void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, c
   NewFolder folder(to);
   for (std::size_t file = 0; file < plan.files.size(); ++file) write_file(reader, plan, file, folder.path(), calls);
   write_text(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
-  write_text(folder.path() / "config.json", model_json(plan.architecture, plan.model, plan.facts), calls);
-  write_text(folder.path() / "generation_config.json", generation_json(plan.facts), calls);
-  for (const fs::path& file : plan.tokenizer_files) copy_file(file, folder.path() / file.filename(), calls);
+  write_text(folder.path() / model_json_name, model_json(plan.architecture, plan.model, plan.facts), calls);
+  for (const fs::path& file : plan.companions) write_text(folder.path() / file.filename(), read_text(file), calls);
+  if (std::ranges::none_of(plan.companions, [](const fs::path& f) { return f.filename() == generation_json_name; })) {
+    write_text(folder.path() / generation_json_name, generation_json(plan.facts), calls);
+  }
   folder.publish();
 }
 

@@ -20,8 +20,9 @@ struct ExportOptions {
   Architecture architecture = Architecture::llama;
   std::optional<DType> dtype;  // float32, bfloat16 or float16; nothing: each tensor as it was saved
   std::int64_t largest_file = 5'000'000'000;
-  std::int64_t max_position_embeddings = 0;
-  std::filesystem::path tokenizer;  // a folder with its files; empty: none
+  std::int64_t max_position_embeddings = 0;  // 0: what came with the model
+  std::filesystem::path tokenizer;           // a folder with its files, and what else goes with a model; empty: none
+  std::filesystem::path checkpoint = {};     // where these are looked for in its place: an import keeps them there
 };
 
 struct ExportTensor {
@@ -38,8 +39,8 @@ struct ExportPlan {
   std::vector<NamedBytes> sizes;                // of each of them
   std::vector<std::vector<std::size_t>> files;  // positions in `tensors`
   FolderFacts facts;
-  std::vector<std::filesystem::path> tokenizer_files;
-  std::int64_t bytes() const;  // of all tensors
+  std::vector<std::filesystem::path> companions;  // copied
+  std::int64_t bytes() const;                     // of all tensors
 };
 
 // `manifest` outlives the plan. Throws Error (request) listing every reason against the architecture, and every

@@ -14,6 +14,7 @@
 #include "trainer/huggingface/names.h"
 #include "trainer/huggingface/new_folder.h"
 #include "trainer/huggingface/shards.h"
+#include "trainer/huggingface/tokenizer_files.h"
 #include "trainer/huggingface/weight_folder.h"
 
 namespace weft {
@@ -130,18 +131,29 @@ class Importing {
 };
 
 // Written, and told of in the manifest.
-void write_config_file(const fs::path& folder, const std::string& text, Manifest& manifest) {
+void write_text_file(const fs::path& path, const std::string& text, Manifest& manifest) {
   const FileCalls calls = FileCalls::of_system();
-  OutputFile file(folder / checkpoint_config_name, calls);
+  OutputFile file(path, calls);
   file.write(text);
   file.finish();
-  manifest.files.push_back({checkpoint_config_name, std::ssize(text), std::ssize(text), checksum(text)});
+  manifest.files.push_back({path.filename().string(), std::ssize(text), std::ssize(text), checksum(text)});
+}
+
+// The model, and the sequences that it is made for: what a run includes and changes, and what it is evaluated with.
+std::string config_text(const fs::path& folder, const FolderModel& model) {
+  std::string text = fmt::format("# The model of {}, a {} of Hugging Face; `include` this in a run's TOML.\n\n{}",
+                                 toml_text(fs::weakly_canonical(folder).string()),
+                                 traits_of(model.architecture).model_type, model_section_toml(model.model));
+  const fs::path json = folder / model_json_name;
+  const std::int64_t length = parse_folder_facts(read_text(json), json.string()).max_position_embeddings;
+  if (length > 0) text += fmt::format("\n[training]\nsequence_length = {}  # max_position_embeddings\n", length);
+  return text;
 }
 
 }  // namespace
 
 FolderModel read_folder_model(const fs::path& folder) {
-  return parse_model_json(read_text(folder / "config.json"), (folder / "config.json").string());
+  return parse_model_json(read_text(folder / model_json_name), (folder / model_json_name).string());
 }
 
 ImportResult import_folder(const fs::path& folder, const fs::path& to,
@@ -156,10 +168,10 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
   Manifest manifest;
   manifest.model = model_keys;
   importing.write(checkpoint.path(), manifest);
-  const std::string source = toml_text(fs::weakly_canonical(folder).string());
-  const std::string origin = fmt::format("# The model of {}, a {} of Hugging Face; `include` this in a run's TOML.\n\n",
-                                         source, traits_of(model.architecture).model_type);
-  write_config_file(checkpoint.path(), origin + model_section_toml(model.model), manifest);
+  write_text_file(checkpoint.path() / checkpoint_config_name, config_text(folder, model), manifest);
+  for (const fs::path& file : find_companions(folder)) {
+    write_text_file(checkpoint.path() / file.filename(), read_text(file), manifest);
+  }
   const FileCalls calls = FileCalls::of_system();
   OutputFile file(checkpoint.path() / manifest_name, calls);
   file.write(to_json(manifest));

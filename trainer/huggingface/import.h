@@ -20,10 +20,10 @@ struct ImportResult {
   std::size_t files = 0;
 };
 
-// Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json and config.toml, whose [model] is
-// the folder's. `model_keys` is what the manifest says of the model. Weights go from file to file in small strips.
-// Throws Error: (request) listing every tensor that is missing, unknown, or of another shape or dtype, (failure) where
-// `to` cannot be written.
+// Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json, config.toml, whose [model] is the
+// folder's, and the files that go with the model (tokenizer_files.h). `model_keys` is what the manifest says of the
+// model. Weights go from file to file in small strips. Throws Error: (request) listing every tensor that is missing,
+// unknown, or of another shape or dtype, (failure) where `to` cannot be written.
 ImportResult import_folder(const std::filesystem::path& folder, const std::filesystem::path& to,
                            const std::map<std::string, std::string>& model_keys,
                            std::int64_t largest_file = 5'000'000'000);

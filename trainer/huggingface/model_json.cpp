@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -13,8 +14,9 @@ using Json = nlohmann::json;
 // The first that knows all four architectures.
 constexpr const char* transformers_version = "4.51.0";
 
-Json token(const std::optional<std::int64_t>& id) {
-  return id ? Json(*id) : Json(nullptr);
+Json token(const std::vector<std::int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
 }
 
 void add_tokens(Json& json, const FolderFacts& facts) {
@@ -63,7 +65,7 @@ void add_window(Json& json, const ModelConfig& model) {
 
 void add_routing(Json& json, const ModelConfig& model) {
   json["num_experts_per_tok"] = model.moe.num_experts_per_tok;
-  json["router_aux_loss_coef"] = model.moe.router_aux_loss_coef;
+  json["router_aux_loss_coef"] = coefficient_for_folder(model);
   json["output_router_logits"] = false;
 }
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "layers/model_config.h"
 #include "parallel/runtime/dtype.h"
@@ -15,9 +15,10 @@ namespace weft {
 
 // What a folder says of a model beside its shape.
 struct FolderFacts {
-  std::int64_t max_position_embeddings = 0;
-  DType dtype = DType::float32;  // that most of the weights have
-  std::optional<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
+  std::int64_t max_position_embeddings = 0;  // 0: it does not say
+  DType dtype = DType::float32;              // that most of the weights have
+  // Of no, one or several tokens; any of several may end a text.
+  std::vector<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
 };
 
 std::string model_json(Architecture architecture, const ModelConfig& model, const FolderFacts& facts);
@@ -30,5 +31,8 @@ struct FolderModel {
 // Throws Error (request) naming `name` and listing everything that is missing, of another kind, or not what Weft
 // computes: biases, scaled rotary embedding, a sliding window, quantised weights.
 FolderModel parse_model_json(const std::string& text, const std::string& name);
+// What config.json says beside the shape, of any architecture; the dtype is left as it is. Throws Error (request)
+// naming `name` and what is of another kind.
+FolderFacts parse_folder_facts(const std::string& text, const std::string& name);
 
 }  // namespace weft

@@ -2,9 +2,13 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 #include "trainer/huggingface/model_json.h"
+#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -51,6 +55,15 @@ class Reading {
     fault(fmt::format("{} is {}, neither true nor false", key, value->dump()));
     return false;
   }
+  // Of one token, of several in a list, or none.
+  std::vector<std::int64_t> tokens(const char* key) {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    if (std::ranges::all_of(list, [](const Json& id) { return id.is_number_integer(); })) return list;
+    fault(fmt::format("{} is {}, neither a token nor a list of tokens", key, value->dump()));
+    return {};
+  }
   void must_be_off(const char* key, const char* what) {
     if (boolean(key, false)) fault(fmt::format("{} is true: Weft has no {}", key, what));
   }
@@ -80,7 +93,7 @@ void expect_plain_rope(Reading& reading, const char* key, const Json& rope) {
   }
 }
 
-double rope_theta(Reading& reading) {
+double rope_theta(Reading& reading, const ArchitectureTraits& traits) {
   constexpr double lowest = 1e-30;
   std::optional<double> theta;
   if (reading.find("rope_theta") != nullptr) theta = reading.number("rope_theta", lowest);
@@ -95,8 +108,7 @@ double rope_theta(Reading& reading) {
     }
     theta = said;
   }
-  if (!theta) reading.fault("rope_theta is missing, and so is rope_parameters.rope_theta");
-  return theta.value_or(1.0);
+  return theta.value_or(traits.rope_theta);
 }
 
 void expect_no_window(Reading& reading, Architecture architecture) {
@@ -142,7 +154,6 @@ MoeConfig read_moe(Reading& reading, const ArchitectureTraits& traits) {
   moe.num_experts_per_tok = reading.size("num_experts_per_tok");
   moe.moe_intermediate_size = reading.size(traits.dense_blocks ? "moe_intermediate_size" : "intermediate_size");
   moe.norm_topk_prob = traits.always_renormalises || reading.boolean("norm_topk_prob");
-  moe.router_aux_loss_coef = reading.number("router_aux_loss_coef", 0.0, 0.0);
   if (moe.num_experts_per_tok > moe.num_experts) {
     reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
   }
@@ -184,10 +195,11 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
     blocks = 1;
   }
   model.blocks = read_blocks(reading, traits, blocks);
+  model.moe.router_aux_loss_coef = coefficient_from_folder(reading.number("router_aux_loss_coef", 0.0, 0.0), model);
   model.rms_norm_eps = reading.number("rms_norm_eps", 1e-30);
   model.initializer_range = reading.number("initializer_range", 0.0, model.initializer_range);
   model.tie_word_embeddings = reading.boolean("tie_word_embeddings", false);
-  model.rope_theta = rope_theta(reading);
+  model.rope_theta = rope_theta(reading, traits);
   expect_no_window(reading, architecture);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
@@ -200,18 +212,29 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
   return model;
 }
 
-}  // namespace
-
-FolderModel parse_model_json(const std::string& text, const std::string& name) {
+Json parse_object(const std::string& text, const std::string& name) {
   Json json;
   try {
     json = Json::parse(text);
   } catch (const Json::exception& error) {
     fail_request("{} is no JSON: {}", name, error.what());
   }
-  if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string()) {
-    fail_request("{} has no model_type", name);
-  }
+  if (!json.is_object()) fail_request("{} has no model_type or anything else: it is no JSON object", name);
+  return json;
+}
+
+void throw_faults(const std::vector<std::string>& faults, const std::string& name) {
+  if (faults.empty()) return;
+  std::string message;
+  for (const std::string& fault : faults) message += fmt::format("{}{}: {}", message.empty() ? "" : "\n", name, fault);
+  throw Error(ErrorKind::request, message);
+}
+
+}  // namespace
+
+FolderModel parse_model_json(const std::string& text, const std::string& name) {
+  const Json json = parse_object(text, name);
+  if (!json.contains("model_type") || !json["model_type"].is_string()) fail_request("{} has no model_type", name);
   FolderModel result;
   std::vector<std::string> faults;
   try {
@@ -221,10 +244,23 @@ FolderModel parse_model_json(const std::string& text, const std::string& name) {
   }
   Reading reading(json, faults);
   result.model = read_model(reading, result.architecture);
-  if (faults.empty()) return result;
-  std::string message;
-  for (const std::string& fault : faults) message += fmt::format("{}{}: {}", message.empty() ? "" : "\n", name, fault);
-  throw Error(ErrorKind::request, message);
+  throw_faults(faults, name);
+  return result;
+}
+
+FolderFacts parse_folder_facts(const std::string& text, const std::string& name) {
+  const Json json = parse_object(text, name);
+  std::vector<std::string> faults;
+  Reading reading(json, faults);
+  FolderFacts facts;
+  if (reading.find("max_position_embeddings") != nullptr) {
+    facts.max_position_embeddings = reading.size("max_position_embeddings");
+  }
+  facts.bos_token_id = reading.tokens("bos_token_id");
+  facts.eos_token_id = reading.tokens("eos_token_id");
+  facts.pad_token_id = reading.tokens("pad_token_id");
+  throw_faults(faults, name);
+  return facts;
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "trainer/huggingface/tokenizer_files.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,18 @@ Json read_json(const fs::path& path) {
   } catch (const Json::exception& error) {
     fail_request("{} is no JSON: {}", path.string(), error.what());
   }
+}
+
+// An empty file says nothing, and cannot be mapped.
+template <typename Names>
+std::vector<fs::path> files_called(const Names& wanted, const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const char* name : wanted) {
+    std::error_code ignored;
+    const fs::path file = folder / name;
+    if (fs::is_regular_file(file, ignored) && fs::file_size(file, ignored) > 0) found.push_back(file);
+  }
+  return found;
 }
 
 // Ids by token, of `model.vocab` and `added_tokens`.
@@ -56,13 +69,7 @@ std::optional<std::int64_t> id_of(const Json& config, const char* key, const std
 
 TokenizerFiles find_tokenizer_files(const fs::path& folder) {
   TokenizerFiles tokenizer;
-  for (const char* name : names) {
-    std::error_code ignored;
-    if (fs::is_regular_file(folder / name, ignored)) tokenizer.files.push_back(folder / name);
-  }
-  if (tokenizer.files.empty()) {
-    fail_request("{} has no file of a tokenizer, such as {} or {}", folder.string(), names[0], names[4]);
-  }
+  tokenizer.files = files_called(names, folder);
   const auto has = [&](const char* name) {
     return std::ranges::find(tokenizer.files, folder / name) != tokenizer.files.end();
   };
@@ -79,6 +86,12 @@ TokenizerFiles find_tokenizer_files(const fs::path& folder) {
     fail_request("the tokenizer in {} is not written as one: {}", folder.string(), error.what());
   }
   return tokenizer;
+}
+
+std::vector<fs::path> find_companions(const fs::path& folder) {
+  std::vector<fs::path> found = files_called(std::array{model_json_name, generation_json_name}, folder);
+  for (fs::path& file : files_called(names, folder)) found.push_back(std::move(file));
+  return found;
 }
 
 void expect_vocabulary(const TokenizerFiles& tokenizer, std::int64_t vocab_size) {

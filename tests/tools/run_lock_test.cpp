@@ -1,0 +1,61 @@
+// Two runs in one directory: the second is refused, and the first does not notice.
+#include "tests/tools/started_run.h"
+
+namespace weft {
+namespace {
+
+class RunLocks : public StartedRun {
+ protected:
+  void SetUp() override {
+    StartedRun::SetUp();
+    first_ = start({"--run.steps=1000000", "--checkpoint.directory=saved"});
+    ASSERT_TRUE(comes_true([&] { return steps_taken("out/tiny") > 0; })) << log();
+  }
+  void TearDown() override {
+    if (first_ > 0) end_first();
+    StartedRun::TearDown();
+  }
+  void end_first() {
+    kill(first_, SIGKILL);
+    wait_for(first_);
+    first_ = -1;
+  }
+  void expect_refused(const ProgramResult& result, const std::string& directory) const {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.output, "");
+    for (const std::string& part : {directory + " is in use by process " + std::to_string(first_) + " on "}) {
+      EXPECT_NE(result.messages.find(part), std::string::npos) << result.messages;
+    }
+  }
+
+  pid_t first_ = -1;
+};
+
+TEST_F(RunLocks, ASecondRunIsRefusedBeforeItWritesAnything) {
+  const std::string config = "/config.toml";
+  const auto changed = [&] { return std::filesystem::last_write_time(folder_ / ("out/tiny" + config)); };
+  const auto before = changed();
+  const std::int64_t steps = steps_taken("out/tiny");
+  expect_refused(weft("train run.toml"), "run.directory out/tiny");
+  // By another name, and where checkpoints of both would meet.
+  expect_refused(weft("train run.toml --run.directory=out/../out/tiny"), "run.directory out/../out/tiny");
+  expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=saved"),
+                 "checkpoint.directory saved");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+  EXPECT_EQ(changed(), before);
+  EXPECT_GE(steps_taken("out/tiny"), steps);
+  EXPECT_EQ(kill(first_, 0), 0);
+  // What only reads goes on as ever.
+  EXPECT_EQ(weft("check run.toml").exit_code, 0);
+}
+
+TEST_F(RunLocks, AKilledRunLeavesTheDirectoryToTheNext) {
+  end_first();
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out/tiny/run.lock"));
+  const ProgramResult next = weft("train run.toml --checkpoint.directory=saved");
+  EXPECT_EQ(next.exit_code, 0) << next.messages;
+  EXPECT_EQ(steps_taken("out/tiny"), 3);
+}
+
+}  // namespace
+}  // namespace weft

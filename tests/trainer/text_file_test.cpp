@@ -1,0 +1,117 @@
+// What is read as text and what is not, and which models text is for.
+#include "trainer/text_file.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string_view>
+
+#include "parallel/runtime/error.h"
+#include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/tiny_run.h"
+#include "trainer/data.h"
+#include "trainer/evaluation.h"
+#include "trainer/generation.h"
+#include "trainer/text_windows.h"
+
+namespace weft {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request) << error.what();
+    return error.what();
+  }
+  return "accepted";
+}
+
+class TextFile : public testing::Test {
+ protected:
+  std::string file(const std::string& name, std::string_view bytes) const {
+    write_file(folder_ / name, bytes);
+    return (folder_ / name).string();
+  }
+  std::string refusal_of(std::string_view bytes) const {
+    const std::string name = file("file", bytes);
+    const std::string why = refusal([&] { open_text(name); });
+    // Training and evaluation say the same, each of its own key.
+    const auto expect_same = [&](const char* key, const std::function<void()>& read) {
+      EXPECT_EQ(refusal(read), why == "accepted" ? why : key + why);
+    };
+    expect_same("data.train: ", [&] { TokenDataset({name}, 2, 256, 1); });
+    expect_same("--data: ", [&] { TextWindows({name}, 2, 256); });
+    return why;
+  }
+
+  TemporaryFolder folder_;
+};
+
+// First bytes from the formats' specifications.
+TEST_F(TextFile, WhatIsNoTextIsRefusedByItsFirstBytes) {
+  const std::pair<std::string_view, const char*> cases[] = {
+      {"MMIDIDX\0\0\1\0\0\0\0\0\0\0"sv, "the index of a dataset of Megatron"},
+      {"\x1f\x8b\x08\x00\x00"sv, "compressed with gzip"},
+      {"\x28\xb5\x2f\xfd\x24"sv, "compressed with zstd"},
+      {"BZh91AY&SY"sv, "compressed with bzip2"},
+      {"\xfd\x37\x7a\x58\x5a\x00"sv, "compressed with xz"},
+      {"PK\x03\x04\x14"sv, "a zip archive"},
+      {"PAR1\x15\x04"sv, "a table in Parquet"},
+      {"ARROW1\0\0"sv, "a table in Arrow"},
+      {"\x93NUMPY\x01\x00"sv, "an array of NumPy"},
+      {"\xff\xfe"
+       "a\0b\0"sv,
+       "text in UTF-16"},
+      {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n"sv, "JSON lines"},
+      {"{ \"text\": \"one\" }\r\n"sv, "JSON lines"},
+      {"{\"text\": \"no end of line\"}"sv, "JSON lines"},
+      {"\x01\x00\x02\x00\x03\x00"sv, "not text: byte 1 is NUL"},
+  };
+  for (const auto& [bytes, part] : cases) {
+    const std::string why = refusal_of(bytes);
+    EXPECT_NE(why.find(part), std::string::npos) << why;
+    EXPECT_NE(why.find("Weft reads plain text"), std::string::npos) << why;
+  }
+  // The ids of Megatron's dataset, and its index beside them.
+  file("corpus.idx", "MMIDIDX\0\0"sv);
+  const std::string ids = file("corpus.bin", "\x35\x1a\x00\x00\x07\x00\x00\x00"sv);
+  const std::string why = refusal([&] { open_text(ids); });
+  EXPECT_NE(why.find("the token ids of a dataset of Megatron"), std::string::npos) << why;
+}
+
+TEST_F(TextFile, TextIsReadInAnyLanguageAndEncodingOfBytes) {
+  const std::string late = std::string(8000, 'x') + std::string(1, '\0');
+  for (const std::string_view bytes :
+       {"plain"sv, "\xef\xbb\xbfwith a mark"sv, "W\xf6rter in Latin-1"sv, "{\n  \"name\": \"one object\"\n}\n"sv,
+        "{\"it\" goes on"sv, "{x}\n"sv, "BZh, PK, PAR1"sv, "[1, 2]\n"sv, "\n{\"text\": 1}\n"sv,
+        std::string_view(late)}) {
+    EXPECT_EQ(refusal_of(bytes), "accepted") << bytes.substr(0, 40);
+  }
+}
+
+// One sentence, whoever is asked: a model of 1,000 tokens of another tokenizer, and one of bytes with padding.
+TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
+  Config config = tiny_config("d e");
+  config.model.vocab_size = 1000;
+  config.data.padded_vocab = false;
+  const std::string text = file("text", "warp and weft and warp");
+  config.data.train = {text};
+  const std::string why = refusal([&] { require_byte_vocabulary(config); });
+  for (const char* part :
+       {"model.vocab_size 1000", "has 256 tokens", "the 744 tokens above", "data.padded_vocab = true"}) {
+    EXPECT_NE(why.find(part), std::string::npos) << part << "\n" << why;
+  }
+  EXPECT_EQ(refusal([&] { evaluate(config, {text}); }), why);
+  EXPECT_EQ(refusal([&] { generate(config, {.prompt = "a"}); }), why);
+  config.data.padded_vocab = true;
+  EXPECT_EQ(refusal([&] { require_byte_vocabulary(config); }), "accepted");
+  config.data.padded_vocab = false;
+  config.model.vocab_size = byte_tokens;
+  EXPECT_EQ(refusal([&] { require_byte_vocabulary(config); }), "accepted");
+}
+
+}  // namespace
+}  // namespace weft
