@@ -1,6 +1,7 @@
 #include "trainer/console.h"
 
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <ostream>
 
@@ -19,6 +20,19 @@ std::string clock_time(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds + 0.5);
   return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+// "3.000e-04", or where groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
+std::string rates_text(std::span<const GroupRate> rates) {
+  if (rates.empty()) return "none";
+  if (rates.size() == 1) return fmt::format("{:.3e}", rates.front().rate);
+  std::vector<std::string> texts;
+  for (const GroupRate& rate : rates) {
+    std::vector<std::string_view> names;
+    for (const UpdateGroup group : rate.groups) names.push_back(name_of(group));
+    texts.push_back(fmt::format("{:.3e} ({})", rate.rate, fmt::join(names, ", ")));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 // The part of a step in which the average rank waits for others, where all stages take as long, each half of a backward
@@ -67,9 +81,9 @@ void Console::note(std::string_view name, std::string_view text) {
 void Console::step(const StepMetrics& metrics, std::int64_t steps) {
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tok/s  {:.3f} GiB", metrics.step,
-             width, steps, metrics.loss, metrics.gradient_norm, metrics.learning_rate, metrics.tokens_per_second(),
-             static_cast<double>(metrics.peak_bytes) / gibibyte);
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {:.3f} GiB", metrics.step, width,
+             steps, metrics.loss, metrics.gradient_norm, rates_text(metrics.learning_rates),
+             metrics.tokens_per_second(), static_cast<double>(metrics.peak_bytes) / gibibyte);
   if (metrics.skipped) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }
