@@ -3,14 +3,24 @@
 #include <memory>
 
 #include "tools/commands.h"
+#include "trainer/backend.h"
+#include "trainer/start_check.h"
 
 namespace weft {
 
 void add_check_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("check", "validate CONFIG and print it with the origin of each value");
+  CLI::App* command = program.add_subcommand(
+      "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained");
   const auto file = std::make_shared<std::string>();
   add_config_arguments(*command, *file)->required();
-  command->callback([command, file] { fmt::print("{}", read_config_given_to(*command, *file).annotated); });
+  command->callback([command, file] {
+    const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    fmt::print("{}", resolved.annotated);
+    check_start(resolved);
+    // Configurations are checked on other machines than they run on.
+    const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
+    if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
+  });
 }
 
 }  // namespace weft

@@ -7,7 +7,6 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/dry_run.h"
 
 namespace weft {
 namespace {
@@ -47,16 +46,11 @@ double even_bubble(const Program& program) {
 
 }  // namespace
 
-void Console::banner(const Config& config, const Mesh& mesh, const Program& program) {
+void Console::banner(const Config& config, const Program& program, std::int64_t predicted_peak) {
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
-  std::int64_t largest = 0;
-  for (int rank = 0; rank < d.pipeline; ++rank) {
-    const DryRun dry = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0));
-    largest = std::max(largest, dry.peak.total());
-  }
-  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
+  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, d.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",
              config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
   fmt::print(
@@ -68,7 +62,7 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
              config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
              program.units.size());
   fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank, bubble {:.1f} %\n",
-             static_cast<double>(largest) / gibibyte, 100.0 * even_bubble(program));
+             static_cast<double>(predicted_peak) / gibibyte, 100.0 * even_bubble(program));
   out_.flush();
   begin_ = std::chrono::steady_clock::now();
 }

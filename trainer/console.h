@@ -19,7 +19,8 @@ class Console {
   // `terminal`: progress lines may be drawn over. Plain logs get step lines only.
   Console(std::ostream& out, bool terminal) : out_(out), terminal_(terminal) {}
 
-  void banner(const Config& config, const Mesh& mesh, const Program& program);
+  // `predicted_peak`: bytes of the fullest rank.
+  void banner(const Config& config, const Program& program, std::int64_t predicted_peak);
   // A line of the banner that is known once ranks have been started.
   void note(std::string_view name, std::string_view text);
   void step(const StepMetrics& metrics, std::int64_t steps);

@@ -20,6 +20,10 @@ struct RunRecord {
   std::string versions;
 };
 
+// What keeps the directory from being created or written to; nothing is made to find that out. Empty where nothing
+// does.
+std::string run_directory_fault(const std::filesystem::path& path);
+
 class RunDirectory {
  public:
   // Creates the directory. Throws Error (request) when that is refused.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trainer/console.h"
+#include "trainer/start_check.h"
 
 namespace weft {
 
@@ -46,19 +47,19 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests) {
   const Config& config = resolved.config;
+  // Of all processes of a run, that of rank 0 writes and speaks.
+  const bool speaks = first_rank_of_process(config) == 0;
   // Everything that can be wrong with the request is found before anything is written.
-  const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  std::optional<CheckedStart> start;
+  if (speaks) start = check_start(resolved);
   if (config.run.device == DeviceKind::cuda) {
     if (const auto reason = why_no_cuda())
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
   }
-  // Of all processes of a run, that of rank 0 writes and speaks.
-  const bool speaks = first_rank_of_process(config) == 0;
   std::optional<RunDirectory> directory;
   if (speaks) {
     directory.emplace(config.run.directory, resolved.toml);
-    console.banner(config, mesh, step_program(config, mesh, mesh.coordinates(0)));
+    console.banner(config, start->program, start->predicted_peak);
   }
 
   RunObserver observer;

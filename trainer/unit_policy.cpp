@@ -10,6 +10,10 @@
 namespace weft {
 namespace {
 
+bool has_experts(const Config& config) {
+  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+}
+
 // By stage and schedule. A rank that runs one stage is never far from the next use of its units; one that runs several
 // alternates between two of them, save that breadth first it stays on each for all microbatches; without a pipeline
 // nothing is used between the forward and the backward of a microbatch but the rest of the model.
@@ -120,11 +124,9 @@ WrapRules wrap_rules(const Config& config, int stage) {
 }
 
 std::vector<std::string> shard_warnings(const Config& config) {
-  const auto& blocks = config.model.blocks;
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
   WrapPolicies policies;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family != Family::experts || has_experts) policies[family] = parse_wrap(policy.wrap);
+    if (family != Family::experts || has_experts(config)) policies[family] = parse_wrap(policy.wrap);
   }
   return wrap_warnings(policies);
 }
@@ -137,6 +139,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
+    if (family == Family::experts && !has_experts(config)) continue;
     for (int stage = 0; stage < config.stages(); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;
