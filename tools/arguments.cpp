@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fstream>
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "trainer/config/config_sources.h"
 
 namespace weft {
 namespace {
@@ -58,7 +60,7 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
   return command.add_option("CONFIG", file, "TOML file that describes the run");
 }
 
-Overrides overrides_given_to(const CLI::App& command) {
+Overrides overrides_given_to(const CLI::App& command, const Overrides& options) {
   const std::string name = full_name(command);
   Overrides overrides;
   std::string faults;
@@ -78,6 +80,8 @@ Overrides overrides_given_to(const CLI::App& command) {
     faults.pop_back();
     throw Error(ErrorKind::request, faults);
   }
+  overrides.insert(overrides.end(), options.begin(), options.end());
+  require_keys_once(overrides);
   return overrides;
 }
 
@@ -85,6 +89,7 @@ ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& 
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
   ResolvedConfig resolved = read_config(file, overrides);
+  if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
   const bool process = resolved.config.run.launch == LaunchKind::processes;
   if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return resolved;
   for (const std::string& warning : resolved.warnings) fmt::print(stderr, "weft: warning: {}\n", warning);

@@ -38,7 +38,7 @@ double product_rate(const Config& config, int threads) {
   const bool gpu = config.run.device == DeviceKind::cuda;
   const std::int64_t n = gpu ? 8192 : 1024;
   const int between_waits = gpu ? 10 : 1;
-  const DType dtype = config.precision.compute;
+  const DType dtype = config.precision_of(Family::dense).compute;
   std::mutex mutex;
   double rate = 0.0;
   run_local_ranks(threads, [&](Communicator& world) {
@@ -146,8 +146,8 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
     return;
   }
   fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
-             gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision.compute), tokens / seconds,
-             tokens / best, 1e3 * seconds, times.seconds.size());
+             gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision_of(Family::dense).compute),
+             tokens / seconds, tokens / best, 1e3 * seconds, times.seconds.size());
   fmt::print("{:.1f} GFLOP a step at {:.0f} GFLOP/s: {:.0f} % of the machine's product rate ({:.0f} GFLOP/s)\n",
              step_flops(config) / 1e9, achieved / 1e9, 100.0 * achieved / rate, rate / 1e9);
   if (gpu) fmt::print("{:.1f} % of 989 TFLOP/s, what an H100 or H200 has\n", 100.0 * achieved / stated_peak);

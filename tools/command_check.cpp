@@ -3,22 +3,29 @@
 #include <memory>
 
 #include "tools/commands.h"
-#include "trainer/resolved_run.h"
-#include "trainer/text_file.h"
+#include "trainer/backend.h"
+#include "trainer/start_check.h"
 
 namespace weft {
 
 void add_check_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("check", "validate CONFIG and print it with the origin of each value");
+  CLI::App* command = program.add_subcommand(
+      "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained");
   const auto file = std::make_shared<std::string>();
   add_config_arguments(*command, *file)->required();
   command->callback([command, file] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
-    const ResolvedRun run(resolved.config);
-    step_program(run, run.mesh().coordinates(0));
-    // Without data the configuration is one to plan with.
-    if (!resolved.config.data.train.empty()) require_byte_vocabulary(resolved.config);
     fmt::print("{}", resolved.annotated);
+    if (resolved.config.data.train.empty()) {
+      // One to plan with: every command that reads no text takes it.
+      check_step(resolved.config);
+      fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
+    } else {
+      check_start(resolved);
+    }
+    // Configurations are checked on other machines than they run on.
+    const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
+    if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
   });
 }
 

@@ -111,7 +111,7 @@ void run_mesh(const CLI::App& command, const MeshRequest& request, bool degrees_
         "weft mesh: error: give either CONFIG, with overrides such as --parallelism.tensor=2, or degrees such "
         "as --world 8 --tensor 2");
   }
-  const Mesh mesh(degrees_given ? degrees_of(request) : read_config(request.file, overrides).config.parallelism);
+  const Mesh mesh(degrees_given ? degrees_of(request) : read_config_given_to(command, request.file).config.parallelism);
   fmt::print("{}", request.json ? mesh_json(mesh).dump() + "\n" : mesh_text(mesh));
 }
 

@@ -31,8 +31,7 @@ Overrides named_hardware(const PlanRequest& request) {
 void explain(const CLI::App& command, const PlanRequest& request, const Config& config) {
   const Hardware hardware = hardware_of(config);
   const ReadWith read = [&](const Overrides& words) {
-    Overrides all = merged_words(overrides_given_to(command), named_hardware(request));
-    return read_config(request.file, merged_words(all, words)).config;
+    return read_config(request.file, merged_words(overrides_given_to(command, named_hardware(request)), words)).config;
   };
   const Explanation explanation = explain_run(read, hardware);
   fmt::print("{}", request.json ? plan_explain_json(explanation, hardware) : plan_explain_text(explanation, hardware));
@@ -75,6 +74,7 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
 }
 
 void plan(const CLI::App& command, const PlanRequest& request) {
+  overrides_given_to(command, named_hardware(request));  // --hardware is a key, too
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;

@@ -66,10 +66,11 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 std::vector<std::string> words_of(const std::string& text);
 // To `output`, or to standard output where that is empty. Throws Error (request) where it cannot be written.
 void write_result(const std::string& command, const std::string& text, const std::string& output);
-// What was given besides options of the command. Throws Error (request) for options that nobody knows.
-Overrides overrides_given_to(const CLI::App& command);
-// CONFIG with what was given besides, and with `more`. Its warnings are said on standard error; of processes that share
-// a run, by rank 0.
+// What was given besides options of the command, and what `options` of it stand for. Throws Error (request) for options
+// that nobody knows, and for keys that are given twice.
+Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {});
+// CONFIG with what was given besides, and with `more`. Throws Error (request) also where the run reads nothing of one
+// of them. Warnings are said on standard error; of processes that share a run, by rank 0.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
 
 // What `weft --version` prints.

@@ -80,8 +80,8 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
 }
 
 void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
-  Overrides given = overrides_given_to(command);
-  if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
+  const Overrides named = request.hardware.empty() ? Overrides() : Overrides{"--hardware.name=" + request.hardware};
+  const Overrides given = overrides_given_to(command, named);
   // An option without values has an empty one.
   std::vector<std::string> axes = request.axes;
   std::erase(axes, "");

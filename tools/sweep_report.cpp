@@ -9,6 +9,7 @@
 #include "parallel/pipeline/picture/picture_style.h"
 #include "tools/bench_table.h"
 #include "tools/pareto_svg.h"
+#include "trainer/planning/moves.h"
 
 namespace weft {
 namespace {
@@ -84,8 +85,7 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common) {
   text += ",gathers,gathered_bytes,reductions,words\n";
   for (const SweepPoint& point : sweep.points) {
     const StepForecast& forecast = point.forecast;
-    Overrides words = common;
-    words.insert(words.end(), point.words.begin(), point.words.end());
+    const Overrides words = merged_words(common, point.words);
     text +=
         fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}", point.rank, point.front ? 1 : 0, field(point.schedule),
                     point.chunks, field(forecast.layout), field(point.residency), field(point.budget),

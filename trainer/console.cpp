@@ -1,12 +1,12 @@
 #include "trainer/console.h"
 
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <ostream>
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/dry_run.h"
 
 namespace weft {
 namespace {
@@ -21,6 +21,19 @@ std::string clock_time(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// "3.000e-04", or where groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
+std::string rates_text(std::span<const GroupRate> rates) {
+  if (rates.empty()) return "none";
+  if (rates.size() == 1) return fmt::format("{:.3e}", rates.front().rate);
+  std::vector<std::string> texts;
+  for (const GroupRate& rate : rates) {
+    std::vector<std::string_view> names;
+    for (const UpdateGroup group : rate.groups) names.push_back(name_of(group));
+    texts.push_back(fmt::format("{:.3e} ({})", rate.rate, fmt::join(names, ", ")));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 // The part of a step in which the average rank waits for others, where all stages take as long, each half of a backward
 // as long as a forward, and communication nothing.
 double even_bubble(const Program& program) {
@@ -33,19 +46,11 @@ double even_bubble(const Program& program) {
 
 }  // namespace
 
-void Console::banner(const Config& config, const Mesh& mesh, const Program& program) {
+void Console::banner(const Config& config, const Program& program, const PredictedPeak& predicted) {
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
-  const auto largest_under = [&](Routing routing) {
-    std::int64_t largest = 0;
-    for (int rank = 0; rank < d.pipeline; ++rank) {
-      const DryRun dry = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0), routing);
-      largest = std::max(largest, dry.peak.total());
-    }
-    return static_cast<double>(largest) / gibibyte;
-  };
-  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, mesh.world(),
+  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, d.world(),
              config.run.launch == LaunchKind::threads ? "threads" : "processes",
              config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
   fmt::print(
@@ -56,10 +61,10 @@ void Console::banner(const Config& config, const Mesh& mesh, const Program& prog
   fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
              config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
              program.units.size());
-  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n", largest_under(Routing::even),
-             routing_decides(config)
-                 ? fmt::format(" with even routing, at most {:.3f}", largest_under(Routing::worst))
-                 : std::string(),
+  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n",
+             static_cast<double>(predicted.even) / gibibyte,
+             predicted.worst ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
+                             : std::string(),
              100.0 * even_bubble(program));
   out_.flush();
   begin_ = std::chrono::steady_clock::now();
@@ -73,9 +78,9 @@ void Console::note(std::string_view name, std::string_view text) {
 void Console::step(const StepMetrics& metrics, std::int64_t steps) {
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tok/s  {:.3f} GiB", metrics.step,
-             width, steps, metrics.loss, metrics.gradient_norm, metrics.learning_rate, metrics.tokens_per_second(),
-             static_cast<double>(metrics.peak_bytes) / gibibyte);
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {:.3f} GiB", metrics.step, width,
+             steps, metrics.loss, metrics.gradient_norm, rates_text(metrics.learning_rates),
+             metrics.tokens_per_second(), static_cast<double>(metrics.peak_bytes) / gibibyte);
   if (metrics.skipped) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }

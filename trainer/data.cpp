@@ -40,6 +40,17 @@ std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int6
   return static_cast<std::int64_t>(position);
 }
 
+std::string text_file_fault(const std::string& name, std::int64_t sequence_length) {
+  try {
+    const auto size = static_cast<std::int64_t>(open_text(name).bytes().size());
+    if (size > sequence_length) return {};
+    return fmt::format("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
+                       sequence_length + 1);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
                            std::uint64_t seed)
     : first_sample_{0}, sequence_length_(sequence_length), vocab_size_(vocab_size), seed_(seed) {
@@ -47,18 +58,14 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
   if (files.empty()) fail_request("data.train names no file; give at least one text file");
   std::string faults;
   for (const std::string& name : files) {
-    try {
-      const auto size = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size());
-      if (size <= sequence_length) {
-        fail_request("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
-                     sequence_length + 1);
-      }
-      first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
-    } catch (const Error& error) {
-      faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", error.what());
-    }
+    const std::string fault = text_file_fault(name, sequence_length);
+    if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
+  for (const std::string& name : files) {
+    const auto size = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size());
+    first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
+  }
 }
 
 TokenDataset training_text(const Config& config) {

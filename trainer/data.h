@@ -18,6 +18,10 @@ namespace weft {
 // 0 .. count-1, computed without a table. Requires 0 <= index < count <= 2^62.
 std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count);
 
+// What keeps a file from being trained on: that it is missing, unreadable, empty or shorter than one window. Empty
+// where nothing does.
+std::string text_file_fault(const std::string& name, std::int64_t sequence_length);
+
 // A file of n bytes holds the windows that start every sequence_length bytes and are sequence_length + 1 long, so that
 // neighbours share one token (the last target of one is the first token of the next). No window crosses from one file
 // into the next; what is left at the end of a file is not read. Safe to read from several threads at once.

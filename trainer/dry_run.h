@@ -36,6 +36,12 @@ enum class Routing : std::uint8_t {
 // whatever is chosen.
 bool routing_decides(const Config& config);
 
+// Bytes of the fullest rank.
+struct PredictedPeak {
+  std::int64_t even = 0;                  // with tokens routed evenly
+  std::optional<std::int64_t> worst = {};  // whatever is routed where; absent where routing does not decide
+};
+
 struct DryRun {
   BucketBytes kept;                             // before the first action
   BucketBytes peak;                             // at the largest sum, as the ledger of a run counts

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "parallel/runtime/error.h"
+#include "trainer/optimizer/groups.h"
+#include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
@@ -31,6 +34,26 @@ double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t
   const double remaining =
       scheduler.decay == Decay::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
   return peak * (scheduler.min_lr_ratio + (1.0 - scheduler.min_lr_ratio) * remaining);
+}
+
+std::vector<UpdateGroup> trained_groups(const Config& config) {
+  std::set<UpdateGroup> groups;
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    if (!config.training.frozen.contains(parameter.family)) groups.insert(update_group_of(parameter));
+  }
+  return {groups.begin(), groups.end()};
+}
+
+std::vector<GroupRate> learning_rates(const Config& config, std::span<const UpdateGroup> groups, std::int64_t step) {
+  const ResolvedGroups options = resolved_groups(config);
+  std::vector<GroupRate> rates;
+  for (const UpdateGroup group : groups) {
+    const double peak = options[static_cast<std::size_t>(group)].learning_rate;
+    const double rate = learning_rate(config.lr_scheduler, peak, step, config.run.steps);
+    const auto same = std::ranges::find(rates, rate, &GroupRate::rate);
+    (same == rates.end() ? rates.emplace_back(GroupRate{{}, rate}) : *same).groups.push_back(group);
+  }
+  return rates;
 }
 
 }  // namespace weft

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "trainer/config/config.h"
 
@@ -14,5 +16,16 @@ namespace weft {
 //   wsd       stays, then falls on a line over the last decay_steps (0: a tenth of the run) to the same end
 // Steps count from 1; past total_steps the last value holds.
 double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t step, std::int64_t total_steps);
+
+// A rate, and the groups of parameters that are stepped at it.
+struct GroupRate {
+  std::vector<UpdateGroup> groups;
+  double rate = 0.0;
+  bool operator==(const GroupRate&) const = default;
+};
+// Groups that have parameters which are trained.
+std::vector<UpdateGroup> trained_groups(const Config& config);
+// What those `groups` are stepped at in step `step`: one entry where all share a rate, none where nothing is trained.
+std::vector<GroupRate> learning_rates(const Config& config, std::span<const UpdateGroup> groups, std::int64_t step);
 
 }  // namespace weft

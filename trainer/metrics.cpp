@@ -4,11 +4,24 @@
 
 namespace weft {
 
+namespace {
+
+nlohmann::ordered_json rates_json(std::span<const GroupRate> rates) {
+  if (rates.size() == 1) return rates.front().rate;
+  nlohmann::ordered_json json;
+  for (const GroupRate& rate : rates) {
+    for (const UpdateGroup group : rate.groups) json[std::string(name_of(group))] = rate.rate;
+  }
+  return json;
+}
+
+}  // namespace
+
 std::string to_json(const StepMetrics& metrics) {
   nlohmann::ordered_json line = {{"step", metrics.step},
                                  {"loss", metrics.loss},
                                  {"grad_norm", metrics.gradient_norm},
-                                 {"lr", metrics.learning_rate},
+                                 {"lr", rates_json(metrics.learning_rates)},
                                  {"tokens", metrics.tokens},
                                  {"seconds", metrics.seconds},
                                  {"tokens_per_second", metrics.tokens_per_second()},

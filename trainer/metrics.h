@@ -8,6 +8,7 @@
 
 #include "parallel/comm/counters.h"
 #include "parallel/runtime/ledger.h"
+#include "trainer/learning_rate.h"
 
 namespace weft {
 
@@ -21,7 +22,7 @@ struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double loss = 0.0;      // mean over the step's tokens, nats
   double gradient_norm = 0.0;
-  double learning_rate = 0.0;
+  std::vector<GroupRate> learning_rates = {};  // as they were applied
   std::optional<double> loss_scale = {};  // where something is computed in float16
   bool skipped = false;                   // gradients overflowed: nothing was changed
   std::int64_t tokens = 0;
@@ -35,7 +36,8 @@ struct StepMetrics {
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
 };
 
-// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null.
+// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate of
+// all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is null.
 std::string to_json(const StepMetrics& metrics);
 
 }  // namespace weft

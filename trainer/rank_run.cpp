@@ -61,7 +61,8 @@ std::string RankRun::attention() {
   heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
   heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
   heads.sequence_length = config_.training.sequence_length;
-  return rank_step_.kernels().kernels.attention.description(heads, inputs.positions, config_.precision.compute);
+  return rank_step_.kernels().kernels.attention.description(heads, inputs.positions,
+                                                            config_.precision_of(Family::dense).compute);
 }
 
 void RankRun::read_batch() {
@@ -151,7 +152,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.tokens = static_cast<std::int64_t>(tokens);
   metrics.loss = totals.loss_sum / tokens;
   metrics.gradient_norm = norm;
-  metrics.learning_rate = rank_step_.learning_rate();
+  metrics.learning_rates = rank_step_.learning_rates();
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
   metrics.skipped = !std::isfinite(norm);
   scaler_.end_step(!metrics.skipped);

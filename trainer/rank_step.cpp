@@ -1,7 +1,6 @@
 #include "trainer/rank_step.h"
 
 #include "trainer/gradient_norm.h"
-#include "trainer/learning_rate.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -29,6 +28,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
       optimizer_(config, optimizer_kernels_,
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                  ledger_, clock),
+      trained_groups_(trained_groups(config)),
       text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
@@ -66,8 +66,6 @@ void RankStep::gradient_norm() {
 }
 
 void RankStep::optimizer_step() {
-  learning_rate_ =
-      weft::learning_rate(config_.lr_scheduler, config_.optimizer.learning_rate, inputs_.update, config_.run.steps);
   if (inputs_.change_after) kernels_.stream.wait(inputs_.change_after);
   optimizer_.step(inputs_.update, gradient_scale_);
 }

@@ -9,6 +9,7 @@
 
 #include "parallel/pipeline/execute.h"
 #include "trainer/backend.h"
+#include "trainer/learning_rate.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/rank_stages.h"
 #include "trainer/step_totals.h"
@@ -47,8 +48,10 @@ class RankStep final : private ActionHandler {
   RankStages& stages() { return *stages_; }
   Optimizer& optimizer() { return optimizer_; }
   StepSums& sums() { return sums_; }
-  // Of the last update, as the schedule gave it.
-  double learning_rate() const { return learning_rate_; }
+  // Of the update of the step in progress, or of the last one.
+  std::vector<GroupRate> learning_rates() const {
+    return weft::learning_rates(config_, trained_groups_, inputs_.update);
+  }
 
  private:
   void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
@@ -80,6 +83,7 @@ class RankStep final : private ActionHandler {
   RankGroups groups_;
   const OptimizerKernels& optimizer_kernels_;
   Optimizer optimizer_;
+  std::vector<UpdateGroup> trained_groups_;
   Tensor text_;
   StepSums sums_;
   Tensor gradient_scale_;  // [1, 1] float32
@@ -87,7 +91,6 @@ class RankStep final : private ActionHandler {
 
   // The step in progress.
   StepInputs inputs_;
-  double learning_rate_ = 0.0;
 };
 
 }  // namespace weft

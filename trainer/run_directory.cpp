@@ -1,5 +1,8 @@
 #include "trainer/run_directory.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -27,6 +30,26 @@ void write_whole(const std::filesystem::path& directory, const std::string& name
 }
 
 }  // namespace
+
+std::string run_directory_fault(const std::filesystem::path& path) {
+  const auto text = [&](const std::string& why) {
+    return fmt::format("run.directory {} cannot be created: {}", path.string(), why);
+  };
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path);
+  std::size_t longest = 0;  // of the names that are to be made
+  for (;; there = there.parent_path()) {
+    const std::filesystem::file_status status = std::filesystem::status(there, error);
+    if (status.type() == std::filesystem::file_type::none) return text(error.message());
+    if (std::filesystem::exists(status) || !there.has_relative_path()) break;
+    longest = std::max(longest, there.filename().native().size());
+  }
+  if (!std::filesystem::is_directory(there, error)) return text(std::strerror(ENOTDIR));
+  if (access(there.c_str(), W_OK | X_OK) != 0) return text(std::strerror(errno));
+  const long most = pathconf(there.c_str(), _PC_NAME_MAX);
+  if (most > 0 && longest > static_cast<std::size_t>(most)) return text(std::strerror(ENAMETOOLONG));
+  return {};
+}
 
 RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml)
     : path_(path), lock_(path, "run.directory") {

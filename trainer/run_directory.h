@@ -21,6 +21,10 @@ struct RunRecord {
   std::string versions;
 };
 
+// What keeps the directory from being created or written to; nothing is made to find that out. Empty where nothing
+// does.
+std::string run_directory_fault(const std::filesystem::path& path);
+
 class RunDirectory {
  public:
   // Creates the directory and holds its lock (run_lock.h). Throws Error (request) when either is refused.

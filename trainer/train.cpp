@@ -5,6 +5,7 @@
 
 #include "trainer/console.h"
 #include "trainer/resolved_run.h"
+#include "trainer/start_check.h"
 #include "trainer/text_file.h"
 
 namespace weft {
@@ -49,16 +50,15 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests) {
   const Config& config = resolved.config;
+  // Of all processes of a run, that of rank 0 writes and speaks.
+  const bool speaks = first_rank_of_process(config) == 0;
   // Everything that can be wrong with the request is found before anything is written.
-  require_byte_vocabulary(config);
-  const ResolvedRun solved(config);
-  const TokenDataset data = training_text(config);
+  std::optional<CheckedStart> start;
+  if (speaks) start = check_start(resolved);
   if (config.run.device == DeviceKind::cuda) {
     if (const auto reason = why_no_cuda())
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
   }
-  // Of all processes of a run, that of rank 0 writes and speaks.
-  const bool speaks = first_rank_of_process(config) == 0;
   std::optional<RunDirectory> directory;
   std::optional<RunLock> checkpoint_lock;  // of a directory that other runs may have been given too
 
@@ -68,7 +68,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
       checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
     }
     directory.emplace(config.run.directory, resolved.toml);
-    console.banner(solved.config(), solved.mesh(), step_program(solved, solved.mesh().coordinates(0)));
+    console.banner(config, start->program, start->predicted);
     if (!directory->locked()) {
       console.note("lock", "none on this file system: see to it that no other run has this run.directory");
     }

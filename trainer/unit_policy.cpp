@@ -9,6 +9,10 @@
 namespace weft {
 namespace {
 
+bool has_experts(const Config& config) {
+  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+}
+
 void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, UnitPolicy& policy) {
   policy.residency = *choice.residency;
   if (!shard.why.empty()) {
@@ -113,11 +117,9 @@ WrapRules wrap_rules(const Config& config, int stage) {
 }
 
 std::vector<std::string> shard_warnings(const Config& config) {
-  const auto& blocks = config.model.blocks;
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
   WrapPolicies policies;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family != Family::experts || has_experts) policies[family] = parse_wrap(policy.wrap);
+    if (family != Family::experts || has_experts(config)) policies[family] = parse_wrap(policy.wrap);
   }
   return wrap_warnings(policies);
 }
@@ -130,6 +132,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
+    if (family == Family::experts && !has_experts(config)) continue;
     for (int stage = 0; stage < config.stages(); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;

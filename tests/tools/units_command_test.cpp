@@ -195,6 +195,7 @@ TEST_F(UnitsCommand, JsonTellsTheWholePolicy) {
 
 TEST_F(UnitsCommand, WhatIsOnlyForDiagnosisIsSaidOnStandardError) {
   put("run.toml", telling_run);
+  put("text.txt", std::string(4096, 'w'));
   const std::string wrapped =
       " run.toml --shard.dense.wrap=root --shard.root.residency=2 --shard.root.lookahead=3 "
       "'--shard.root.reduction=\"every 2\"' --precision.root.reduction=bfloat16";
@@ -206,7 +207,8 @@ TEST_F(UnitsCommand, WhatIsOnlyForDiagnosisIsSaidOnStandardError) {
     EXPECT_EQ(weft(command + std::string(" run.toml")).messages, "");
   }
   // A model without experts hears nothing of them.
-  const auto result = weft("check run.toml --model.layers=d --shard.experts.wrap=root");
+  put("experts.toml", "include = [\"run.toml\"]\n[shard.experts]\nwrap = \"root\"\n");
+  const auto result = weft("check experts.toml --model.layers=d --parallelism.expert=1");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   EXPECT_EQ(result.messages, "");
   EXPECT_NE(weft("check run.toml --shard.experts.wrap=root").messages.find("expert banks of all blocks"),

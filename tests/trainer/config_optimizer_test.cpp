@@ -88,7 +88,7 @@ TEST(OptimizerKeys, ReadBackToTheSameConfig) {
   }
   const std::string vectors = first.annotated.substr(first.annotated.find("[optimizer.vectors]"));
   EXPECT_NE(vectors.find("weight_decay = 0.0                       # default\n"), std::string::npos) << vectors;
-  EXPECT_NE(vectors.find("eps = 1e-07                              # optimizer.eps\n"), std::string::npos) << vectors;
+  EXPECT_NE(vectors.find("# eps = 1e-07                            # optimizer.eps\n"), std::string::npos) << vectors;
 }
 
 TEST(OptimizerKeys, RefuseWhatDoesNotFit) {

@@ -117,7 +117,8 @@ TEST(ConfigReader, AnnotatesTheOriginOfEachValue) {
   EXPECT_TRUE(line("vocab_size").ends_with("# run.toml:10")) << line("vocab_size");
   EXPECT_TRUE(line("decay_steps").ends_with("# default")) << line("decay_steps");
   const std::string dense = text.substr(text.find("[shard.dense]"));
-  EXPECT_NE(dense.find("residency = \"visit\"                      # shard.residency\n"), std::string::npos) << dense;
+  // A comment in the text that is written: it follows.
+  EXPECT_NE(dense.find("\n# residency = \"visit\"                    # shard.residency\n"), std::string::npos) << dense;
 }
 
 TEST(ConfigOverrides, WinOverTheFileAndTheLastOneWins) {

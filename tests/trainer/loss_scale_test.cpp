@@ -225,10 +225,10 @@ TEST_F(LossScale, AnOverflowOnOneRankLeavesTheStepOutOnAll) {
       const StepMetrics& same = without.result.steps[s < 2 ? s : s - 1];
       EXPECT_EQ(steps[s].loss, same.loss);
       EXPECT_EQ(steps[s].gradient_norm, same.gradient_norm);
-      EXPECT_EQ(steps[s].learning_rate, same.learning_rate);
+      EXPECT_EQ(steps[s].learning_rates, same.learning_rates);
     }
-    EXPECT_EQ(steps[2].learning_rate, steps[3].learning_rate);
-    EXPECT_LT(steps[1].learning_rate, steps[2].learning_rate);
+    EXPECT_EQ(steps[2].learning_rates, steps[3].learning_rates);
+    EXPECT_LT(steps[1].learning_rates.at(0).rate, steps[2].learning_rates.at(0).rate);
     EXPECT_EQ(steps[2].loss, steps[3].loss);  // the weights are those before
     EXPECT_FALSE(std::isfinite(steps[2].gradient_norm));
   }

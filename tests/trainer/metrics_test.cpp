@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "trainer/console.h"
+#include "trainer/diagnosis/run_outputs.h"
 
 namespace weft {
 namespace {
@@ -44,6 +46,23 @@ TEST(StepMetricsText, SaysNothingOfScalesWithoutOne) {
   const auto json = nlohmann::json::parse(to_json(metrics));
   EXPECT_FALSE(json.contains("loss_scale"));
   EXPECT_FALSE(json.contains("skipped"));
+}
+
+TEST(StepMetricsText, HasARateForEachGroupWhereTheyDiffer) {
+  StepMetrics metrics;
+  const auto read_back = [&] { return parse_step_metrics(to_json(metrics), "here").learning_rates; };
+  EXPECT_NE(console_line(metrics).find("  lr none  "), std::string::npos);
+  EXPECT_TRUE(read_back().empty());
+  metrics.learning_rates = {{{}, 3e-4}};
+  EXPECT_NE(console_line(metrics).find("  lr 3.000e-04  "), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["lr"], 3e-4);
+  EXPECT_EQ(read_back(), metrics.learning_rates);
+  metrics.learning_rates = {{{UpdateGroup::dense, UpdateGroup::vectors}, 3e-4}, {{UpdateGroup::experts}, 1e-4}};
+  EXPECT_NE(console_line(metrics).find("  lr 3.000e-04 (dense, vectors), 1.000e-04 (experts)  "), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["lr"]["experts"], 1e-4);
+  std::vector<GroupRate> expected = metrics.learning_rates;
+  std::ranges::sort(expected, {}, [](const GroupRate& rate) { return rate.groups.front(); });
+  EXPECT_EQ(read_back(), expected);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "parallel/comm/local.h"
 #include "parallel/runtime/staging.h"
@@ -217,6 +219,43 @@ TEST(OptimizerGroups, TheScheduleMultipliesTheRateOfEach) {
   EXPECT_TRUE(difference(learn(warm), learn(plain)).bitwise_equal);
   plain.optimizer_by_group.at(UpdateGroup::embedding).learning_rate *= 2;
   EXPECT_EQ(difference(learn(warm), learn(plain)).worst_parameter, "embedding.weight");
+}
+
+// Lion without decay moves an element by the rate, or not at all where its gradient is 0: what parameters have moved by
+// is what the metrics say. Elements are at most near 1, where float32 rounds to 2^-24.
+TEST(OptimizerGroups, MetricsHaveTheRatesThatAreApplied) {
+  Config config = config_of(mesh8);
+  config.run.steps = 1;
+  config.lr_scheduler.warmup_steps = 4;
+  config.optimizer = {.rule = UpdateRule::lion, .learning_rate = 4e-3, .weight_decay = 0.0};
+  for (const auto& [group, rate] : {std::pair(UpdateGroup::experts, 8e-3), std::pair(UpdateGroup::vectors, 2e-2)}) {
+    config.optimizer_by_group[group] = config.optimizer;
+    config.optimizer_by_group[group].learning_rate = rate;
+  }
+  const LearnedRun moved = learn(config);
+  for (const UpdateGroup group : update_groups) {
+    config.optimizer_by_group[group] = config.optimizer;
+    config.optimizer_by_group[group].learning_rate = 0.0;
+  }
+  const LearnedRun initial = learn(config);
+  EXPECT_EQ(initial.result.steps.front().learning_rates.size(), 1u);
+  std::map<UpdateGroup, double> largest;
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    const auto &before = initial.weights.at(parameter.name), &after = moved.weights.at(parameter.name);
+    double& most = largest[update_group_of(parameter)];
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      most = std::max(most, std::abs(static_cast<double>(after[i]) - static_cast<double>(before[i])));
+    }
+  }
+  std::map<UpdateGroup, double> said;
+  for (const GroupRate& rate : moved.result.steps.front().learning_rates) {
+    for (const UpdateGroup group : rate.groups) said[group] = rate.rate;
+  }
+  ASSERT_EQ(said.size(), largest.size());
+  for (const auto& [group, rate] : said) EXPECT_NEAR(largest.at(group), rate, 0x1p-23) << name_of(group);
+  EXPECT_EQ(said.at(UpdateGroup::dense), 1e-3);
+  EXPECT_EQ(said.at(UpdateGroup::experts), 2e-3);
+  EXPECT_EQ(said.at(UpdateGroup::vectors), 5e-3);
 }
 
 // One rank's optimizer over rows of the test's own.

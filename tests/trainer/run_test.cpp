@@ -254,7 +254,7 @@ TEST_F(Run, TheBannerHasTheBubbleOfTheSchedule) {
     const Config config = config_of(layout);
     const Mesh mesh(config.parallelism);
     std::ostringstream out;
-    Console(out, false).banner(config, mesh, step_program(ResolvedRun(config), {}));
+    Console(out, false).banner(config, step_program(ResolvedRun(config), {}), {});
     const std::string expected = fmt::format("bubble {:.1f} %", 100 * bubble);
     EXPECT_NE(out.str().find(expected), std::string::npos) << expected << " in\n" << out.str();
   }

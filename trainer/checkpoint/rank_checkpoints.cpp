@@ -6,33 +6,9 @@
 #include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/publish.h"
+#include "trainer/checkpoint/start.h"
 
 namespace weft {
-namespace {
-
-LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
-  LoadRules rules{weights_only, {}, config.allow_missing, config.allow_unused};
-  for (const std::string& renaming : config.rename) {
-    const std::size_t sign = renaming.find('=');
-    rules.renamed.emplace_back(renaming.substr(0, sign), renaming.substr(sign + 1));
-  }
-  return rules;
-}
-
-// Throws Error (request) where a checkpoint is of another model, or of another run's data.
-void require_equal_keys(const Config& config, const Manifest& manifest, bool weights_only) {
-  std::string differing = differing_keys(manifest.model, model_keys(config));
-  if (!differing.empty()) fail_request("it is of another model:\n{}", differing);
-  if (weights_only) return;
-  differing = differing_keys(manifest.data, data_keys(config));
-  if (differing.empty()) return;
-  fail_request(
-      "its data is not that of this run, which could not go on at the same sample:\n{}\nTo take its weights alone and "
-      "begin anew, name it in checkpoint.start_from with another checkpoint.directory",
-      differing);
-}
-
-}  // namespace
 
 RankCheckpoints::RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world,
                                  Stream& compute, const CheckpointSetup& setup)
@@ -56,45 +32,32 @@ std::vector<double> RankCheckpoints::sum(std::span<const double> own) {
 Progress RankCheckpoints::load() {
   const bool speaks = world_.rank() == 0;
   const std::vector<std::filesystem::path> unfinished = find_unfinished(directory_);
-  std::vector<CheckpointFolder> candidates = find_checkpoints(directory_);
-  const bool own = !candidates.empty();
-  if (own && !config_.checkpoint.resume) {
-    fail_request(
-        "checkpoint.resume is false, but {} has checkpoints, the newest {}: those of a run that begins anew "
-        "would pass for older ones. Move them, or choose another checkpoint.directory",
-        directory_.string(), checkpoint_name(candidates.front().step));
-  }
-  if (!own && !config_.checkpoint.start_from.empty()) {
-    candidates.push_back(resolve_checkpoint(config_.checkpoint.start_from));
-  }
+  const StartingPoint start = starting_point(config_);
+  const std::vector<CheckpointFolder>& candidates = start.candidates;
   // Ranks that see other folders would go different ways.
   const double newest = candidates.empty() ? 0.0 : static_cast<double>(candidates.front().step) + 1.0;
   if (sum(std::vector<double>{newest}).front() != newest * world_.size()) {
     fail("rank {} sees {} in {}, others see something else: all ranks must share this directory", world_.rank(),
-         own ? checkpoint_name(candidates.front().step) : "no checkpoint", directory_.string());
+         start.own ? checkpoint_name(candidates.front().step) : "no checkpoint", directory_.string());
   }
-  const bool weights_only = !own && config_.checkpoint.weights_only;
   Progress progress;
   bool loaded = candidates.empty();
   for (const CheckpointFolder& candidate : candidates) {
     Manifest manifest;
-    if (try_load(candidate, rules_of(config_.checkpoint, weights_only), manifest) == Loaded::damaged_somewhere) {
+    if (try_load(candidate, start.weights_only, manifest) == Loaded::damaged_somewhere) {
       if (speaks) setup_.say(0, fmt::format("{} IS DAMAGED and is passed over", candidate.path.string()));
       continue;
     }
     loaded = true;
-    if (!weights_only) progress = manifest.progress;
+    if (!start.weights_only) progress = manifest.progress;
     if (speaks) {
-      setup_.say(0, weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
-                                 : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
-                                               progress.step, progress.samples));
+      setup_.say(0, start.weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
+                                       : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
+                                                     progress.step, progress.samples));
     }
     break;
   }
-  if (!loaded) {
-    fail_request("none of the {} checkpoints of {} can be read. To begin anew, choose another checkpoint.directory",
-                 candidates.size(), candidates.front().path.parent_path().string());
-  }
+  if (!loaded) fail_unreadable(candidates);
   // What an earlier run was writing when it ended goes once all ranks have looked, and before any writes again.
   world_.barrier();
   if (speaks) {
@@ -108,7 +71,7 @@ Progress RankCheckpoints::load() {
   return progress;
 }
 
-RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candidate, const LoadRules& rules,
+RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candidate, bool weights_only,
                                                   Manifest& manifest) {
   std::optional<CheckpointReader> reader;
   bool damaged = false;
@@ -122,14 +85,8 @@ RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candid
   };
   attempt([&] { reader.emplace(candidate.path); });
   if (!damaged) {
-    LoadPlan plan;
-    try {
-      manifest = reader->manifest();
-      require_equal_keys(config_, manifest, rules.weights_only);
-      plan = plan_load(reader->manifest(), expected_tensors(config_, rules.weights_only), rules);
-    } catch (const Error& error) {
-      fail_request("{}: {}", candidate.path.string(), error.what());
-    }
+    manifest = reader->manifest();
+    const LoadPlan plan = plan_start(config_, *reader, weights_only);
     attempt([&] { load_rows(*reader, plan, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);

@@ -56,7 +56,7 @@ class RankCheckpoints {
   enum class Loaded : std::uint8_t { everywhere, damaged_somewhere };
 
   std::vector<double> sum(std::span<const double> own);
-  Loaded try_load(const CheckpointFolder& candidate, const LoadRules& rules, Manifest& manifest);
+  Loaded try_load(const CheckpointFolder& candidate, bool weights_only, Manifest& manifest);
   bool due(std::int64_t step) const;
   void save(const Progress& progress);
   // Waits until this rank has written its part, or has failed to.

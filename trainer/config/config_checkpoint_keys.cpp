@@ -1,3 +1,4 @@
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
 
@@ -47,6 +48,9 @@ ConfigKey texts_key(const std::string& path, std::string help, Access access,
 }  // namespace
 
 std::vector<ConfigKey> checkpoint_keys() {
+  const KeyCondition by_interval{"interval is not 0", [](const Config& c) { return c.checkpoint.interval > 0; }};
+  const KeyCondition starts_from{"start_from names a checkpoint",
+                                 [](const Config& c) { return !c.checkpoint.start_from.empty(); }};
   return {
       string_key(
           "checkpoint.directory", "checkpoints go here, a folder each; empty: checkpoints in run.directory",
@@ -54,12 +58,13 @@ std::vector<ConfigKey> checkpoint_keys() {
       integer_key(
           "checkpoint.interval", "steps between checkpoints; 0: none but those that signals ask for", count_range,
           [](auto& c) -> auto& { return c.checkpoint.interval; }),
-      boolean_key(
-          "checkpoint.at_first_step", "save after step 1 too, so that a place that cannot be written to is found early",
-          [](auto& c) -> auto& { return c.checkpoint.at_first_step; }),
-      boolean_key(
-          "checkpoint.at_end", "save after the last step too, where an interval is given",
-          [](auto& c) -> auto& { return c.checkpoint.at_end; }),
+      only_where({by_interval}, boolean_key(
+                                    "checkpoint.at_first_step",
+                                    "save after step 1 too, so that a place that cannot be written to is found early",
+                                    [](auto& c) -> auto& { return c.checkpoint.at_first_step; })),
+      only_where({by_interval}, boolean_key(
+                                    "checkpoint.at_end", "save after the last step too, where an interval is given",
+                                    [](auto& c) -> auto& { return c.checkpoint.at_end; })),
       integer_key(
           "checkpoint.keep_latest", "so many of the newest checkpoints are kept; 0: all", count_range,
           [](auto& c) -> auto& { return c.checkpoint.keep_latest; }),
@@ -76,9 +81,10 @@ std::vector<ConfigKey> checkpoint_keys() {
           "checkpoint.start_from",
           "checkpoint to begin with where the directory has none: its folder, or that of a run",
           [](auto& c) -> auto& { return c.checkpoint.start_from; }, anything),
-      boolean_key(
-          "checkpoint.weights_only", "of start_from take the weights alone and count steps and samples from 0",
-          [](auto& c) -> auto& { return c.checkpoint.weights_only; }),
+      only_where({starts_from}, boolean_key(
+                                    "checkpoint.weights_only",
+                                    "of start_from take the weights alone and count steps and samples from 0",
+                                    [](auto& c) -> auto& { return c.checkpoint.weights_only; })),
       texts_key(
           "checkpoint.rename", "parameters that have another name in the checkpoint: \"name there=name here\"",
           [](auto& c) -> auto& { return c.checkpoint.rename; }, is_renaming),

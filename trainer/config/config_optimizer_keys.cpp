@@ -1,6 +1,7 @@
 // Keys of [optimizer] and of [optimizer.<group>], which inherit from it.
 #include <type_traits>
 
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
 #include "trainer/optimizer/groups.h"
@@ -69,6 +70,17 @@ std::vector<Choice<UpdateRule>> rule_choices() {
   return choices;
 }
 
+// Of a group's key: that its rule reads it, where not every rule does.
+KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
+  using enum UpdateRule;
+  if (name == "betas") return {steps_by(group, {adamw, lion, lamb})};
+  if (name == "eps") return {steps_by(group, {adamw, lamb})};
+  if (name == "momentum") return {steps_by(group, {sgd, muon})};
+  if (name == "muon_scale" || name == "newton_schulz") return {steps_by(group, {muon})};
+  if (name == "state") return {keeps_states(group)};
+  return {};
+}
+
 }  // namespace
 
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
@@ -99,6 +111,9 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
   for (ConfigKey& key : keys) {
     const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
     if (!own_default) key.inherits = "optimizer." + key.name;
+    key.read_where = trains_group(*group);
+    const KeyConditions of_rule = read_by_rule(*group, key.name);
+    key = only_where(of_rule, std::move(key));
   }
   return keys;
 }

@@ -10,6 +10,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_use.h"
 #include "trainer/config/config_writer.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/groups.h"
@@ -54,7 +55,24 @@ class Reader {
   }
 
   std::string written(bool with_origins) const {
-    return write_config(config_, schema_, [&](const ConfigKey& key) { return with_origins ? origin(key) : ""; });
+    return write_config(
+        config_, schema_, [&](const ConfigKey& key) { return with_origins ? origin(key) : ""; },
+        [&](const ConfigKey& key) { return !key.inherits.empty() && !find(key.path()); });
+  }
+
+  std::map<std::string, ConfigValue> said() const {
+    std::map<std::string, ConfigValue> values;
+    for (const auto& [path, entry] : sources_.entries) {
+      if (!entry.is_table()) values.emplace(path, entry.value);
+    }
+    return values;
+  }
+
+  std::vector<std::string> unread() const {
+    std::vector<std::string> texts;
+    for (const Fault& fault : unread_overrides(config_, schema_, sources_.entries))
+      texts.push_back(format_fault(fault));
+    return texts;
   }
 
  private:
@@ -167,6 +185,8 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.config = reader.read();
   result.toml = reader.written(false);
   result.annotated = reader.written(true);
+  result.said = reader.said();
+  result.unread = reader.unread();
   result.warnings = shard_warnings(result.config);
   for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
   return result;

@@ -5,10 +5,12 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "trainer/config/config.h"
+#include "trainer/config/config_value.h"
 
 namespace weft {
 
@@ -17,10 +19,15 @@ using Overrides = std::vector<std::string>;
 
 struct ResolvedConfig {
   Config config;
-  // The resolved configuration as TOML, one line a key.
+  // The resolved configuration as TOML, one line a key. Keys that are not written and have their value from a general
+  // key are comments: read back it is the same configuration, in which a general key given anew reaches them still.
   std::string toml;
-  // The same with the origin of each value behind it: "default", "file.toml:12", "command line".
+  // The same with the origin of each value behind it: "default", "file.toml:12", "command line", or the general key.
   std::string annotated;
+  // Values that somebody wrote, by path, with their places.
+  std::map<std::string, ConfigValue> said;
+  // Overrides that no value of the run reads (config_use.h), a fault each.
+  std::vector<std::string> unread;
   // What a user should know before it runs, a sentence each.
   std::vector<std::string> warnings;
 };

@@ -100,6 +100,13 @@ Rules block_rules() {
                         fmt::format("expert {} has no experts to spread: model.layers \"{}\" has no MoE blocks (e)",
                                     c.parallelism.expert, c.layers_text));
        }},
+      {{"parallelism.expert_tensor", "model.layers"},
+       [](const Config& c) {
+         return none_or(
+             c.parallelism.expert_tensor == 1 || has(c, BlockKind::moe),
+             fmt::format("expert_tensor {} has no experts to split: model.layers \"{}\" has no MoE blocks (e)",
+                         c.parallelism.expert_tensor, c.layers_text));
+       }},
   };
 }
 
@@ -247,6 +254,31 @@ Rules optimizer_rules() {
   return rules;
 }
 
+// Muon turns matrices; one of a single row is none, and no other rule steps it.
+Rules muon_width_rules() {
+  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width,
+                       std::function<std::int64_t(const Config&)> value) {
+    return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), width, "optimizer.name", "model.layers"},
+                      [=](const Config& c) {
+                        const bool muon =
+                            resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
+                            !c.training.frozen.contains(family);
+                        return none_or(!muon || !has(c, kind) || value(c) != 1 || c.model.hidden_size == 1,
+                                       fmt::format("\"muon\" turns whole matrices, and those of {} have a single row "
+                                                   "where {} is 1: write a larger one, or another rule for {}",
+                                                   name_of(group), width, name_of(group)));
+                      }};
+  };
+  return {
+      rule(UpdateGroup::dense, Family::dense, BlockKind::dense, "model.intermediate_size",
+           [](const Config& c) { return c.model.intermediate_size; }),
+      rule(UpdateGroup::dense, Family::dense, BlockKind::moe, "model.moe.shared_expert_intermediate_size",
+           [](const Config& c) { return c.model.moe.shared_expert_intermediate_size; }),
+      rule(UpdateGroup::experts, Family::experts, BlockKind::moe, "model.moe.moe_intermediate_size",
+           [](const Config& c) { return c.model.moe.moe_intermediate_size; }),
+  };
+}
+
 Rules profiling_rules() {
   const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
     return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
@@ -273,8 +305,9 @@ Rules profiling_rules() {
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(),
-                     run_rules(), optimizer_rules(), tied_rules(), profiling_rules(), shard_rules()}) {
+  for (auto group :
+       {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(), run_rules(),
+        optimizer_rules(), muon_width_rules(), tied_rules(), profiling_rules(), shard_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -1,5 +1,6 @@
 #include "trainer/config/config_schema.h"
 
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
 
@@ -70,9 +71,10 @@ Keys model_keys() {
       required(integer_key(
           "model.hidden_size", "width between blocks", size_range,
           [](auto& c) -> auto& { return c.model.hidden_size; })),
-      integer_key(
-          "model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
-          [](auto& c) -> auto& { return c.model.intermediate_size; }),
+      only_where({has_blocks(BlockKind::dense)},
+                 integer_key(
+                     "model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
+                     [](auto& c) -> auto& { return c.model.intermediate_size; })),
       required(integer_key(
           "model.num_attention_heads", "query heads", size_range,
           [](auto& c) -> auto& { return c.model.num_attention_heads; })),
@@ -193,12 +195,14 @@ Keys training_keys() {
           "training.max_grad_norm", "gradients are scaled down to this norm; 0: never", non_negative,
           [](auto& c) -> auto& { return c.training.max_grad_norm; }),
       frozen_key(),
-      number_key(
-          "training.initial_loss_scale", "first factor of the loss where something is computed in float16", positive,
-          [](auto& c) -> auto& { return c.training.initial_loss_scale; }),
-      integer_key(
-          "training.loss_scale_growth_steps", "good steps after which that factor doubles", size_range,
-          [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; }),
+      only_where({computes_in_float16()},
+                 number_key(
+                     "training.initial_loss_scale", "first factor of the loss where something is computed in float16",
+                     positive, [](auto& c) -> auto& { return c.training.initial_loss_scale; })),
+      only_where({computes_in_float16()},
+                 integer_key(
+                     "training.loss_scale_growth_steps", "good steps after which that factor doubles", size_range,
+                     [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; })),
       choice_key<Recompute>(
           "training.recompute",
           "what backward makes again instead of keeping it: nothing, what needs no matrix product, or whole blocks",
@@ -208,6 +212,10 @@ Keys training_keys() {
 }
 
 Keys scheduler_keys() {
+  const KeyCondition falls{"decay is not \"constant\"",
+                           [](const Config& c) { return c.lr_scheduler.decay != Decay::constant; }};
+  const KeyCondition falls_at_the_end{"decay is \"wsd\"",
+                                      [](const Config& c) { return c.lr_scheduler.decay == Decay::wsd; }};
   return {
       integer_key(
           "lr_scheduler.warmup_steps", "linear rise from 0", count_range,
@@ -216,12 +224,13 @@ Keys scheduler_keys() {
           "lr_scheduler.decay", "shape after warm-up",
           {{"constant", Decay::constant}, {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"wsd", Decay::wsd}},
           {}, [](auto& c) -> auto& { return c.lr_scheduler.decay; }),
-      number_key(
-          "lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
-          [](auto& c) -> auto& { return c.lr_scheduler.min_lr_ratio; }),
-      integer_key(
-          "lr_scheduler.decay_steps", "length of the final decay of wsd; 0: a tenth of the run", count_range,
-          [](auto& c) -> auto& { return c.lr_scheduler.decay_steps; }),
+      only_where({falls}, number_key(
+                              "lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
+                              [](auto& c) -> auto& { return c.lr_scheduler.min_lr_ratio; })),
+      only_where({falls_at_the_end},
+                 integer_key(
+                     "lr_scheduler.decay_steps", "length of the final decay of wsd; 0: a tenth of the run", count_range,
+                     [](auto& c) -> auto& { return c.lr_scheduler.decay_steps; })),
   };
 }
 
@@ -237,6 +246,7 @@ Keys data_keys() {
 }
 
 Keys profiling_keys() {
+  const KeyCondition records{"first_step names a step", [](const Config& c) { return c.profiling.first_step > 0; }};
   return {
       integer_key(
           "profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
@@ -244,9 +254,11 @@ Keys profiling_keys() {
       integer_key(
           "profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
           [](auto& c) -> auto& { return c.profiling.last_step; }),
-      boolean_key(
-          "profiling.trace", "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
-          [](auto& c) -> auto& { return c.profiling.trace; }),
+      only_where({records},
+                 boolean_key(
+                     "profiling.trace",
+                     "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
+                     [](auto& c) -> auto& { return c.profiling.trace; })),
   };
 }
 
@@ -259,7 +271,7 @@ std::vector<ConfigKey> config_schema() {
   };
   add(run_keys());
   add(model_keys());
-  add(moe_keys());
+  add(only_where({has_blocks(BlockKind::moe)}, moe_keys()));
   add(parallelism_keys());
   add(pipeline_keys());
   add(shard_keys(std::nullopt));

@@ -11,6 +11,12 @@
 
 namespace weft {
 
+// What must hold for a run to have a use for a key: "decay is \"wsd\"".
+struct KeyCondition {
+  std::string text;
+  std::function<bool(const Config&)> holds;
+};
+
 struct ConfigKey {
   std::string section;  // "model.moe"
   std::string name;     // "num_experts"
@@ -18,6 +24,8 @@ struct ConfigKey {
   std::string help;     // one line
   bool required = false;
   std::string inherits;  // path of the key whose value holds where this one is not written
+  // Where one of them does not hold, no run reads the value, and no rule speaks of it either.
+  std::vector<KeyCondition> read_where = {};
   // Puts a value into the configuration, or says why not. Keys are read in the order of the table.
   std::function<Faults(Config&, const ConfigValue&)> read;
   // The value in the configuration as TOML.

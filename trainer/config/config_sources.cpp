@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_messages.h"
 #include "trainer/config/config_toml.h"
 
 namespace weft {
@@ -35,6 +36,31 @@ std::optional<std::string> try_read(const fs::path& file) {
   return std::string(std::istreambuf_iterator<char>(stream), {});
 }
 
+// What overrides say, in the order in which they say it.
+std::vector<ConfigEntry> override_entries(const std::vector<std::string>& overrides, Faults& faults) {
+  auto source = std::make_shared<SourceText>();
+  source->name = "command line";
+  source->order = std::numeric_limits<int>::max();
+  source->is_command_line = true;
+  for (const std::string& text : overrides) {
+    source->lines.push_back((text.starts_with("--") ? "" : "--") + text);
+  }
+  std::vector<ConfigEntry> entries;
+  for (std::size_t i = 0; i < source->lines.size(); ++i) {
+    const Place place{source, static_cast<int>(i) + 1, 1, 1};
+    const std::string text = source->lines[i].substr(2);
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      faults.push_back({place, "expected --section.key=value"});
+      continue;
+    }
+    for (ConfigEntry& entry : parse_toml_value(text.substr(0, equals), text.substr(equals + 1), place)) {
+      entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
 // Reads files depth first; `chain_` holds those whose includes are being followed.
 class Gatherer {
  public:
@@ -59,33 +85,13 @@ class Gatherer {
   }
 
   void add_overrides(const std::vector<std::string>& overrides) {
-    auto source = std::make_shared<SourceText>();
-    source->name = "command line";
-    source->order = std::numeric_limits<int>::max();
-    source->is_command_line = true;
-    for (const std::string& text : overrides) {
-      source->lines.push_back((text.starts_with("--") ? "" : "--") + text);
-    }
-    for (std::size_t i = 0; i < source->lines.size(); ++i) {
-      add_override(source->lines[i].substr(2), {source, static_cast<int>(i) + 1, 1, 1});
-    }
+    for (ConfigEntry& entry : override_entries(overrides, result.faults)) put(std::move(entry));
   }
 
   ConfigSources result;
 
  private:
   void put(ConfigEntry entry) { result.entries.insert_or_assign(entry.path, std::move(entry)); }
-
-  void add_override(const std::string& text, const Place& place) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      result.faults.push_back({place, "expected --section.key=value"});
-      return;
-    }
-    for (ConfigEntry& entry : parse_toml_value(text.substr(0, equals), text.substr(equals + 1), place)) {
-      put(std::move(entry));
-    }
-  }
 
   void follow(const ConfigValue& value) {
     const auto* files = std::get_if<std::vector<ConfigValue>>(&value.data);
@@ -123,6 +129,21 @@ class Gatherer {
 };
 
 }  // namespace
+
+void require_keys_once(const std::vector<std::string>& overrides) {
+  Faults faults, malformed;  // what is malformed is said by who reads it
+  std::map<std::string, Place> first;
+  for (const ConfigEntry& entry : override_entries(overrides, malformed)) {
+    if (entry.is_table()) continue;  // its keys are entries of their own
+    const Place& place = entry.value.place;
+    const auto [found, fresh] = first.try_emplace(entry.path, place);
+    if (fresh) continue;
+    const auto line = [](const Place& at) { return at.source->lines[static_cast<std::size_t>(at.line) - 1]; };
+    faults.push_back({place, fmt::format("{} is given twice, by {} and by {}: leave one out", entry.path,
+                                         line(found->second), line(place))});
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, format_faults(faults));
+}
 
 std::string read_text(const fs::path& file) {
   if (auto text = try_read(file)) return *std::move(text);

@@ -23,6 +23,10 @@ struct ConfigSources {
 ConfigSources gather_sources(const std::filesystem::path& file, const std::string& text,
                              const std::vector<std::string>& overrides);
 
+// Throws Error (request) where overrides that were typed together give a key twice, and names both: one of them would do
+// nothing.
+void require_keys_once(const std::vector<std::string>& overrides);
+
 // Throws Error (request) when there is no such file.
 std::string read_text(const std::filesystem::path& file);
 

@@ -4,6 +4,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/shard/wrap.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 
 namespace weft::config_fields {
@@ -158,7 +159,10 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
           }),
   };
   if (family) {
-    for (ConfigKey& key : keys) key.inherits = "shard." + key.name;
+    for (ConfigKey& key : keys) {
+      key.inherits = "shard." + key.name;
+      key.read_where = of_family(*family, key.name);
+    }
   } else {
     keys.push_back(integer_key(
         "shard.reduce_inputs", "full gradients being reduced beside the one being filled; families share them",
@@ -185,7 +189,10 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
           {"float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
   };
   if (family) {
-    for (ConfigKey& key : keys) key.inherits = "precision." + key.name;
+    for (ConfigKey& key : keys) {
+      key.inherits = "precision." + key.name;
+      key.read_where = of_family(*family, key.name);
+    }
   }
   return keys;
 }

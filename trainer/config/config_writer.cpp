@@ -7,7 +7,8 @@
 namespace weft {
 
 std::string write_config(const Config& config, const std::vector<ConfigKey>& schema,
-                         const std::function<std::string(const ConfigKey&)>& comment) {
+                         const std::function<std::string(const ConfigKey&)>& comment,
+                         const std::function<bool(const ConfigKey&)>& follows) {
   constexpr std::size_t comment_column = 40;
   std::string text, section;
   for (const ConfigKey& key : schema) {
@@ -15,7 +16,8 @@ std::string write_config(const Config& config, const std::vector<ConfigKey>& sch
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", key.section);
       section = key.section;
     }
-    const std::string line = fmt::format("{} = {}", key.name, key.write(config)), behind = comment(key);
+    const std::string line = fmt::format("{}{} = {}", follows(key) ? "# " : "", key.name, key.write(config));
+    const std::string behind = comment(key);
     text += behind.empty() ? line : fmt::format("{:<{}} # {}", line, comment_column, behind);
     text += '\n';
   }

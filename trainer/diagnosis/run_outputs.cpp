@@ -1,5 +1,6 @@
 #include "trainer/diagnosis/run_outputs.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -75,6 +76,20 @@ std::vector<RankMemory> read_summary(const std::filesystem::path& file, int worl
   return memory;
 }
 
+// As to_json() writes them. A single number does not say of which groups it is.
+std::vector<GroupRate> rates_of(const Json& json) {
+  std::vector<GroupRate> rates;
+  if (json.is_number()) rates.push_back({{}, json.get<double>()});
+  if (!json.is_object()) return rates;
+  for (const UpdateGroup group : update_groups) {
+    const auto own = json.find(name_of(group));
+    if (own == json.end()) continue;
+    const auto same = std::ranges::find(rates, own->get<double>(), &GroupRate::rate);
+    (same == rates.end() ? rates.emplace_back(GroupRate{{}, own->get<double>()}) : *same).groups.push_back(group);
+  }
+  return rates;
+}
+
 }  // namespace
 
 StepMetrics parse_step_metrics(const std::string& line, const std::string& place) {
@@ -84,7 +99,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.step = json.at("step");
     metrics.loss = number_of(json.at("loss"));
     metrics.gradient_norm = number_of(json.at("grad_norm"));
-    metrics.learning_rate = json.at("lr");
+    metrics.learning_rates = rates_of(json.at("lr"));
     if (json.contains("loss_scale")) {
       metrics.loss_scale = json.at("loss_scale").get<double>();
       metrics.skipped = json.at("skipped");

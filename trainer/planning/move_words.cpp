@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/optimizer/rules.h"
 
@@ -20,12 +21,16 @@ bool has_experts(const Config& config) {
   return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
 }
 
+bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config) {
+  return std::ranges::all_of(conditions, [&](const KeyCondition& condition) { return condition.holds(config); });
+}
+
 // A key of [section] that families may have of their own.
 MoveWords for_all_families(const Config& config, std::string_view section, std::string_view key,
                            std::string_view value) {
   MoveWords result{{fmt::format("--{}.{}={}", section, key, value)}};
   for (const Family family : shard_families) {
-    if (family == Family::experts && !has_experts(config)) continue;
+    if (!all_hold(config_fields::of_family(family, key), config)) continue;
     result.by_family.push_back(fmt::format("--{}.{}.{}={}", section, name_of(family), key, value));
   }
   return result;
@@ -33,8 +38,7 @@ MoveWords for_all_families(const Config& config, std::string_view section, std::
 MoveWords for_all_groups(const Config& config, std::string_view key, std::string_view value) {
   MoveWords result{{fmt::format("--optimizer.{}={}", key, value)}};
   for (const UpdateGroup group : update_groups) {
-    const bool of_experts = group == UpdateGroup::experts || group == UpdateGroup::routing;
-    if (of_experts && !has_experts(config)) continue;
+    if (!all_hold(config_fields::trains_group(group), config)) continue;
     result.by_family.push_back(fmt::format("--optimizer.{}.{}={}", name_of(group), key, value));
   }
   return result;

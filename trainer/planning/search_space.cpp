@@ -13,6 +13,7 @@
 #include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/planning/moves.h"
 
 namespace weft {
 namespace {
@@ -312,7 +313,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
     fail_request("{}", faults.front());
   }
   for (const Overrides& words : {device_words(written, space.hardware, space.world), fixed_words(written, axes)}) {
-    space.words.insert(space.words.end(), words.begin(), words.end());
+    space.words = merged_words(space.words, words);
   }
   space.meshes = meshes_of(axes, written, space.world);
   space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", {"1", "2", "4", "8"}));
@@ -372,7 +373,7 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
 }
 
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
-  Overrides words = space.words;
+  Overrides words;
   const Degrees& d = choice.mesh;
   const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
   for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
@@ -386,7 +387,7 @@ Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   words.push_back(word("shard.residency", policy.residency));
   words.push_back(word("shard.reduction", policy.reduction));
   words.push_back(word("training.recompute", name_of(space.recomputes[choice.recompute])));
-  return words;
+  return merged_words(space.words, words);
 }
 
 std::optional<std::string> refusal(const SearchSpace& space, ChoiceStep step, const Config& config) {

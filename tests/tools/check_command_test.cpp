@@ -1,0 +1,130 @@
+// `weft check` refuses what `weft train` would refuse before its first step, in the same words, and passes the rest.
+#include <fmt/format.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+class CheckCommand : public TinyTraining {
+ protected:
+  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+  // run.toml with `from` replaced by `to`.
+  void put_changed(const std::string& name, const std::string& from, const std::string& to) const {
+    std::ifstream file(folder_ / "run.toml");
+    std::stringstream text;
+    text << file.rdbuf();
+    std::string changed = text.str();
+    const std::size_t at = changed.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    put(name, changed.replace(at, from.size(), to));
+  }
+};
+
+struct Broken {
+  std::string arguments;
+  std::string fault;  // a part of the first line
+};
+
+TEST_F(CheckCommand, FindsWhatTrainRefuses) {
+  put("empty.txt", "");
+  put("short.txt", "weft");
+  put_changed("gone.toml", "[\"text.txt\"]", "[\n  \"text.txt\",\n  \"gone.txt\",\n  \"empty.txt\"\n]");
+  put_changed("start.toml", "[data]", "[checkpoint]\nstart_from = \"nowhere\"\n[data]");
+  put_changed("thin.toml", "intermediate_size = 24", "intermediate_size = 1");
+  ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=saved").exit_code, 0);
+  const std::vector<Broken> cases = {
+      // Files of data, with the line of the name.
+      {"gone.toml", "gone.toml:28:3: error: data.train: \"gone.txt\": No such file or directory"},
+      {"run.toml '--data.train=[\"empty.txt\"]'",
+       "command line: --data.train=[\"empty.txt\"]: error: data.train: \"empty.txt\": the file is empty"},
+      {"run.toml '--data.train=[\"text.txt\", \"short.txt\"]'",
+       "data.train: \"short.txt\": 4 bytes are fewer than one window of sequence_length + 1 = 9"},
+      {"run.toml '--data.train=[\".\"]'", "data.train: \".\": it is not a regular file"},
+      // Where the run writes.
+      {"run.toml --run.directory=text.txt", "error: run.directory text.txt cannot be created: Not a directory"},
+      {"run.toml --run.directory=text.txt/run", "error: run.directory text.txt/run cannot be created: Not a directory"},
+      {"run.toml --run.directory=made/" + std::string(300, 'x'), "cannot be created: File name too long"},
+      // What it begins with.
+      {"start.toml", "start.toml:26:14: error: "},
+      {"run.toml --run.directory=saved --checkpoint.resume=false",
+       "error: checkpoint.resume is false, but saved/checkpoints has checkpoints, the newest step-00000001"},
+      {"run.toml --run.directory=saved --model.hidden_size=32", "step-00000001: it is of another model:"},
+      {"run.toml --run.directory=saved --run.seed=5", "its data is not that of this run"},
+      {"run.toml --checkpoint.start_from=saved --model.hidden_size=32", "step-00000001: it is of another model:"},
+      {"run.toml --checkpoint.start_from=saved --checkpoint.weights_only=false --run.seed=5",
+       "its data is not that of this run"},
+      // What no rule of a single key sees.
+      {"thin.toml --parallelism.tensor=1 --parallelism.expert=2 --optimizer.name=muon",
+       "\"muon\" turns whole matrices, and those of dense have a single row where model.intermediate_size is 1"},
+      {"run.toml --model.moe.moe_intermediate_size=1 --optimizer.experts.name=muon",
+       "those of experts have a single row where model.moe.moe_intermediate_size is 1"},
+      {"run.toml --parallelism.tensor=1 --model.moe.shared_expert_intermediate_size=1 --optimizer.name=muon",
+       "those of dense have a single row where model.moe.shared_expert_intermediate_size is 1"},
+      {"run.toml --model.layers=dd --parallelism.expert=1 --parallelism.expert_tensor=2",
+       "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e)"},
+      {"run.toml --shard.residency=auto --shard.memory_budget=1000", "memory_budget 1000 bytes is too small"},
+      {"run.toml --pipeline.costs=gone.costs", "gone.costs"},
+      {"run.toml --pipeline.schedule=gone.csv", "the schedule's file gone.csv cannot be read"},
+      {"run.toml --run.launch=processes", "ranks that are processes exchange tensors of GPUs"},
+      {"run.toml --training.global_batch_size=7", "global_batch_size 7 is not a multiple of"},
+  };
+  const auto before = std::distance(std::filesystem::recursive_directory_iterator(folder_), {});
+  for (const auto& [arguments, fault] : cases) {
+    const ProgramResult checked = weft("check " + arguments), trained = weft("train " + arguments);
+    EXPECT_EQ(checked.exit_code, 2) << arguments << "\n" << checked.messages;
+    EXPECT_EQ(trained.exit_code, 2) << arguments << "\n" << trained.messages;
+    EXPECT_NE(checked.messages.find(fault), std::string::npos) << arguments << "\n" << checked.messages;
+    EXPECT_EQ(first_line(checked.messages), first_line(trained.messages)) << arguments;
+    EXPECT_EQ(trained.output, "") << arguments;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder_), {}), before);
+}
+
+// Also what an absent feature is told in a file.
+TEST_F(CheckCommand, PassesWhatTrains) {
+  put_changed("dense.toml", "[data]",
+              "[shard.experts]\nresidency = 2\nwrap = \"root\"\n[optimizer.routing]\nname = \"lion\"\n[data]");
+  put_changed("thin.toml", "intermediate_size = 24", "intermediate_size = 1");
+  const std::vector<std::string> cases = {
+      "run.toml",
+      "dense.toml --model.layers=dd --parallelism.expert=1 --parallelism.tensor=1 --parallelism.data_shard=1",
+      "thin.toml --parallelism.tensor=1 --optimizer.name=muon --optimizer.dense.name=lion",
+      "run.toml --optimizer.name=muon",
+      "run.toml --model.moe.moe_intermediate_size=1 --optimizer.name=muon '--training.frozen=[\"experts\"]'",
+      "run.toml --shard.residency=auto '--shard.memory_budget=\"1 GiB\"'",
+      "run.toml --run.directory=made/on/the/way",
+  };
+  for (const std::string& arguments : cases) {
+    const ProgramResult checked = weft("check " + arguments);
+    EXPECT_EQ(checked.exit_code, 0) << arguments << "\n" << checked.messages;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "made"));
+    const ProgramResult trained = weft("train --run.steps=1 " + arguments);
+    EXPECT_EQ(trained.exit_code, 0) << arguments << "\n" << trained.messages;
+    std::filesystem::remove_all(folder_ / "out");
+    std::filesystem::remove_all(folder_ / "made");
+  }
+}
+
+// The resolved configuration is printed also where a file is missing: plans are made elsewhere than runs.
+TEST_F(CheckCommand, PrintsARunFileThatSaysTheSame) {
+  const ProgramResult checked = weft("check run.toml --precision.experts.compute=bfloat16 '--data.train=[\"gone\"]'");
+  EXPECT_EQ(checked.exit_code, 2);
+  put("again.toml", checked.output);
+  const ProgramResult again = weft("check again.toml '--data.train=[\"text.txt\"]' --precision.compute=float16");
+  EXPECT_EQ(again.exit_code, 0) << again.messages;
+  const auto line = [&](const std::string& section) {
+    const std::string text = again.output.substr(again.output.find("[" + section + "]"));
+    return text.substr(text.find("compute"), text.find('\n', text.find("compute")) - text.find("compute"));
+  };
+  EXPECT_TRUE(line("precision.experts").starts_with("compute = \"bfloat16\"")) << line("precision.experts");
+  EXPECT_TRUE(line("precision.dense").starts_with("compute = \"float16\"")) << line("precision.dense");
+  EXPECT_TRUE(line("precision.dense").ends_with("# precision.compute")) << line("precision.dense");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,114 @@
+// Overrides as a user gives them: on a run file, on the resolved file that a run left, and on its checkpoint.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+class OverrideCommand : public TinyTraining {
+ protected:
+  // The lines of a run's metrics, without what a clock measured.
+  std::vector<Json> metrics(const std::string& directory) const {
+    std::vector<Json> lines;
+    std::ifstream file(folder_ / directory / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(Json::parse(line));
+      for (const char* measured : {"seconds", "tokens_per_second", "system_allocations"}) lines.back().erase(measured);
+    }
+    return lines;
+  }
+  void expect_refused(const std::string& arguments, const std::string& part) const {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_NE(result.messages.find(part), std::string::npos) << arguments << "\n" << result.messages;
+  }
+};
+
+// The original is the oracle: what a run left behind is overridden as the file that it was started with.
+TEST_F(OverrideCommand, ReachARunThatIsStartedFromAResolvedFile) {
+  ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=first").exit_code, 0);
+  const std::vector<Json> plain = metrics("first");
+  for (const char* words :
+       {"--optimizer.learning_rate=0.3", "--precision.compute=bfloat16", "--shard.strategy=no_shard"}) {
+    const std::string rest = fmt::format(" {} --run.steps=2 --run.directory=", words);
+    const ProgramResult original = weft("train run.toml" + rest + "original");
+    const ProgramResult resolved = weft("train first/config.toml --checkpoint.interval=0" + rest + "resolved");
+    ASSERT_EQ(original.exit_code, 0) << original.messages;
+    ASSERT_EQ(resolved.exit_code, 0) << resolved.messages;
+    EXPECT_EQ(metrics("resolved"), metrics("original")) << words;
+    EXPECT_NE(metrics("resolved").front(), plain.front()) << words;
+    for (const char* command : {"units", "plan"}) {
+      const std::string shown = weft(fmt::format("{} run.toml {}", command, words)).output;
+      EXPECT_EQ(weft(fmt::format("{} first/config.toml {}", command, words)).output, shown) << words;
+      if (std::string(words).find("optimizer") != std::string::npos) continue;
+      EXPECT_NE(weft(fmt::format("{} run.toml", command)).output, shown) << words;
+    }
+  }
+  EXPECT_NE(weft("train first/config.toml --optimizer.learning_rate=0.3 --run.steps=1 --run.directory=third "
+                 "--checkpoint.interval=0")
+                .output.find("  lr 3.000e-01  "),
+            std::string::npos);
+  const std::string eval = "eval first --data text.txt";
+  const std::string narrow = weft(eval + " --precision.compute=bfloat16").output;
+  EXPECT_NE(narrow.substr(0, narrow.find("in ")), weft(eval).output.substr(0, narrow.find("in ")));
+}
+
+TEST_F(OverrideCommand, ThatNothingReadsAreRefused) {
+  std::string text = "include = [\"run.toml\"]\n";
+  for (const char* family : {"dense", "experts", "embedding", "head"}) {
+    text += fmt::format("[precision.{}]\ncompute = \"float32\"\n", family);
+  }
+  put("own.toml", text);
+  for (const char* command : {"train", "check", "plan", "units", "mesh", "program", "layout show"}) {
+    expect_refused(
+        fmt::format("{} own.toml --precision.compute=bfloat16", command),
+        "command line: --precision.compute=bfloat16: error: precision.compute: nothing in this run reads it: "
+        "dense (own.toml:3), experts (own.toml:5), embedding (own.toml:7), head (own.toml:9) have values of "
+        "their own");
+    expect_refused(fmt::format("{} run.toml --optimizer.momentum=0.5", command), "read it where name is \"sgd\"");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+TEST_F(OverrideCommand, GivenTwiceAreRefusedNamingBoth) {
+  for (const char* command : {"train", "check", "plan", "units", "mesh", "program", "walk", "bench step"}) {
+    expect_refused(fmt::format("{} run.toml --run.steps=2 --training.microbatch_size=1 --run.steps=3", command),
+                   "command line: --run.steps=3: error: run.steps is given twice, by --run.steps=2 and by "
+                   "--run.steps=3: leave one out");
+  }
+  for (const char* options : {"", " --explain", " --compare", " --search"}) {
+    expect_refused(fmt::format("plan run.toml --hardware h100 --hardware.name=cpu{}", options),
+                   "hardware.name is given twice, by --hardware.name=cpu and by --hardware.name=h100");
+  }
+}
+
+// The rates of the groups, in the line of a step and in the metrics.
+TEST_F(OverrideCommand, RatesAreThoseThatAreApplied) {
+  const std::string run = "train run.toml --run.steps=1";
+  ProgramResult result = weft(run + " --optimizer.experts.learning_rate=0.01 --lr_scheduler.warmup_steps=1");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const std::string rates = "  lr 1.000e-03 (dense, embedding, head, routing, vectors), 1.000e-02 (experts)  ";
+  EXPECT_NE(result.output.find(rates), std::string::npos) << result.output;
+  EXPECT_EQ(metrics("out/tiny").front()["lr"], (Json{{"dense", 1e-3},
+                                                     {"embedding", 1e-3},
+                                                     {"head", 1e-3},
+                                                     {"routing", 1e-3},
+                                                     {"vectors", 1e-3},
+                                                     {"experts", 1e-2}}));
+  // One that is trained alone is the only one.
+  result = weft(run +
+                " '--training.frozen=[\"dense\", \"embedding\", \"head\", \"routing\"]'"
+                " --optimizer.experts.learning_rate=0.01");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_NE(result.output.find("  lr 1.000e-02  "), std::string::npos) << result.output;
+  EXPECT_EQ(metrics("out/tiny").front()["lr"], 1e-2);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,84 @@
+#include "trainer/checkpoint/start.h"
+
+#include <optional>
+
+#include "parallel/runtime/error.h"
+#include "trainer/checkpoint/checkpoint_rows.h"
+#include "trainer/checkpoint/keys.h"
+
+namespace weft {
+namespace {
+
+LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
+  LoadRules rules{weights_only, {}, config.allow_missing, config.allow_unused};
+  for (const std::string& renaming : config.rename) {
+    const std::size_t sign = renaming.find('=');
+    rules.renamed.emplace_back(renaming.substr(0, sign), renaming.substr(sign + 1));
+  }
+  return rules;
+}
+
+// Throws Error (request) where a checkpoint is of another model, or of another run's data.
+void require_equal_keys(const Config& config, const Manifest& manifest, bool weights_only) {
+  std::string differing = differing_keys(manifest.model, model_keys(config));
+  if (!differing.empty()) fail_request("it is of another model:\n{}", differing);
+  if (weights_only) return;
+  differing = differing_keys(manifest.data, data_keys(config));
+  if (differing.empty()) return;
+  fail_request(
+      "its data is not that of this run, which could not go on at the same sample:\n{}\nTo take its weights alone and "
+      "begin anew, name it in checkpoint.start_from with another checkpoint.directory",
+      differing);
+}
+
+}  // namespace
+
+StartingPoint starting_point(const Config& config) {
+  const std::string directory = config.checkpoint_directory();
+  StartingPoint start;
+  start.candidates = find_checkpoints(directory);
+  start.own = !start.candidates.empty();
+  start.weights_only = !start.own && config.checkpoint.weights_only;
+  if (start.own && !config.checkpoint.resume) {
+    fail_request(
+        "checkpoint.resume is false, but {} has checkpoints, the newest {}: those of a run that begins anew "
+        "would pass for older ones. Move them, or choose another checkpoint.directory",
+        directory, checkpoint_name(start.candidates.front().step));
+  }
+  if (!start.own && !config.checkpoint.start_from.empty()) {
+    start.candidates.push_back(resolve_checkpoint(config.checkpoint.start_from));
+  }
+  return start;
+}
+
+LoadPlan plan_start(const Config& config, const CheckpointReader& reader, bool weights_only) {
+  try {
+    require_equal_keys(config, reader.manifest(), weights_only);
+    return plan_load(reader.manifest(), expected_tensors(config, weights_only),
+                     rules_of(config.checkpoint, weights_only));
+  } catch (const Error& error) {
+    fail_request("{}: {}", reader.folder().string(), error.what());
+  }
+}
+
+void fail_unreadable(const std::vector<CheckpointFolder>& candidates) {
+  fail_request("none of the {} checkpoints of {} can be read. To begin anew, choose another checkpoint.directory",
+               candidates.size(), candidates.front().path.parent_path().string());
+}
+
+void require_usable_start(const Config& config) {
+  const StartingPoint start = starting_point(config);
+  for (const CheckpointFolder& candidate : start.candidates) {
+    std::optional<CheckpointReader> reader;
+    try {
+      reader.emplace(candidate.path);
+    } catch (const Error&) {
+      continue;  // passed over, as the ranks will do and say
+    }
+    plan_start(config, *reader, start.weights_only);
+    return;
+  }
+  if (!start.candidates.empty()) fail_unreadable(start.candidates);
+}
+
+}  // namespace weft

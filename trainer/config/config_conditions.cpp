@@ -1,0 +1,98 @@
+#include "trainer/config/config_conditions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "trainer/loss_scaler.h"
+#include "trainer/optimizer/groups.h"
+
+namespace weft::config_fields {
+namespace {
+
+KeyCondition trains(Family family) {
+  return {fmt::format("training.frozen leaves {} out", name_of(family)),
+          [family](const Config& c) { return !c.training.frozen.contains(family); }};
+}
+
+KeyCondition uses_root_units() {
+  return {"a family has wrap \"root\"", [](const Config& c) {
+            return std::ranges::any_of(c.shard_by_family, [](const auto& entry) {
+              return entry.first != Family::experts && entry.second.wrap == "root";
+            });
+          }};
+}
+
+}  // namespace
+
+ConfigKey only_where(const KeyConditions& conditions, ConfigKey key) {
+  key.read_where.insert(key.read_where.end(), conditions.begin(), conditions.end());
+  return key;
+}
+
+std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<ConfigKey> keys) {
+  for (ConfigKey& key : keys) key = only_where(conditions, std::move(key));
+  return keys;
+}
+
+KeyCondition has_blocks(BlockKind kind) {
+  const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
+  return {fmt::format("the model has {}", blocks),
+          [kind](const Config& c) { return std::ranges::find(c.model.blocks, kind) != c.model.blocks.end(); }};
+}
+
+KeyConditions of_family(Family family, std::string_view key) {
+  KeyConditions conditions;
+  if (family == Family::experts) conditions.push_back(has_blocks(BlockKind::moe));
+  if (family == Family::root) conditions.push_back(uses_root_units());
+  if (key == "reduction" || key == "accumulation") conditions.push_back(trains(family));
+  return conditions;
+}
+
+KeyConditions trains_group(UpdateGroup group) {
+  switch (group) {
+    case UpdateGroup::dense:
+      return {trains(Family::dense)};
+    case UpdateGroup::experts:
+      return {has_blocks(BlockKind::moe), trains(Family::experts)};
+    case UpdateGroup::embedding:
+      return {trains(Family::embedding)};
+    case UpdateGroup::head:
+      return {{"tie_word_embeddings is false", [](const Config& c) { return !c.model.tie_word_embeddings; }},
+              trains(Family::head)};
+    case UpdateGroup::root:
+      return {{"root holds a matrix, which it does not in this version", [](const Config&) { return false; }}};
+    case UpdateGroup::routing:
+      return {has_blocks(BlockKind::moe), trains(Family::routing)};
+    case UpdateGroup::vectors:
+      return {{"training.frozen leaves dense or head out", [](const Config& c) {
+                 return !c.training.frozen.contains(Family::dense) || !c.training.frozen.contains(Family::head);
+               }}};
+  }
+  return {};
+}
+
+KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules) {
+  std::string names;
+  for (const UpdateRule rule : rules) {
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : rule == rules.back() ? " or " : ", ", name_of(rule));
+  }
+  return {fmt::format("name is {}", names), [group, rules = std::move(rules)](const Config& c) {
+            const UpdateRule rule = resolved_groups(c)[static_cast<std::size_t>(group)].rule;
+            return std::ranges::find(rules, rule) != rules.end();
+          }};
+}
+
+KeyCondition keeps_states(UpdateGroup group) {
+  return {"the rule keeps a state beside each element", [group](const Config& c) {
+            const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+            return states_of(options.rule, options.momentum) > 0;
+          }};
+}
+
+KeyCondition computes_in_float16() {
+  return {"something is computed or reduced in \"float16\"", uses_float16};
+}
+
+}  // namespace weft::config_fields
