@@ -36,6 +36,17 @@ inline ProgramTables stage_tables(int ranks, int units, const UnitPolicy& policy
   return tables;
 }
 
+// The same of blocks with experts: an attention part that reads the block's dense unit, and an expert part that reads
+// that and the unit of the experts.
+inline ProgramTables expert_tables(int ranks, int blocks, const UnitPolicy& policy = {}, int chunks = 1,
+                                   Placement placement = Placement::looped) {
+  ProgramTables tables = stage_tables(ranks, 2 * blocks, policy, chunks, placement);
+  for (std::size_t experts = 1; experts < tables.segments.size(); experts += 2) {
+    tables.segments[experts].units.insert(tables.segments[experts].units.begin(), static_cast<int>(experts) - 1);
+  }
+  return tables;
+}
+
 inline Program compiled(const ProgramTables& tables, std::string_view schedule, int microbatches) {
   return compile(tables, find_schedule(schedule),
                  {.ranks = static_cast<int>(tables.stages.size()), .microbatches = microbatches});
