@@ -179,6 +179,8 @@ struct Program : ProgramTables {
 // The pipeline rank that holds the other copy of a tied unit.
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);
 
+// The lanes that a message takes, as either of its ends names it.
+MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message);
 // Which queue of a rank an action runs on.
 Lane lane_of(const ProgramTables& tables, const Action& action);
 

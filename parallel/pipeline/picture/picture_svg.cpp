@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 // Pixels.
-constexpr double left = 112, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
+constexpr double left = 132, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
 constexpr double header = 50, axis_height = 24, rank_gap = 10, lane_gap = 2, memory_height = 54;
 constexpr double character = 6.4;  // of a label, at its widest
 
