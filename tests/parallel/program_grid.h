@@ -69,9 +69,10 @@ inline Program bare(std::string_view schedule, int ranks, int microbatches) {
 
 // Whether a schedule can order these counts: its rule, stated here anew.
 inline bool can_order(std::string_view schedule, const OrderInput& input) {
-  const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
-  const bool in_groups = group >= input.ranks && input.microbatches >= group &&
-                         (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
+  const int group = input.microbatch_group, rest = group == 0 ? 0 : input.microbatches % group;
+  const bool in_groups =
+      group == 0 ? input.microbatches % std::max(1, input.microbatches / input.ranks) == 0
+                 : group >= input.ranks && input.microbatches >= group && (rest == 0 || rest >= input.ranks);
   if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
   if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
   if (input.microbatch_group != 0) return false;
