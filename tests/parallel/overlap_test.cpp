@@ -43,8 +43,8 @@ UserOrder dualpipev(const OrderInput& input) {
 
 TEST(OverlapCells, APairIsTwoMarkedActions) {
   const ProgramTables tables = stage_tables(2, 2);
-  const std::vector<Action> pair = {{.op = Op::forward, .stage = 0, .microbatch = 3, .overlapped = true},
-                                    {.op = Op::backward_input, .stage = 1, .microbatch = 1, .overlapped = true}};
+  const std::vector<Action> pair = {{.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 3},
+                                    {.op = Op::backward_input, .overlapped = true, .stage = 1, .microbatch = 1}};
   EXPECT_EQ(parse_cell(tables, "(0F3;1I1)OVERLAP_F_B"), pair);
   EXPECT_EQ(parse_cell(tables, "( 0F3; 1I1 )OVERLAP_F_B"), pair);
   const Program program{tables, 4, {}};
@@ -138,8 +138,8 @@ std::string lowered_pair(std::size_t forward_segments, std::size_t backward_segm
       program.segments.push_back({.name = fmt::format("{}", i), .stage = static_cast<int>(stage)});
     }
   }
-  program.ranks[0] = {{.op = Op::forward, .stage = 0, .microbatch = 1, .overlapped = true},
-                      {.op = Op::backward, .stage = 1, .microbatch = 0, .overlapped = true}};
+  program.ranks[0] = {{.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 1},
+                      {.op = Op::backward, .overlapped = true, .stage = 1, .microbatch = 0}};
   program = lower_to_segments(program);
   std::string text;
   for (const Action& action : program.ranks[0]) {

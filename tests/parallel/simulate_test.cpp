@@ -351,8 +351,8 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
 TEST(Simulate, PairsOfAnOrderBeginAndEndTogether) {
   Program program{bare_tables(2, 2), 2, {}};
   program.ranks = {{{.op = Op::forward, .stage = 0, .microbatch = 0},
-                    {.op = Op::forward, .stage = 0, .microbatch = 1, .overlapped = true},
-                    {.op = Op::backward, .stage = 0, .microbatch = 0, .overlapped = true},
+                    {.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 1},
+                    {.op = Op::backward, .overlapped = true, .stage = 0, .microbatch = 0},
                     {.op = Op::backward, .stage = 0, .microbatch = 1}},
                    {{.op = Op::forward, .stage = 1, .microbatch = 0},
                     {.op = Op::backward, .stage = 1, .microbatch = 0},
