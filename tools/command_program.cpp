@@ -160,11 +160,14 @@ std::string pictures(const CLI::App& command, const ProgramRequest& request, con
   std::optional<CostSource> source;
   if (!request.world_only) source.emplace(name, unit_times ? "forward=1" : request.costs, request.hardware);
   std::vector<Picture> pictures;
+  std::size_t boxes = 0;
   for (const std::string& variant : variants) {
     ConfiguredPicture next = request.world_only ? bare_picture(command, request, variant)
                                                 : configured_picture(command, request, *source, variant);
     next.options.detail = request.detail();
     next.options.unit_time = next.costs.unit_time;
+    boxes += least_boxes(next.program, next.costs.costs, next.options);
+    require_drawable(format, boxes);
     pictures.push_back(
         picture_of(next.program, simulate_step(next.program, next.costs.costs, next.costs.channels), next.options));
   }

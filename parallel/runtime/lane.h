@@ -61,11 +61,10 @@ constexpr std::string_view name_of(Lane lane) {
 struct MessageLanes {
   Lane send, receive;
 };
-inline constexpr std::array message_lanes = {
-    MessageLanes{Lane::send_activations_up, Lane::receive_activations_up},
-    MessageLanes{Lane::send_activations_down, Lane::receive_activations_down},
-    MessageLanes{Lane::send_gradients_up, Lane::receive_gradients_up},
-    MessageLanes{Lane::send_gradients_down, Lane::receive_gradients_down}};
+inline constexpr std::array message_lanes = {MessageLanes{Lane::send_activations_up, Lane::receive_activations_up},
+                                             MessageLanes{Lane::send_activations_down, Lane::receive_activations_down},
+                                             MessageLanes{Lane::send_gradients_up, Lane::receive_gradients_up},
+                                             MessageLanes{Lane::send_gradients_down, Lane::receive_gradients_down}};
 
 // One stream a lane, made on one device.
 class Lanes {

@@ -232,13 +232,16 @@ class SvgPainter {
 
 }  // namespace
 
+void require_svg_boxes(std::size_t boxes) {
+  if (boxes <= svg_box_limit) return;
+  fail_request(
+      "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
+      "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
+      boxes, svg_box_limit);
+}
+
 std::string to_svg(const Picture& picture) {
-  if (picture.box_count() > svg_box_limit) {
-    fail_request(
-        "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
-        "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
-        picture.box_count(), svg_box_limit);
-  }
+  require_svg_boxes(picture.box_count());
   return SvgPainter(picture).document();
 }
 

@@ -30,7 +30,8 @@ struct Start {
   }
 };
 
-// Messages from one rank to another on one pair of lanes, which is named by the sender's. At most one is under way, and they arrive in order.
+// Messages from one rank to another on one pair of lanes, which is named by the sender's. At most one is under way, and
+// they arrive in order.
 struct Connection {
   int from = 0, to = 0;
   Lane lane = Lane::send_activations_up;
