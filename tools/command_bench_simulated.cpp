@@ -1,6 +1,6 @@
 // `weft bench simulated`: what the simulator says of a step against steps that ran, under every kind of schedule. The
-// runs are of four pipeline ranks that are threads, and each computation is made to last a known time, so that the
-// numbers speak of schedules and not of this machine.
+// runs are of four pipeline ranks that are threads, and each computation is made to last a known time, and each message
+// too if asked, so that the numbers speak of schedules and not of this machine.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -35,13 +35,13 @@ train = ["README.md"]
 )";
 
 struct SimulatedRequest {
-  double scale = 1.0;
+  double scale = 1.0, transfer = 0.0;
   int steps = 4;
   bool json = false, markdown = false;
 };
 
 // For one microbatch, in units of `scale` milliseconds.
-CostTable padding_of(double scale) {
+CostTable padding_of(double scale, double transfer) {
   CostTable table;
   const double unit = 1e-3 * scale;
   table.segments["embedding"] = {2.0 * unit, 2.5 * unit, 3.0 * unit};
@@ -49,7 +49,7 @@ CostTable padding_of(double scale) {
   table.segments["mlp"] = {6.0 * unit, 7.5 * unit, 5.0 * unit};
   table.segments["head"] = {7.0 * unit, 8.0 * unit, 6.0 * unit};
   table.units["*"] = {};
-  table.messages["*"] = 0.0;
+  table.messages["*"] = transfer * unit;
   return table;
 }
 
@@ -70,8 +70,8 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
   const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
-  const PaddedRun run = run_padded(config, padding_of(request.scale));
-  const LaneChannels threads = LaneChannels::serial();
+  const PaddedRun run = run_padded(config, padding_of(request.scale, request.transfer));
+  const LaneChannels threads = LaneChannels::delayed();
   const Simulation simulation = simulate(run.program, run.costs, threads);
   const PaddedStep& step = least_disturbed(run);
   SimulatedRow row{
@@ -134,8 +134,11 @@ void bench_simulated(const CLI::App& command, const SimulatedRequest& request) {
     fmt::print("{}\n", json_of(rows).dump());
     return;
   }
-  fmt::print("{} ranks, 8 microbatches, padded computation; simulated, then measured in the least of {} steps:\n\n{}",
-             ranks, request.steps, request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
+  const std::string messages =
+      request.transfer > 0.0 ? fmt::format(" and messages of {} ms", request.transfer * request.scale) : "";
+  fmt::print("{} ranks, 8 microbatches, padded computation{}; simulated, then measured in the least of {} steps:\n\n{}",
+             ranks, messages, request.steps,
+             request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
 }
 
 }  // namespace
@@ -146,6 +149,9 @@ void add_bench_simulated_command(CLI::App& bench) {
   command->allow_extras();
   command->add_option("--scale", request->scale, "how many milliseconds the unit of the padding has")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--transfer", request->transfer, "how long a message is under way, in units of the padding")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--steps", request->steps, "steps of each run")
       ->check(CLI::PositiveNumber)

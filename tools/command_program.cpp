@@ -33,16 +33,18 @@ struct ProgramRequest {
   }
 };
 
-// One rank's list, with what a reader needs to name its peers.
+// Where one rank's list stands, with what a reader needs to name its peers.
 struct RankList {
   int rank = 0, pipeline_rank = 0;
   const Program* program = nullptr;
-  std::vector<Action> actions;
   std::vector<int> stage_ranks;  // world rank by pipeline rank, of this rank's pipeline group
+
+  std::vector<Action> actions(Detail detail) const {
+    return at_detail(program->ranks[static_cast<std::size_t>(pipeline_rank)], detail);
+  }
 };
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
+Json or_null(OptionalIndex value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
@@ -73,23 +75,24 @@ std::string picture(const Program& program) {
          format_timeline(order);
 }
 
-std::string render(const std::vector<RankList>& lists, const std::string& format) {
+std::string render(const std::vector<RankList>& lists, const std::string& format, Detail detail) {
   std::string text;
   if (format == "json") {
     Json ranks = Json::array();
     for (const RankList& list : lists) {
       Json actions = Json::array();
-      for (const Action& action : list.actions) actions.push_back(action_json(list, action));
+      for (const Action& action : list.actions(detail)) actions.push_back(action_json(list, action));
       ranks.push_back(std::move(actions));
     }
     return Json{{"ranks", std::move(ranks)}}.dump() + "\n";
   }
   for (const RankList& list : lists) {
+    const std::vector<Action> actions = list.actions(detail);
     if (format == "csv") {
-      text += format_actions(*list.program, list.actions, ",") + "\n";
+      text += format_actions(*list.program, actions, ",") + "\n";
     } else {
-      text += fmt::format("rank {} (pp {}), {} actions\n  {}\n", list.rank, list.pipeline_rank, list.actions.size(),
-                          format_actions(*list.program, list.actions, " "));
+      text += fmt::format("rank {} (pp {}), {} actions\n  {}\n", list.rank, list.pipeline_rank, actions.size(),
+                          format_actions(*list.program, actions, " "));
     }
   }
   return text;
@@ -99,7 +102,7 @@ std::string render(const std::vector<RankList>& lists, const std::string& format
 std::string text(const std::vector<RankList>& lists, const Program& program, const ProgramRequest& request,
                  const std::string& format) {
   const bool draws = format == "text" && request.compute_only && !request.rank;
-  return draws ? picture(program) : render(lists, format);
+  return draws ? picture(program) : render(lists, format, request.detail());
 }
 
 // What was given besides options describes the bare schedule; `more` is said after it.
@@ -159,11 +162,14 @@ std::string pictures(const CLI::App& command, const ProgramRequest& request, con
   std::optional<CostSource> source;
   if (!request.world_only) source.emplace(name, unit_times ? "forward=1" : request.costs, request.hardware);
   std::vector<Picture> pictures;
+  std::size_t boxes = 0;
   for (const std::string& variant : variants) {
     ConfiguredPicture next = request.world_only ? bare_picture(command, request, variant)
                                                 : configured_picture(command, request, *source, variant);
     next.options.detail = request.detail();
     next.options.unit_time = next.costs.unit_time;
+    boxes += least_boxes(next.program, next.costs.costs, next.options);
+    require_drawable(format, boxes);
     pictures.push_back(
         picture_of(next.program, simulate_step(next.program, next.costs.costs, next.costs.channels), next.options));
   }
@@ -194,8 +200,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
     for (int rank : ranks) {
       if (request.rank && *request.rank != rank) continue;
-      lists.push_back(
-          {rank, rank, &program, at_detail(program.ranks[static_cast<std::size_t>(rank)], request.detail()), ranks});
+      lists.push_back({rank, rank, &program, ranks});
     }
     return write_result(name, text(lists, program, request, format), request.output);
   }
@@ -213,8 +218,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       found = programs.emplace(std::pair(at.tp, at.ep), step_program(run, at)).first;
     }
     const Program& program = found->second;
-    lists.push_back({rank, at.pp, &program, at_detail(program.ranks[static_cast<std::size_t>(at.pp)], request.detail()),
-                     mesh.group_of(Group::pp, rank)});
+    lists.push_back({rank, at.pp, &program, mesh.group_of(Group::pp, rank)});
   }
   write_result(name, text(lists, programs.begin()->second, request, format), request.output);
 }

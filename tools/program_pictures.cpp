@@ -76,6 +76,11 @@ ProgramCosts costs_from_words(const std::string& command, const Program& program
   return costs;
 }
 
+void require_drawable(std::string_view format, std::size_t boxes) {
+  if (format == "svg") require_svg_boxes(boxes);
+  if (format == "html") require_html_boxes(boxes);
+}
+
 std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format) {
   if (format == "html") return to_html(pictures, pictures.size() == 1 ? pictures.front().title : "Variants of a step");
   if (pictures.size() != 1) {

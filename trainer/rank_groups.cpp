@@ -21,10 +21,24 @@ constexpr std::pair<Lane, Group> communicators[] = {
 }  // namespace
 
 Transfers transfers_of(const Program& program) {
-  Transfers transfers;
+  std::map<Lane, std::set<std::pair<int, int>>> pairs_of;  // by the lane that sends
   for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
     for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
-      if (is_send(action.op)) transfers[lane_of(program, action)].insert({rank, *action.peer});
+      if (is_send(action.op)) pairs_of[lane_of(program, action)].insert({rank, *action.peer});
+    }
+  }
+  Transfers transfers;
+  for (const MessageLanes& lanes : message_lanes) {
+    const std::size_t first = transfers.size();
+    for (const auto& pair : pairs_of[lanes.send]) {
+      const auto fits = [&](const Transfer& transfer) {
+        return std::ranges::none_of(transfer.pairs, [&](const auto& other) {
+          return other.first == pair.second || other.second == pair.first;
+        });
+      };
+      auto transfer = std::find_if(transfers.begin() + static_cast<std::ptrdiff_t>(first), transfers.end(), fits);
+      if (transfer == transfers.end()) transfer = transfers.insert(transfer, {lanes, {}});
+      transfer->pairs.insert(pair);
     }
   }
   return transfers;
@@ -52,8 +66,7 @@ RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Isl
     : RankGroups(world.rank(), mesh, islands, transfers, lanes, tied, groups_split_from(world)) {}
 
 RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
-                       Lanes& lanes, const TiedRanks& tied, const MakeGroup& make)
-    : transfers_(transfers) {
+                       Lanes& lanes, const TiedRanks& tied, const MakeGroup& make) {
   const auto split = [&](Group group, const std::vector<int>& members, Lane lane) {
     const auto self = std::find(members.begin(), members.end(), rank);
     return make(group, members, static_cast<int>(self - members.begin()), lanes[lane]);
@@ -61,9 +74,17 @@ RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islan
   for (const auto& [lane, group] : communicators) {
     groups_[{lane, group}] = split(group, mesh.group_of(group, rank), lane);
   }
-  for (const auto& [lane, pairs] : transfers) {
-    auto& group = groups_[{lane, Group::pp}] = split(Group::pp, mesh.group_of(Group::pp, rank), lane);
-    group->connect(std::vector(pairs.begin(), pairs.end()));
+  const int here = mesh.coordinates(rank).pp;
+  for (const auto& [ends, pairs] : transfers) {
+    const bool receives = std::ranges::any_of(pairs, [&](const auto& pair) { return pair.second == here; });
+    const Lane lane = receives ? ends.receive : ends.send;
+    transfers_.push_back(split(Group::pp, mesh.group_of(Group::pp, rank), lane));
+    transfers_.back()->connect(std::vector(pairs.begin(), pairs.end()));
+    for (const auto& [from, to] : pairs) {
+      if (from == here || to == here) {
+        message_groups_[{lane, from == here ? to : from}] = transfers_.back().get();
+      }
+    }
   }
   if (tied) {
     const auto members = mesh.tied_of(rank, tied->first, tied->second);
@@ -73,6 +94,10 @@ RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islan
     const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;
     islands_[island] = split(name, mesh.island_of(island.shard_group, rank, island.ranks), Lane::gather);
   }
+}
+
+void RankGroups::flush_messages() {
+  for (const auto& transfer : transfers_) transfer->flush();
 }
 
 }  // namespace weft

@@ -23,8 +23,14 @@ struct Island {
   auto operator<=>(const Island&) const = default;
 };
 
-// Which ranks of a pipeline send to which, by lane.
-using Transfers = std::map<Lane, std::set<std::pair<int, int>>>;
+// Messages that share a communicator: on which lanes they run, and which rank of a pipeline sends to which.
+struct Transfer {
+  MessageLanes lanes;
+  std::set<std::pair<int, int>> pairs;
+};
+// Calls of one communicator follow one another, on whatever lanes they are. So that a receive never stands in front of
+// a send, no rank does both in one transfer: a pipeline's line of ranks takes two of them, a ring of odd length three.
+using Transfers = std::vector<Transfer>;
 Transfers transfers_of(const Program& program);
 
 // The pipeline ranks with the copies of a tied weight, where they are two.
@@ -50,14 +56,17 @@ class RankGroups {
 
   // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
-  // The lanes of Group::pp.
-  const Transfers& transfers() const { return transfers_; }
+  // Of Group::pp, on a lane of messages, with a rank of the pipeline at their other end.
+  Communicator& messages(Lane lane, int peer) { return *message_groups_.at({lane, peer}); }
+  // Waits until everything sent has been received.
+  void flush_messages();
   // On the gather lane.
   Communicator& island(const Island& island) { return *islands_.at(island); }
 
  private:
-  Transfers transfers_;
   std::map<std::pair<Lane, Group>, std::unique_ptr<Communicator>> groups_;
+  std::vector<std::unique_ptr<Communicator>> transfers_;  // in the order in which all ranks make them
+  std::map<std::pair<Lane, int>, Communicator*> message_groups_;
   std::map<Island, std::unique_ptr<Communicator>> islands_;
 };
 

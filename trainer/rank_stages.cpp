@@ -155,7 +155,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
 }
 
 void RankStages::end_step() {
-  for (const auto& [lane, pairs] : groups_.transfers()) groups_.on(lane, Group::pp).flush();
+  groups_.flush_messages();
   sent_.clear();
   require(saved_.empty() && flowing_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
 }
@@ -265,7 +265,7 @@ void RankStages::wait_reduction(int unit) {
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
   const auto found = flowing_.find({stage, microbatch});
   require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");
-  Communicator& group = groups_.on(lane, Group::pp);
+  Communicator& group = groups_.messages(lane, peer);
   group.stream().wait_for(kernels_.stream);
   group.send(found->second.tensor, peer);
   found->second.tensor.release_on(group.stream());
@@ -276,7 +276,7 @@ void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
 
 void RankStages::receive(Lane lane, int stage, int microbatch, int peer) {
   const PlannedBoundary& boundary = inputs_.boundary;
-  Communicator& group = groups_.on(lane, Group::pp);
+  Communicator& group = groups_.messages(lane, peer);
   Tensor tensor =
       kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
   group.receive(tensor, peer);

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
+
+#include "parallel/pipeline/optional_index.h"
 
 namespace weft {
 
@@ -72,15 +73,16 @@ constexpr bool takes_unit(Op op) {
 
 struct Action {
   Op op = Op::forward;
-  std::optional<int> stage = {};       // absent for gradient_norm and optimizer_step
-  std::optional<int> microbatch = {};  // compute and exchange
-  std::optional<int> segment = {};     // index into Program::segments; absent while the action speaks of a whole stage
-  std::optional<int> unit = {};        // index into Program::units; absent while the action speaks of a whole stage
-  std::optional<int> peer = {};        // pipeline rank, exchange only
-  std::int64_t bytes = 0;              // payload of exchange, gather or reduction
-  bool overlapped = false;             // compute only: one of an overlapped pair (overlap.h)
+  bool overlapped = false;        // compute only: one of an overlapped pair (overlap.h)
+  OptionalIndex stage = {};       // absent for gradient_norm and optimizer_step
+  OptionalIndex microbatch = {};  // compute and exchange
+  OptionalIndex segment = {};     // of Program::segments; absent while the action speaks of a whole stage
+  OptionalIndex unit = {};        // of Program::units; absent while the action speaks of a whole stage
+  OptionalIndex peer = {};        // pipeline rank, exchange only
+  std::int64_t bytes = 0;         // payload of exchange, gather or reduction
 
   bool operator==(const Action&) const = default;
 };
+static_assert(sizeof(Action) == 32, "lists of large pipelines have millions of them");
 
 }  // namespace weft

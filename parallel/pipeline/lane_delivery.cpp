@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
-#include <set>
-#include <tuple>
+#include <vector>
 
 #include "parallel/pipeline/exchange.h"
 
@@ -15,7 +13,11 @@ namespace {
 // Messages are queued as far as computing has come; each lane is worked off in the order of its rank's list.
 class LaneDelivery {
  public:
-  explicit LaneDelivery(Program& program) : program_(program), ranks_(program.ranks.size()) {
+  explicit LaneDelivery(Program& program)
+      : program_(program),
+        ranks_(program.ranks.size()),
+        queued_(2 * program.stages.size() * static_cast<std::size_t>(program.microbatches)),
+        arrived_(queued_.size()) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].passed.resize(program.ranks[rank].size());
   }
 
@@ -28,29 +30,29 @@ class LaneDelivery {
   }
 
  private:
-  using Message = std::tuple<bool, int, int>;  // forward, stage that sends, microbatch
-
   struct RankState {
-    std::size_t host = 0;                                       // everything before it is computed or queued
-    std::vector<bool> passed;                                   // by position: messages that got through
-    std::array<std::size_t, transfer_lanes.size()> heads = {};  // everything of the lane before it has passed
+    std::size_t host = 0;                                  // everything before it is computed or queued
+    std::vector<bool> passed;                              // by position: messages that got through
+    std::array<std::size_t, all_lanes.size()> heads = {};  // everything of the lane before it has passed
   };
 
-  static bool is_message(const Action& action) { return is_send(action.op) || is_receive(action.op); }
-  static Message message_of(const Action& action) {
+  // A number for each message: forward or not, by the stage that sends and by microbatch.
+  std::size_t message(bool forward, int sender, int microbatch) const {
+    const std::size_t stage = static_cast<std::size_t>(sender) + (forward ? 0 : program_.stages.size());
+    return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch);
+  }
+  std::size_t message_of(const Action& action) const {
     const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
-    return {forward, is_send(action.op) ? *action.stage : other_stage(action.op, *action.stage), *action.microbatch};
+    return message(forward, is_send(action.op) ? *action.stage : other_stage(action.op, *action.stage),
+                   *action.microbatch);
   }
 
   // The place of the message at the head of a lane, or the host's when none is queued.
-  std::size_t head(std::size_t rank, std::size_t lane) {
+  std::size_t head(std::size_t rank, Lane lane) {
     RankState& own = ranks_[rank];
     const auto& actions = program_.ranks[rank];
-    std::size_t& at = own.heads[lane];
-    while (at < own.host &&
-           (!is_message(actions[at]) || own.passed[at] || lane_of(program_, actions[at]) != transfer_lanes[lane])) {
-      ++at;
-    }
+    std::size_t& at = own.heads[static_cast<std::size_t>(lane)];
+    while (at < own.host && (own.passed[at] || lane_of(program_, actions[at]) != lane)) ++at;
     return at;
   }
 
@@ -63,7 +65,7 @@ class LaneDelivery {
         program_.stages[static_cast<std::size_t>(*action.stage)].rank) {
       return false;
     }
-    return !arrived_.contains({op == Op::receive_forward, other, *action.microbatch});
+    return !arrived_[message(op == Op::receive_forward, other, *action.microbatch)];
   }
 
   bool advance() {
@@ -72,27 +74,27 @@ class LaneDelivery {
       RankState& own = ranks_[rank];
       const auto& actions = program_.ranks[rank];
       for (; own.host < actions.size() && !waits(actions[own.host]); ++own.host) {
-        if (is_send(actions[own.host].op)) queued_.try_emplace(message_of(actions[own.host]), queued_.size());
+        if (is_send(actions[own.host].op)) queued_[message_of(actions[own.host])] = ++sends_;
         moved = true;
       }
-      for (std::size_t lane = 0; lane < transfer_lanes.size(); ++lane) {
-        while (pass_head(rank, lane)) moved = true;
+      for (const MessageLanes& lanes : message_lanes) {
+        while (pass_head(rank, lanes)) moved = true;
       }
     }
     return moved;
   }
 
   // Of the sending rank.
-  bool pass_head(std::size_t rank, std::size_t lane) {
-    const std::size_t at = head(rank, lane);
-    if (at == ranks_[rank].host || !is_send(program_.ranks[rank][at].op)) return false;
+  bool pass_head(std::size_t rank, const MessageLanes& lanes) {
+    const std::size_t at = head(rank, lanes.send);
+    if (at == ranks_[rank].host) return false;
     const Action& send = program_.ranks[rank][at];
     const auto peer = static_cast<std::size_t>(*send.peer);
-    const std::size_t there = head(peer, lane);
-    if (there == ranks_[peer].host || !is_receive(program_.ranks[peer][there].op)) return false;
+    const std::size_t there = head(peer, lanes.receive);
+    if (there == ranks_[peer].host) return false;
     if (message_of(program_.ranks[peer][there]) != message_of(send)) return false;
     ranks_[rank].passed[at] = ranks_[peer].passed[there] = true;
-    arrived_.insert(message_of(send));
+    arrived_[message_of(send)] = true;
     return true;
   }
 
@@ -102,19 +104,19 @@ class LaneDelivery {
     std::optional<std::size_t> first;
     std::size_t peer = 0, from = 0, to = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      for (std::size_t lane = 0; lane < transfer_lanes.size(); ++lane) {
-        const std::size_t at = head(rank, lane);
-        if (at == ranks_[rank].host || !is_send(program_.ranks[rank][at].op)) continue;
+      for (const MessageLanes& lanes : message_lanes) {
+        const std::size_t at = head(rank, lanes.send);
+        if (at == ranks_[rank].host) continue;
         const Action& send = program_.ranks[rank][at];
         const auto there = static_cast<std::size_t>(*send.peer);
         const auto& actions = program_.ranks[there];
-        const auto begin = actions.begin() + static_cast<std::ptrdiff_t>(head(there, lane));
+        const auto begin = actions.begin() + static_cast<std::ptrdiff_t>(head(there, lanes.receive));
         const auto receive = std::find_if(begin, actions.end(), [&](const Action& other) {
           return is_receive(other.op) && message_of(other) == message_of(send);
         });
         // What is never taken stays as it is: check.h says so.
         if (receive == actions.end()) continue;
-        const std::size_t turn = queued_.at(message_of(send));
+        const std::size_t turn = queued_[message_of(send)];
         if (first && turn > *first) continue;
         first = turn;
         peer = there;
@@ -139,8 +141,10 @@ class LaneDelivery {
 
   Program& program_;
   std::vector<RankState> ranks_;
-  std::map<Message, std::size_t> queued_;  // sends, by the order in which they were
-  std::set<Message> arrived_;
+  // By message: as which of all sends it was queued, and whether it got through.
+  std::vector<std::size_t> queued_;
+  std::vector<bool> arrived_;
+  std::size_t sends_ = 0;
 };
 
 }  // namespace

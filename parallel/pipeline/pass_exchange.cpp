@@ -131,8 +131,10 @@ class Delivery {
 
 // Every message is received as soon as it is made: all lists then follow one order of all ranks, and whatever waits for
 // whom, the first in that order need not. Nothing when the order itself cannot run. Ranks take turns, so that none gets
-// far ahead and the others receive long before they need it.
-std::optional<std::vector<std::vector<Action>>> received_when_made(const Program& order) {
+// far ahead and the others receive long before they need it. The messages that `order` has are left out.
+std::optional<std::vector<std::vector<Action>>> received_when_made(Program order) {
+  for (auto& actions : order.ranks)
+    std::erase_if(actions, [](const Action& action) { return action.peer.has_value(); });
   std::vector<std::vector<Action>> lists(order.ranks.size());
   std::vector<std::size_t> at(order.ranks.size(), 0);
   std::set<std::tuple<bool, int, int>> made;  // activation or gradient, by stage, microbatch
@@ -178,7 +180,6 @@ std::optional<std::vector<std::vector<Action>>> received_when_made(const Program
 }  // namespace
 
 Program add_exchange(Program program) {
-  const Program order = program;
   for (auto& actions : program.ranks) actions = with_exchange(program, actions);
   // A receive moved for one of the two may stand in the way of the other. Receives only ever move to the front, so this
   // ends; where both cannot be had in small steps, which takes an order that leaps about, they are had at once.
@@ -187,7 +188,7 @@ Program add_exchange(Program program) {
     runs = Delivery(program.ranks).run();
   } while (runs && take_messages_earlier_on_lanes(program) > 0);
   if (!runs) {
-    if (auto lists = received_when_made(order)) program.ranks = std::move(*lists);
+    if (auto lists = received_when_made(program)) program.ranks = std::move(*lists);
   }
   return program;
 }

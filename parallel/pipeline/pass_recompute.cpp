@@ -27,10 +27,10 @@ std::vector<Action> with_recompute(const ProgramTables& tables, const std::vecto
     for (int segment : region_begun_by(tables, actions[i])) {
       insertions.push_back({i,
                             {.op = Op::recompute,
+                             .overlapped = actions[i].overlapped,
                              .stage = actions[i].stage,
                              .microbatch = actions[i].microbatch,
-                             .segment = segment,
-                             .overlapped = actions[i].overlapped}});
+                             .segment = segment}});
     }
   }
   return insert_actions(actions, insertions);

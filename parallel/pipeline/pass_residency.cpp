@@ -13,10 +13,11 @@ constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
 // A compute action that reads gathered parameters, numbered along the rank.
 struct Read {
-  std::size_t position = 0;  // in the rank's list
-  std::size_t visit = 0;     // how often the rank had changed its stage before
-  bool forward = false;      // or for an input gradient
-  bool again = false;        // a forward again, in front of its input gradient
+  std::size_t position = 0;     // in the rank's list
+  std::size_t computation = 0;  // its number among all compute actions of the rank
+  std::size_t visit = 0;        //    // how often the rank had changed its stage before
+  bool forward = false;         // or for an input gradient
+  bool again = false;           // a forward again, in front of its input gradient
   int microbatch = 0;
   std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
   // Its number if the halves of overlapped pairs ran one after the other; of a forward again, that of the input
@@ -92,9 +93,11 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
   Reads result;
   const Overlaps overlaps = find_overlaps(actions);
   Visits visits(overlaps);
+  std::size_t computations = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!is_compute(action.op)) continue;
+    ++computations;
     const std::size_t visit = visits.at(action, i);
     if (!action.segment) continue;
     const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
@@ -105,8 +108,8 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back(
-          {i, visit, action.op == Op::forward, action.op == Op::recompute, *action.microbatch, first_use});
+      result.reads.push_back({i, computations, visit, action.op == Op::forward, action.op == Op::recompute,
+                              *action.microbatch, first_use});
     }
   }
   number_in_sequence(result.reads, overlaps);
@@ -157,30 +160,58 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
   return false;
 }
 
+// A unit from a gather to the RESHARD that ends it, as far as reads have been seen.
+struct Interval {
+  std::size_t turn = 0;  // the read with which its last forward or backward began
+};
+
+// Says of every use whether an interval begins or ends there, and where its gather would be issued. What one read finds
+// sharded is gathered together and counts as one, however many units it reads.
 void mark_intervals(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
-  std::vector<std::size_t> turn(tables.units.size(), 0);          // the read with which the last turn began
-  std::vector<std::size_t> gathered;                              // units in the order of their gathers
-  for (std::size_t i = 0; i < rank.uses.size(); ++i) {
-    Use& use = rank.uses[i];
-    const auto unit = static_cast<std::size_t>(use.unit);
-    const UnitPolicy& policy = tables.units[unit].policy;
-    const std::size_t previous = std::exchange(last_use[unit], i);
-    const bool first = previous == never;
-    use.begins = first || !kept(policy, rank, rank.uses[previous], use);
-    if (use.begins) {
-      const auto ahead = static_cast<std::size_t>(policy.lookahead);
-      if (ahead == 0) use.gather_at = use.read;
-      if (ahead > 0 && ahead <= gathered.size()) use.gather_at = turn[gathered[gathered.size() - ahead]];
-      gathered.push_back(unit);
+  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last one
+  std::vector<Interval> intervals;                                // in the order of their gathers
+  std::vector<std::size_t> first_of_read;                         // of intervals: the first that each such read begins
+  const auto place_of_gather = [&](std::size_t read, std::size_t ahead) -> std::size_t {
+    if (ahead == 0) return read;
+    if (ahead > first_of_read.size()) return 0;
+    const std::size_t group = first_of_read.size() - ahead;
+    const std::size_t end = group + 1 < first_of_read.size() ? first_of_read[group + 1] : intervals.size();
+    std::size_t place = 0;
+    for (std::size_t i = first_of_read[group]; i < end; ++i) place = std::max(place, intervals[i].turn);
+    return place;
+  };
+  for (std::size_t begin = 0; begin < rank.uses.size();) {
+    const std::size_t read = rank.uses[begin].read;
+    std::size_t end = begin;
+    for (; end < rank.uses.size() && rank.uses[end].read == read; ++end) {
+      Use& use = rank.uses[end];
+      const auto unit = static_cast<std::size_t>(use.unit);
+      const UnitPolicy& policy = tables.units[unit].policy;
+      const std::size_t previous = last_use[unit];
+      use.begins = previous == never || !kept(policy, rank, rank.uses[previous], use);
+      if (!use.begins) continue;
+      use.gather_at = place_of_gather(read, static_cast<std::size_t>(policy.lookahead));
+      if (previous == never) continue;
+      Use& last = rank.uses[previous];
+      last.ends = true;
+      last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;
+      use.gather_at = std::max(use.gather_at, last.read + 1);
     }
-    const bool same = !first && same_turn(rank.reads[rank.uses[previous].read], rank.reads[use.read]);
-    if (use.begins || !same) turn[unit] = use.read;
-    if (first || !use.begins) continue;
-    Use& last = rank.uses[previous];
-    last.ends = true;
-    last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;
-    use.gather_at = std::max(use.gather_at, last.read + 1);
+    // Only now, so that no gather of this read is put off by what else it reads.
+    const std::size_t first_interval = intervals.size();
+    for (; begin < end; ++begin) {
+      const Use& use = rank.uses[begin];
+      const auto unit = static_cast<std::size_t>(use.unit);
+      const std::size_t previous = std::exchange(last_use[unit], begin);
+      if (use.begins) {
+        interval[unit] = intervals.size();
+        intervals.push_back({read});
+      } else if (!same_turn(rank.reads[rank.uses[previous].read], rank.reads[read])) {
+        intervals[interval[unit]].turn = read;
+      }
+    }
+    if (intervals.size() > first_interval) first_of_read.push_back(first_interval);
   }
   for (std::size_t last : last_use) {
     if (last != never) rank.uses[last].ends = true;
@@ -188,18 +219,31 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
 }
 
 // A unit with a long lookahead must not overtake one that is needed first: its gather is issued later instead, which
-// never takes more memory than its policy allows.
-void order_gathers_by_need(std::vector<Use>& uses) {
+// never takes more memory than its policy allows. A gather that would be issued where its unit is dropped brings what
+// is there: the unit stays. It still counts where others look ahead, so no other gather is issued earlier for it.
+void settle_gathers(const ProgramTables& tables, Reads& rank) {
   std::size_t latest = 0;
-  for (Use& use : uses) {
-    if (use.begins) latest = use.gather_at = std::max(use.gather_at, latest);
+  std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
+  for (std::size_t i = 0; i < rank.uses.size(); ++i) {
+    Use& use = rank.uses[i];
+    const std::size_t previous = std::exchange(last_use[static_cast<std::size_t>(use.unit)], i);
+    if (!use.begins) continue;
+    use.gather_at = std::max(use.gather_at, latest);
+    if (previous != never) {
+      Use& last = rank.uses[previous];
+      if (rank.reads[use.gather_at].computation == rank.reads[last.read].computation + 1) {
+        last.ends = last.to_island = use.begins = use.from_island = false;
+        continue;
+      }
+    }
+    latest = use.gather_at;
   }
 }
 
 std::vector<Action> with_residency(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads rank = reads_of(tables, actions);
   mark_intervals(tables, rank);
-  order_gathers_by_need(rank.uses);
+  settle_gathers(tables, rank);
 
   const auto gather = [&tables](const Use& use) {
     const ProgramUnit& unit = tables.units[static_cast<std::size_t>(use.unit)];

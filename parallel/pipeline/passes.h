@@ -24,10 +24,13 @@ Program lower_to_segments(Program program);
 // microbatch; where no segment is in a region, nothing. For lists of segments.
 Program add_recompute(Program program);
 
-// Adds UNSHARD and RESHARD of every unit around its uses according to its policy. Gathers of a rank are issued in order
-// of need: the gather `lookahead` ahead of one whose unit begins to be used is issued in front of that use, but never
-// before the unit's own previous RESHARD. It stands in front of the receives of the action it is issued before, a
-// RESHARD behind the sends of the last use: neither another rank nor this one waits for it longer than for the data.
+// Adds UNSHARD and RESHARD of every unit around its uses according to its policy. What a segment finds sharded is
+// gathered together. With a lookahead of k that is where the k-th segment before it, of those that found something
+// sharded, last began to be used: what is full beside the units in use is at most what the next k such segments need.
+// Gathers are issued in order of need, and never before the unit's own RESHARD; where one would be issued right there,
+// nothing computed between, both are left out and the unit stays. A gather stands in front of the receives of the
+// action it is issued before, a RESHARD behind the sends of the last use: neither another rank nor this one waits for
+// it longer than for the data.
 Program add_residency(Program program);
 
 // Adds REDUCE_GRAD (and SCATTER_GRAD, where gradients add up in shards) of every unit but those that a solved step

@@ -32,18 +32,23 @@ int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
   return tables.stages[static_cast<std::size_t>(copy.stage)].rank;
 }
 
+MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message) {
+  const Op op = message.op;
+  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
+  const int here = rank_of_stage(*message.stage), there = rank_of_stage(other_stage(op, *message.stage));
+  const bool up = is_send(op) ? here < there : there < here;
+  const bool forward = op == Op::send_forward || op == Op::receive_forward;
+  return message_lanes[(forward ? 0u : 2u) + (up ? 0u : 1u)];
+}
+
 Lane lane_of(const ProgramTables& tables, const Action& action) {
   const Op op = action.op;
   // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
   if (!is_send(op) && !is_receive(op)) return Lane::compute;
-  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
-  const int here = rank_of_stage(*action.stage), there = rank_of_stage(other_stage(op, *action.stage));
-  const bool up = is_send(op) ? here < there : there < here;
-  const bool forward = op == Op::send_forward || op == Op::receive_forward;
-  if (forward) return up ? Lane::activations_up : Lane::activations_down;
-  return up ? Lane::gradients_up : Lane::gradients_down;
+  const MessageLanes lanes = message_lanes_of(tables, action);
+  return is_send(op) ? lanes.send : lanes.receive;
 }
 
 ProgramTables bare_tables(int ranks, int stages, Placement placement) {

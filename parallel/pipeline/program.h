@@ -36,7 +36,8 @@ struct UnitPolicy {
   Residency residency = Residency::each_use;
   int window_stages = 0;  // of Residency::window
   int island_ranks = 0;   // of Residency::island
-  // How many gathers ahead of its turn a gather is issued: 1 is while the unit gathered before it begins to be used.
+  // How many segments ahead a gather is issued, of those that find units sharded: 1 is while the last such segment
+  // before its own begins to be used. What one segment finds sharded counts once, however many units it reads.
   int lookahead = 1;
   int reduce_every = 0;  // reduce after every n-th microbatch and after the last; 0: after the last only
   // Between reductions every microbatch's gradient is scattered and added up in shards. Only the sum over replicas then
@@ -178,6 +179,8 @@ struct Program : ProgramTables {
 // The pipeline rank that holds the other copy of a tied unit.
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);
 
+// The lanes that a message takes, as either of its ends names it.
+MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message);
 // Which queue of a rank an action runs on.
 Lane lane_of(const ProgramTables& tables, const Action& action);
 

@@ -1,8 +1,9 @@
 // The queues of a rank. Gathers and reductions have their own, so that neither waits for the other; so has the exchange
-// of rows between experts, which runs beside the shared expert. Messages between stages have four: activations and
-// gradients, each to higher ranks (up) and to lower ones (down). Where a rank runs several stages it sends to a
-// neighbour from which it also receives; a send that holds its queue until the other side takes the message must not
-// stand in front of the receive that the other side waits to be rid of.
+// of rows between experts, which runs beside the shared expert. Messages between stages have eight: activations and
+// gradients, each to higher ranks (up) and to lower ones (down), sent and received. A message holds the queues of both
+// its ends until it has passed. A rank in the middle takes the next microbatch from below while the last one still has
+// to be computed or sent up, and where it runs several stages it sends to a neighbour from which it also receives: none
+// of these may stand in front of another.
 #pragma once
 
 #include <array>
@@ -18,22 +19,52 @@ enum class Lane : std::uint8_t {
   compute,
   gather,
   reduce,
-  activations_up,
-  activations_down,
-  gradients_up,
-  gradients_down,
+  send_activations_up,
+  receive_activations_up,
+  send_activations_down,
+  receive_activations_down,
+  send_gradients_up,
+  receive_gradients_up,
+  send_gradients_down,
+  receive_gradients_down,
   exchange
 };
-inline constexpr std::array all_lanes = {Lane::compute,        Lane::gather,           Lane::reduce,
-                                         Lane::activations_up, Lane::activations_down, Lane::gradients_up,
-                                         Lane::gradients_down, Lane::exchange};
-inline constexpr std::array transfer_lanes = {Lane::activations_up, Lane::activations_down, Lane::gradients_up,
-                                              Lane::gradients_down};
+inline constexpr std::array all_lanes = {Lane::compute,
+                                         Lane::gather,
+                                         Lane::reduce,
+                                         Lane::send_activations_up,
+                                         Lane::receive_activations_up,
+                                         Lane::send_activations_down,
+                                         Lane::receive_activations_down,
+                                         Lane::send_gradients_up,
+                                         Lane::receive_gradients_up,
+                                         Lane::send_gradients_down,
+                                         Lane::receive_gradients_down,
+                                         Lane::exchange};
 constexpr std::string_view name_of(Lane lane) {
-  constexpr std::string_view names[] = {"compute",          "gather",       "reduce",         "activations_up",
-                                        "activations_down", "gradients_up", "gradients_down", "exchange"};
+  constexpr std::string_view names[] = {"compute",
+                                        "gather",
+                                        "reduce",
+                                        "send_activations_up",
+                                        "receive_activations_up",
+                                        "send_activations_down",
+                                        "receive_activations_down",
+                                        "send_gradients_up",
+                                        "receive_gradients_up",
+                                        "send_gradients_down",
+                                        "receive_gradients_down",
+                                        "exchange"};
   return names[static_cast<std::size_t>(lane)];
 }
+
+// The lanes of a message: the sender's and the receiver's.
+struct MessageLanes {
+  Lane send, receive;
+};
+inline constexpr std::array message_lanes = {MessageLanes{Lane::send_activations_up, Lane::receive_activations_up},
+                                             MessageLanes{Lane::send_activations_down, Lane::receive_activations_down},
+                                             MessageLanes{Lane::send_gradients_up, Lane::receive_gradients_up},
+                                             MessageLanes{Lane::send_gradients_down, Lane::receive_gradients_down}};
 
 // One stream a lane, made on one device.
 class Lanes {

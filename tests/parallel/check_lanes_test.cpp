@@ -20,8 +20,11 @@ namespace {
 // One queue for each direction of the pass: the model that could not run interleaved orders.
 constexpr LaneQueues merged_queues() {
   LaneQueues queues = separate_queues();
-  queues[static_cast<std::size_t>(Lane::activations_down)] = queues[static_cast<std::size_t>(Lane::activations_up)];
-  queues[static_cast<std::size_t>(Lane::gradients_down)] = queues[static_cast<std::size_t>(Lane::gradients_up)];
+  for (std::size_t i = 0; i < message_lanes.size(); ++i) {
+    const auto first = static_cast<std::size_t>(message_lanes[i / 2 * 2].send);  // of activations or of gradients
+    queues[static_cast<std::size_t>(message_lanes[i].send)] = queues[first];
+    queues[static_cast<std::size_t>(message_lanes[i].receive)] = queues[first];
+  }
   return queues;
 }
 
@@ -147,6 +150,23 @@ TEST(CheckLanes, OneQueueForBothWaysWouldStandStill) {
   EXPECT_FALSE(lane_deadlock(bare("1f1b", 4, 8), merged_queues()));
 }
 
+// One lane for all that a rank sends of a kind, and one for all that it takes: where stages turn round at the last rank
+// a send up stands in front of the send down that the receiver of the first has to wait for.
+TEST(CheckLanes, OneQueueForMessagesUpAndDownWouldStandStill) {
+  LaneQueues queues = separate_queues();
+  for (std::size_t i = 0; i < message_lanes.size(); i += 2) {
+    const auto &up = message_lanes[i], &down = message_lanes[i + 1];
+    queues[static_cast<std::size_t>(down.send)] = queues[static_cast<std::size_t>(up.send)];
+    queues[static_cast<std::size_t>(down.receive)] = queues[static_cast<std::size_t>(up.receive)];
+  }
+  for (const char* schedule : {"zbv", "v_half", "v_min", "dualpipev"}) {
+    const Program program =
+        add_exchange(ordered(find_schedule(schedule), {.ranks = 5, .chunks = 2, .microbatches = 10}));
+    EXPECT_TRUE(find_violations(program).empty());
+    EXPECT_TRUE(lane_deadlock(program, queues)) << schedule;
+  }
+}
+
 // A rank that runs ahead of another by four messages has to leave three on their way, and only a lane can hold them.
 TEST(CheckLanes, LanesHoldWhatAPostedSendCannot) {
   Program program = bare("gpipe", 2, 4);
@@ -159,43 +179,45 @@ TEST(CheckLanes, LanesHoldWhatAPostedSendCannot) {
   EXPECT_EQ(standstill(program, 2), "");
 }
 
-// Rank 1 hands microbatch 1 of stage 0 down to rank 0, which takes it when it is through with the backward of
-// microbatch 0. For that one rank 1 has to run stage 3, whose input comes down from rank 2: on the same lane, behind
-// that send. A send that is merely posted stands in nobody's way.
+// Rank 0 hands microbatch 1 of stage 0 up to rank 1, which takes it when it is through with the backward of microbatch
+// 0. For that one rank 0 has to hand stage 2's microbatch 0 up to rank 2: on the same lane, behind that send. A send
+// that is merely posted stands in nobody's way.
 ProgramTables turning_tables() {
   ProgramTables tables = bare_tables(3, 4);
-  const int ranks[] = {1, 0, 2, 1};
+  const int ranks[] = {0, 1, 0, 2};
   for (std::size_t stage = 0; stage < 4; ++stage) tables.stages[stage].rank = ranks[stage];
   return tables;
 }
 constexpr std::string_view turning_order =
+    "0F0,0F1,2F0,2B0,0B0,2F1,2B1,0B1\n"
     "1F0,1B0,1F1,1B1\n"
-    "0F0,0F1,3F0,3B0,0B0,3F1,3B1,0B1\n"
-    "2F0,2B0,2F1,2B1\n";
+    "3F0,3B0,3F1,3B1\n";
 
 TEST(CheckLanes, APostedSendPassesWhatHoldsALane) {
-  const Program program = from_csv(
-      turning_tables(),
-      "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,1RECV_F1,1F1,1SEND_F1,1RECV_B1,1B1,1SEND_B1\n"
-      "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,3F0,3B0,3SEND_B0,0RECV_B0,0B0,3RECV_F1,3F1,3B1,3SEND_B1,0RECV_B1,0B1\n"
-      "2RECV_F0,2F0,2SEND_F0,2RECV_B0,2B0,2SEND_B0,2RECV_F1,2F1,2SEND_F1,2RECV_B1,2B1,2SEND_B1\n");
+  const Program program =
+      from_csv(turning_tables(),
+               "0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2SEND_F0,2RECV_B0,2B0,2SEND_B0,0RECV_B0,0B0,"
+               "2RECV_F1,2F1,2SEND_F1,2RECV_B1,2B1,2SEND_B1,0RECV_B1,0B1\n"
+               "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,1RECV_F1,1F1,1SEND_F1,1RECV_B1,1B1,1SEND_B1\n"
+               "3RECV_F0,3F0,3B0,3SEND_B0,3RECV_F1,3F1,3B1,3SEND_B1\n");
   const auto findings = find_violations(program);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].violation, Violation::deadlock);
   EXPECT_EQ(findings[0].rank, 0);
-  EXPECT_EQ(findings[0].index, 4u);
+  EXPECT_EQ(findings[0].index, 8u);
   EXPECT_EQ(findings[0].message,
-            "on lanes rank 0 at 1B0 waits for gradients_down of rank 0, gradients_down of rank 0 at 1RECV_B0 waits for "
-            "rank 2, rank 2 at 2B0 waits for gradients_up of rank 2, gradients_up of rank 2 at 2RECV_B0 waits for rank "
-            "1, rank 1 at 3F0 waits for activations_down of rank 1, activations_down of rank 1 at 0SEND_F1 waits for "
-            "rank 0");
+            "on lanes rank 0 at 2B0 waits for receive_gradients_down of rank 0, receive_gradients_down of rank 0 at "
+            "2RECV_B0 waits for rank 2, rank 2 at 3F0 waits for receive_activations_up of rank 2, "
+            "receive_activations_up of rank 2 at 3RECV_F0 waits for send_activations_up of rank 0, send_activations_up "
+            "of rank 0 at 0SEND_F1 waits for rank 1, rank 1 at 1B0 waits for receive_gradients_up of rank 1, "
+            "receive_gradients_up of rank 1 at 1RECV_B0 waits for rank 0");
   EXPECT_EQ(fault_when_run(program), "");
   EXPECT_NE(standstill_on_streams(program, 3, {.hosts_wait = true}), "");
-  // The exchange of that order has the second microbatch received where rank 0 stands, and nothing else moved.
+  // The exchange of that order has the second microbatch received where rank 1 stands, and nothing else moved.
   const Program exchanged = add_exchange(from_csv(turning_tables(), std::string(turning_order)));
-  EXPECT_EQ(cells(exchanged, 0),
+  EXPECT_EQ(cells(exchanged, 1),
             "1RECV_F0 1F0 1SEND_F0 1RECV_B0 1RECV_F1 1B0 1SEND_B0 1F1 1SEND_F1 1RECV_B1 1B1 1SEND_B1");
-  for (int rank : {1, 2}) EXPECT_EQ(cells(exchanged, rank), cells(program, rank));
+  for (int rank : {0, 2}) EXPECT_EQ(cells(exchanged, rank), cells(program, rank));
   EXPECT_TRUE(find_violations(exchanged).empty());
   EXPECT_EQ(standstill(exchanged, 4), "");
 }
@@ -231,7 +253,7 @@ TEST(CheckLanes, SaysOfRandomProgramsWhatHappensToThem) {
   fmt::print("{} run both ways, {} only on lanes, {} only where ranks wait in receives, {} neither way\n", counts[0][0],
              counts[1][0], counts[0][1], counts[1][1]);
   for (const auto& row : counts) {
-    for (int count : row) EXPECT_GT(count, 100);
+    for (int count : row) EXPECT_GT(count, 50);
   }
 }
 

@@ -47,9 +47,10 @@ inline std::vector<OrderInput> rounds_of(std::string_view schedule, int ranks, i
   return inputs;
 }
 
-// UNSHARDs of every rank, `units` units a chunk.
+// UNSHARDs of every rank, `units` units a chunk, without lookahead: tables and formulas know of none, and a unit that
+// would be gathered again where it is dropped stays.
 inline std::vector<int> gathers_of(std::string_view schedule, const OrderInput& input, int units, Residency residency) {
-  const Program program = compiled(find_schedule(schedule), input, units, {.residency = residency});
+  const Program program = compiled(find_schedule(schedule), input, units, {.residency = residency, .lookahead = 0});
   std::vector<int> gathers;
   for (int rank = 0; rank < input.ranks; ++rank) gathers.push_back(count_of(program, rank, Op::unshard));
   return gathers;

@@ -27,15 +27,38 @@ TEST(Interleaved, AnUnevenLastGroupIsThatOfMegatron) {
 // The bubble of 1F1B, 3 (P - 1), is shorter by the chunks: a rank waits for P - 1 forwards and backwards of one chunk.
 // Rank r has run 2 (P - 1 - r) + (V - 1) P turns ahead and one more when its first backward comes.
 TEST(Interleaved, BubbleAndActivationsAreThoseOfTheFormulas) {
-  const auto inputs = rounds_of("interleaved", 8, 4, 4);
-  ASSERT_EQ(inputs.size(), 8u * 3 * 4);
-  for (const OrderInput& input : inputs) {
+  int multiples = 0;
+  for (const OrderInput& input : rounds_of("interleaved", 8, 4, 4)) {
+    if (input.microbatches < input.ranks) continue;
+    multiples += input.microbatches % input.ranks == 0 ? 1 : 0;
     EXPECT_EQ(bubble_of("interleaved", input), 3 * (input.ranks - 1));
     const auto peaks = chunks_in_flight("interleaved", input);
+    const int group = input.microbatches / (input.microbatches / input.ranks);
     for (int rank = 0; rank < input.ranks; ++rank) {
-      EXPECT_EQ(peaks[static_cast<std::size_t>(rank)],
-                std::min(2 * (input.ranks - 1 - rank) + (input.chunks - 1) * input.ranks + 1,
-                         input.microbatches * input.chunks));
+      EXPECT_EQ(
+          peaks[static_cast<std::size_t>(rank)],
+          std::min(2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group + 1, input.microbatches * input.chunks));
+    }
+  }
+  EXPECT_EQ(multiples, 8 * 3 * 4);
+}
+
+// PyTorch's groups (ScheduleInterleaved1F1B): the microbatches in max(1, microbatches / ranks) rounds. 10 of them on 4
+// ranks are two of 5, and fewer than ranks are one.
+TEST(Interleaved, GroupsAreThoseOfPyTorch) {
+  OrderInput input{.ranks = 4, .chunks = 2, .microbatches = 10};
+  const std::string unset = order_of("interleaved", input);
+  input.microbatch_group = 5;
+  EXPECT_EQ(unset, order_of("interleaved", input));
+  EXPECT_EQ(order_of("interleaved", {.ranks = 2, .chunks = 2, .microbatches = 1}),
+            "0F0,2F0,2B0,0B0\n"
+            "1F0,3F0,3B0,1B0\n");
+  for (const char* schedule : {"interleaved", "zb1p"}) {
+    for (input = {.ranks = 2, .chunks = 2, .microbatches = 1}; input.ranks <= 6; ++input.ranks) {
+      for (input.microbatches = 1; input.microbatches < input.ranks; ++input.microbatches) {
+        EXPECT_TRUE(find_violations(add_exchange(ordered(find_schedule(schedule), input))).empty())
+            << described(find_schedule(schedule), input);
+      }
     }
   }
 }
@@ -77,12 +100,10 @@ std::string refusal(const OrderInput& input) {
 }
 
 TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
-  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 10}),
-            "schedule interleaved on 4 ranks in groups of 4 microbatches leaves a group of 2, shorter than the ranks; "
-            "set microbatches = 8 or 12");
-  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 3}),
-            "schedule interleaved on 4 ranks in groups of 4 microbatches leaves a group of 3, shorter than the ranks; "
-            "set microbatches = 4");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 11}),
+            "schedule interleaved on 4 ranks takes microbatches in equal groups, and 11 make no 2 of them; set "
+            "microbatch_group = 6 for a shorter last one; set microbatches = 10 or 12");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 11, .microbatch_group = 6}), "accepted");
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 13, .microbatch_group = 6}),
             "schedule interleaved on 4 ranks in groups of 6 microbatches leaves a group of 1, shorter than the ranks; "
             "set microbatches = 12 or 16");

@@ -90,6 +90,27 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
   }
 }
 
+// By count, before any of it is listed.
+TEST(Orders, TooManyActionsAreRefused) {
+  for (const Schedule& schedule : schedules()) {
+    const auto refused = [&](int ranks, int microbatches) -> std::string {
+      try {
+        schedule.order({.ranks = ranks, .chunks = schedule.least_chunks, .microbatches = microbatches});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::request);
+        return error.what();
+      }
+      return "accepted";
+    };
+    EXPECT_EQ(
+        refused(100'000, 100'000),
+        fmt::format("schedule {} on 100000 ranks with {} chunks and 100000 microbatches has {} actions; a program "
+                    "has at most 32000000",
+                    schedule.name, schedule.least_chunks, 60'000'000'000 * schedule.least_chunks - 400'000));
+    EXPECT_NE(refused(2'147'483'647, 2'147'483'647).find("a program has at most"), std::string::npos);
+  }
+}
+
 // Where only the number of microbatches is wrong, the refusal ends with the nearest that are right: one below, where
 // there is one, and one above, and nothing else in between.
 TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {

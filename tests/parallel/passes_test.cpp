@@ -128,6 +128,25 @@ TEST(Residency, StepKeepsFromFirstUseToLast) {
             "0B0(blocks.0) 0RESHARD(blocks.0)");
 }
 
+// The backward of a block with experts reads both its units at once, and both are gathered one segment ahead: while the
+// expert part of the block behind it is at its own.
+TEST(Residency, ASegmentsUnitsAreGatheredTogether) {
+  Program program{expert_tables(1, 2, {.residency = Residency::each_use, .lookahead = 1}), 1, {}};
+  program.ranks = gpipe_order({.ranks = 1, .microbatches = 1});
+  EXPECT_EQ(cells(add_residency(lower_to_segments(program)), 0),
+            "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0UNSHARD(blocks.2) 0F0(blocks.1) 0RESHARD(blocks.0) "
+            "0RESHARD(blocks.1) 0UNSHARD(blocks.3) 0F0(blocks.2) 0F0(blocks.3) 0UNSHARD(blocks.0) 0UNSHARD(blocks.1) "
+            "0B0(blocks.3) 0RESHARD(blocks.3) 0B0(blocks.2) 0RESHARD(blocks.2) 0B0(blocks.1) 0RESHARD(blocks.1) "
+            "0B0(blocks.0) 0RESHARD(blocks.0)");
+}
+
+// Looking two ahead over two units: what is dropped behind its forward is what would be gathered next.
+TEST(Residency, WhatWouldBeGatheredWhereItIsDroppedStays) {
+  EXPECT_EQ(residency_cells({.residency = Residency::each_use, .lookahead = 2}, 2, 1),
+            "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0F0(blocks.1) 0B0(blocks.1) 0RESHARD(blocks.1) "
+            "0B0(blocks.0) 0RESHARD(blocks.0)");
+}
+
 // A lookahead longer than the way from one use of a unit to its next: the gather waits for the reshard between them.
 TEST(Residency, AGatherNeverOvertakesTheReshardBeforeIt) {
   for (int units : {2, 3}) {
@@ -151,11 +170,13 @@ TEST(Residency, StandsOutsideTheExchange) {
 
 // Each unit is used 2M times per step. `each_use` saves a gather wherever two uses meet: GPipe turns once; 1F1B turns
 // at every forward-backward pair behind the warm-up (M - w) and at the way back between them (M - w - 1). With a
-// warm-up of all microbatches 1F1B is GPipe.
-int each_use_gathers(std::string_view schedule, int units, int ranks, int rank, int microbatches) {
+// warm-up of all microbatches 1F1B is GPipe. A second one is saved at a turn of U units with lookahead 2: when unit
+// U - 2 is dropped, the next units not there are itself and the one before, so it would be gathered at once. There must
+// be a unit between those of two turns for that, and more units than are looked ahead to.
+int each_use_gathers(std::string_view schedule, int units, int ranks, int rank, int microbatches, int lookahead) {
   const int steady = microbatches - std::min(ranks - 1 - rank, microbatches);
-  if (schedule == "gpipe" || steady == 0) return 2 * microbatches * units - 1;
-  return 2 * microbatches * units - 2 * steady + 1;
+  const int turns = schedule == "gpipe" || steady == 0 ? 1 : 2 * steady - 1;
+  return 2 * microbatches * units - (lookahead == 2 ? 2 : 1) * turns;
 }
 
 TEST(Residency, GathersFollowTheClosedFormulas) {
@@ -165,11 +186,12 @@ TEST(Residency, GathersFollowTheClosedFormulas) {
         for (int units : {2, 3, 8}) {
           for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
             for (int lookahead : {0, 1, 2}) {
+              if (residency == Residency::each_use && lookahead > 0 && units < 2 * lookahead + 1) continue;
               const Program program = compiled(
                   stage_tables(ranks, units, {.residency = residency, .lookahead = lookahead}), schedule, microbatches);
               for (int rank = 0; rank < ranks; ++rank) {
                 const int expected = residency == Residency::each_use
-                                         ? each_use_gathers(schedule, units, ranks, rank, microbatches)
+                                         ? each_use_gathers(schedule, units, ranks, rank, microbatches, lookahead)
                                          : units;
                 ASSERT_EQ(count_of(program, rank, Op::unshard), expected)
                     << schedule << " rank " << rank << " of " << ranks << ", " << microbatches << " microbatches, "

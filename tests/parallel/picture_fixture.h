@@ -26,13 +26,16 @@ inline Program hostile_program(std::string_view schedule = "zbv", int chunks = 2
 }
 
 // Milliseconds in which nothing is round.
-inline SimulatedStep hostile_step(const Program& program) {
+inline ProgramCosts hostile_costs(const Program& program) {
   ProgramCosts costs = even_costs(program, {1.03e-3, 1.41e-3, 0.77e-3});
   for (UnitCost& cost : costs.units) cost = {0.31e-3, 0.31e-3, 0.37e-3, 0.37e-3};
   for (double& cost : costs.transfers) cost = 0.13e-3;
   costs.gradient_norm = 0.11e-3;
   costs.optimizer_step = 0.23e-3;
-  return simulate_step(program, costs);
+  return costs;
+}
+inline SimulatedStep hostile_step(const Program& program) {
+  return simulate_step(program, hostile_costs(program));
 }
 
 inline Picture hostile_picture(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {

@@ -124,6 +124,35 @@ TEST(Picture, IdleStretchesAddUpToTheTimesOfTheRank) {
   for (int count : seen) EXPECT_GT(count, 100);
 }
 
+// Counted before anything is simulated: all but sends, which on a channel with computation take no time, and where
+// boxes are merged those of the computations.
+TEST(Picture, HasAtLeastTheBoxesThatAreCountedBefore) {
+  for (const char* schedule : {"zbv", "dualpipev"}) {
+    const Program program = hostile_program(schedule);
+    const ProgramCosts costs = hostile_costs(program);
+    const SimulatedStep step = hostile_step(program);
+    for (const std::optional<int> rank : {std::optional<int>(), std::optional<int>(1)}) {
+      for (Detail detail : {Detail::everything, Detail::stages_only, Detail::compute_only}) {
+        const PictureOptions options{.detail = detail, .rank = rank};
+        const std::size_t boxes = picture_of(program, step, options).box_count();
+        const std::size_t least = least_boxes(program, costs, options);
+        EXPECT_LE(least, boxes);
+        if (detail == Detail::compute_only) {
+          EXPECT_GT(2 * least, boxes);
+        }
+        if (detail != Detail::everything) continue;
+        std::size_t sends = 0;
+        for (int row = 0; row < 2; ++row) {
+          if (rank && *rank != row) continue;
+          for (Op op : {Op::send_forward, Op::send_backward})
+            sends += static_cast<std::size_t>(count_of(program, row, op));
+        }
+        EXPECT_EQ(least + sends, boxes);
+      }
+    }
+  }
+}
+
 // Merging changes the number of boxes and nothing else: each lane is busy when it was, with as many actions and bytes.
 TEST(Picture, MergedBoxesCoverTheSameTime) {
   std::size_t before = 0, after = 0;

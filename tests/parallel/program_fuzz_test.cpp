@@ -97,7 +97,7 @@ std::vector<Program> sound_programs() {
 }
 
 // A number near the one that stands there, seldom one that is far off or none at all.
-void change(std::optional<int>& number, Chance& chance) {
+void change(OptionalIndex& number, Chance& chance) {
   if (!number) return;
   if (chance.one_in(20)) {
     number.reset();

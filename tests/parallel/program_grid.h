@@ -36,6 +36,17 @@ inline ProgramTables stage_tables(int ranks, int units, const UnitPolicy& policy
   return tables;
 }
 
+// The same of blocks with experts: an attention part that reads the block's dense unit, and an expert part that reads
+// that and the unit of the experts.
+inline ProgramTables expert_tables(int ranks, int blocks, const UnitPolicy& policy = {}, int chunks = 1,
+                                   Placement placement = Placement::looped) {
+  ProgramTables tables = stage_tables(ranks, 2 * blocks, policy, chunks, placement);
+  for (std::size_t experts = 1; experts < tables.segments.size(); experts += 2) {
+    tables.segments[experts].units.insert(tables.segments[experts].units.begin(), static_cast<int>(experts) - 1);
+  }
+  return tables;
+}
+
 inline Program compiled(const ProgramTables& tables, std::string_view schedule, int microbatches) {
   return compile(tables, find_schedule(schedule),
                  {.ranks = static_cast<int>(tables.stages.size()), .microbatches = microbatches});
@@ -58,9 +69,10 @@ inline Program bare(std::string_view schedule, int ranks, int microbatches) {
 
 // Whether a schedule can order these counts: its rule, stated here anew.
 inline bool can_order(std::string_view schedule, const OrderInput& input) {
-  const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
-  const bool in_groups = group >= input.ranks && input.microbatches >= group &&
-                         (input.microbatches % group == 0 || input.microbatches % group >= input.ranks);
+  const int group = input.microbatch_group, rest = group == 0 ? 0 : input.microbatches % group;
+  const bool in_groups =
+      group == 0 ? input.microbatches % std::max(1, input.microbatches / input.ranks) == 0
+                 : group >= input.ranks && input.microbatches >= group && (rest == 0 || rest >= input.ranks);
   if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
   if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
   if (input.microbatch_group != 0) return false;

@@ -1,6 +1,11 @@
 // How often a unit is gathered in a step, by residency: the numbers that make timing a choice.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/window.h"
 #include "tests/parallel/program_grid.h"
@@ -10,7 +15,8 @@ namespace {
 
 // Gathers a step of a unit in the middle of a 1F1B stage, the same for every rank (W7): with full parameters dropped
 // after the forward and after the backward 2m, kept after the backward m + 1, kept after the forward m, kept after both
-// once. The first and the last unit of a stage are next to themselves where a backward turns into a forward.
+// once. The first and the last unit of a stage are next to themselves where a backward turns into a forward, and with
+// lookahead so are those beside them; four units away nothing is.
 TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
   for (int microbatches : {8, 16}) {
     const std::vector<std::pair<Residency, int>> expected = {{Residency::each_use, 2 * microbatches},
@@ -20,12 +26,12 @@ TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
     for (const auto& [residency, gathers] : expected) {
       for (int lookahead : {0, 1, 2}) {
         const Program program =
-            compiled(stage_tables(4, 5, {.residency = residency, .lookahead = lookahead}), "1f1b", microbatches);
+            compiled(stage_tables(4, 9, {.residency = residency, .lookahead = lookahead}), "1f1b", microbatches);
         EXPECT_TRUE(find_violations(program).empty());
         for (int rank = 0; rank < 4; ++rank) {
-          EXPECT_EQ(count_of(program, rank, Op::unshard, rank * 5 + 2), gathers)
+          EXPECT_EQ(count_of(program, rank, Op::unshard, rank * 9 + 4), gathers)
               << name_of(residency) << ", rank " << rank << ", lookahead " << lookahead;
-          EXPECT_EQ(count_of(program, rank, Op::reshard, rank * 5 + 2), gathers);
+          EXPECT_EQ(count_of(program, rank, Op::reshard, rank * 9 + 4), gathers);
         }
       }
     }
@@ -82,6 +88,126 @@ TEST(ResidencyOrder, FreesAUnitBeforeTheOneAfterTheNextIsGathered) {
       EXPECT_LT(lives[i + 1].gathered, lives[i].dropped) << "unit " << lives[i].unit;
     }
   }
+}
+
+// What a rank has gathered when each of its computations begins, and which of these find something gathered for them
+// alone when nothing is gathered ahead.
+struct Held {
+  std::vector<std::set<int>> units;     // by computation
+  std::vector<std::set<int>> gathered;  // since the computation before
+};
+Held held_along(const std::vector<Action>& actions) {
+  Held held;
+  std::set<int> now, gathered;
+  for (const Action& action : actions) {
+    if (is_gather(action.op)) {
+      now.insert(*action.unit);
+      gathered.insert(*action.unit);
+    }
+    if (is_reshard(action.op)) now.erase(*action.unit);
+    if (!is_compute(action.op)) continue;
+    held.units.push_back(now);
+    held.gathered.push_back(std::exchange(gathered, {}));
+  }
+  return held;
+}
+
+// Tables, schedules and policies that move gathers in every way.
+template <typename Visit>
+void for_gathering_programs(Visit visit) {
+  for (const Schedule& schedule : schedules()) {
+    for (int ranks : {1, 3}) {
+      const OrderInput input{.ranks = ranks, .chunks = schedule.least_chunks, .microbatches = 6};
+      for (int blocks : {1, 3}) {
+        for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,
+                                    Residency::visit, Residency::window, Residency::step, Residency::island}) {
+          for (int lookahead : {0, 1, 2, 4}) {
+            const UnitPolicy policy{
+                .residency = residency, .window_stages = 1, .island_ranks = 2, .lookahead = lookahead};
+            for (bool experts : {false, true}) {
+              const auto tables_with = [&](const UnitPolicy& of_units) {
+                return experts ? expert_tables(ranks, blocks, of_units, input.chunks, schedule.placement)
+                               : stage_tables(ranks, 2 * blocks, of_units, input.chunks, schedule.placement);
+              };
+              SCOPED_TRACE(fmt::format("{}, {} {}, {}, lookahead {}", described(schedule, input), blocks,
+                                       experts ? "blocks with experts" : "blocks", name_of(residency), lookahead));
+              visit(
+                  compile(tables_with(policy), schedule, input),
+                  [&](int other) {
+                    UnitPolicy changed = policy;
+                    changed.lookahead = other;
+                    return compile(tables_with(changed), schedule, input);
+                  },
+                  lookahead);
+              if (::testing::Test::HasFatalFailure()) return;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// A lookahead of k: what is gathered at a computation is what would be without it, and what the next k computations
+// that would find something sharded then are given, all of it. So the window is bounded by what those read.
+TEST(ResidencyLookahead, HoldsNoMoreThanTheNextSegmentsNeed) {
+  for_gathering_programs([](const Program& program, const auto& with_lookahead, int lookahead) {
+    const Program plain = with_lookahead(0);
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      const Held here = held_along(program.ranks[rank]), without = held_along(plain.ranks[rank]);
+      ASSERT_EQ(here.units.size(), without.units.size());
+      for (std::size_t c = 0; c < here.units.size(); ++c) {
+        std::set<int> allowed = without.units[c];
+        int segments = 0;
+        for (std::size_t next = c + 1; next < without.gathered.size() && segments < lookahead; ++next) {
+          segments += without.gathered[next].empty() ? 0 : 1;
+          allowed.insert(without.gathered[next].begin(), without.gathered[next].end());
+        }
+        ASSERT_TRUE(std::ranges::includes(allowed, here.units[c])) << "rank " << rank << ", computation " << c;
+      }
+    }
+  });
+}
+
+// And with any lookahead there is a computation between a gather and the first to read what it brings, behind which it
+// hides: of a segment that reads two units as of one that reads one.
+TEST(ResidencyLookahead, HasEveryGatherBehindAComputation) {
+  for_gathering_programs([](const Program& program, const auto&, int lookahead) {
+    if (lookahead == 0) return;
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      std::map<int, int> waiting;  // units gathered and not read yet, and computations since
+      bool begun = false;
+      for (const Action& action : program.ranks[rank]) {
+        if (is_gather(action.op) && begun) waiting[*action.unit] = 0;
+        if (!is_compute(action.op)) continue;
+        begun = true;
+        const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+        for (int unit : segment.units) {
+          if (!reads_units(segment, action.op) || !waiting.contains(unit)) continue;
+          ASSERT_GT(waiting[unit], 0) << "rank " << rank << ", unit " << unit << " at "
+                                      << format_action(program, action);
+          waiting.erase(unit);
+        }
+        for (auto& [unit, computations] : waiting) ++computations;
+      }
+    }
+  });
+}
+
+// A unit that is gathered where it was dropped might as well have stayed.
+TEST(ResidencyLookahead, GathersNothingWhereItWasDropped) {
+  for_gathering_programs([](const Program& program, const auto&, int) {
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      std::set<int> dropped;  // since the last computation
+      for (const Action& action : program.ranks[rank]) {
+        if (is_compute(action.op)) dropped.clear();
+        if (is_reshard(action.op)) dropped.insert(*action.unit);
+        ASSERT_FALSE(is_gather(action.op) && dropped.contains(*action.unit))
+            << "rank " << rank << ", unit " << *action.unit;
+      }
+    }
+    ASSERT_TRUE(find_violations(program).empty());
+  });
 }
 
 // PyTorch keeps the next K stages of a rank gathered. With 4 ranks, 16 microbatches and 4 chunks its rule gathers a

@@ -73,6 +73,11 @@ double whole(const Shares& shares) {
   return shares.forward + shares.backward_input + shares.backward_weight;
 }
 
+// Of schedules that take microbatches in equal groups.
+int group_of(const OrderInput& input) {
+  return input.microbatches / (input.microbatches / input.ranks);
+}
+
 std::vector<Row> rows() {
   return {
       {"gpipe",
@@ -88,7 +93,7 @@ std::vector<Row> rows() {
       {"interleaved",
        [](const OrderInput& i, const Shares& s) { return (i.ranks - 1) * whole(s) / i.chunks; },
        [](const OrderInput& i, int rank) {
-         return std::min(2 * (i.ranks - 1 - rank) + (i.chunks - 1) * i.ranks + 1, i.microbatches * i.chunks);
+         return std::min(2 * (i.ranks - 1 - rank) + (i.chunks - 1) * group_of(i) + 1, i.microbatches * i.chunks);
        },
        false,
        {even, short_weight, long_backward, long_forward, long_weight},
@@ -112,7 +117,7 @@ std::vector<Row> rows() {
        [](const OrderInput& i, const Shares& s) {
          return (i.ranks - 1) * (s.forward + s.backward_input - s.backward_weight) / i.chunks;
        },
-       [](const OrderInput& i, int) { return i.ranks * i.chunks; },
+       [](const OrderInput& i, int) { return i.ranks + (i.chunks - 1) * group_of(i); },
        false,
        {even, short_weight, long_backward, long_forward},
        1},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <tuple>
 
 #include "parallel/pipeline/exchange.h"
@@ -165,7 +166,13 @@ class SimulationOracle {
     }
   }
 
-  // The n-th send and the n-th receive between two ranks on a lane.
+  static Lane sender_of(Lane receives) {
+    std::string name(name_of(receives));
+    name.replace(0, std::string("receive").size(), "send");
+    return *std::find_if(all_lanes.begin(), all_lanes.end(), [&](Lane lane) { return name_of(lane) == name; });
+  }
+
+  // The n-th send and the n-th receive between two ranks on their lanes.
   void add_messages() {
     std::map<std::tuple<std::size_t, std::size_t, Lane>, std::pair<std::vector<std::size_t>, std::vector<std::size_t>>>
         ends;
@@ -174,7 +181,7 @@ class SimulationOracle {
         const Action& a = program_.ranks[rank][i];
         const auto peer = static_cast<std::size_t>(a.peer.value_or(0));
         if (is_send(a.op)) ends[{rank, peer, lane_of(program_, a)}].first.push_back(first_[rank] + i);
-        if (is_receive(a.op)) ends[{peer, rank, lane_of(program_, a)}].second.push_back(first_[rank] + i);
+        if (is_receive(a.op)) ends[{peer, rank, sender_of(lane_of(program_, a))}].second.push_back(first_[rank] + i);
       }
     }
     for (const auto& [pair, lists] : ends) {

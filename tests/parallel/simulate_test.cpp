@@ -282,6 +282,23 @@ TEST(Simulate, AThreadWaitsInItsReceiveAndItsSendOnlyPosts) {
           {25, 28, 0, Wait::nothing, ActionAt{1, 2}}});
 }
 
+// As threads whose link delays: messages pass it one after another while both ranks compute, and the receiver stands
+// still for what is left of that.
+TEST(Simulate, ALinkBetweenThreadsDelaysBesideComputation) {
+  const Program program = two_ranks();
+  const Simulation simulation = simulate(program, costs_of_two_ranks(program), LaneChannels::delayed());
+  expect(simulation, 0,
+         {{0, 2, 0, Wait::nothing, {}},
+          {2, 2, 0, Wait::nothing, own(0)},
+          {2, 4, 0, Wait::nothing, own(1)},
+          {4, 4, 0, Wait::nothing, own(2)}});
+  expect(simulation, 1,
+         {{2, 12, 2, Wait::message, own(0)},
+          {12, 15, 0, Wait::nothing, ActionAt{1, 0}},
+          {15, 22, 0, Wait::nothing, ActionAt{1, 1}},
+          {22, 25, 0, Wait::nothing, ActionAt{1, 2}}});
+}
+
 // Rank 1 has reduced for longer than rank 0 has computed: the norm of rank 0 waits for it.
 TEST(Simulate, TheNormWaitsForAllRanks) {
   Program program{stage_tables(2, 1), 1, {}};
@@ -334,8 +351,8 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
 TEST(Simulate, PairsOfAnOrderBeginAndEndTogether) {
   Program program{bare_tables(2, 2), 2, {}};
   program.ranks = {{{.op = Op::forward, .stage = 0, .microbatch = 0},
-                    {.op = Op::forward, .stage = 0, .microbatch = 1, .overlapped = true},
-                    {.op = Op::backward, .stage = 0, .microbatch = 0, .overlapped = true},
+                    {.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 1},
+                    {.op = Op::backward, .overlapped = true, .stage = 0, .microbatch = 0},
                     {.op = Op::backward, .stage = 0, .microbatch = 1}},
                    {{.op = Op::forward, .stage = 1, .microbatch = 0},
                     {.op = Op::backward, .stage = 1, .microbatch = 0},

@@ -48,7 +48,7 @@ class Streams {
     for (int replica = 0; replica < options.replicas; ++replica) {
       for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
         workers_.push_back({.rank = rank, .replica = replica});
-        for (int stream = 0; stream < 7; ++stream) actors_.emplace_back(workers_.size() - 1, stream);
+        for (int stream = 0; stream < 11; ++stream) actors_.emplace_back(workers_.size() - 1, stream);
         actors_.emplace_back(workers_.size() - 1, host_actor);
       }
     }
@@ -163,10 +163,11 @@ class Streams {
     const bool sends = is_send(action.op);
     const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
     const int source = sends ? worker.rank : *action.peer, target = sends ? *action.peer : worker.rank;
-    const bool down = !options_.merged_lanes && source > target;
-    const int stream = first_message_stream + (forward ? 0 : 2) + (down ? 1 : 0);
+    const bool apart = !options_.merged_lanes;
+    const int kind = (forward ? 0 : 2) + (apart && source > target ? 1 : 0);
+    const int stream = first_message_stream + 2 * kind + (apart && sends ? 1 : 0);
     const std::size_t task = add(worker, stream, sends ? all_compute(worker) : std::vector<std::size_t>{});
-    const MeetingKey key{10 + stream, source, target, worker.replica, 0};
+    const MeetingKey key{10 + kind, source, target, worker.replica, 0};
     meet(worker, task, key, 2);
     if (!sends) worker.arrivals[{forward, *action.stage, *action.microbatch}] = task;
   }

@@ -13,7 +13,7 @@ namespace weft {
 
 struct StreamOptions {
   bool hosts_wait = false;  // at every compute action until it is over
-  // Activations and gradients have one lane each, as well for messages up as for those down.
+  // Activations and gradients have one lane each, for messages up and down, sent and received.
   bool merged_lanes = false;
   int replicas = 1;  // of the whole pipeline, whose gathers, reductions and norm meet
 };

@@ -84,7 +84,7 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
     "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute", "overlapped": false})"));
   // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
   const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
-    "peer": 6, "group": "pp", "bytes": 32768, "lane": "activations_up", "overlapped": false})");
+    "peer": 6, "group": "pp", "bytes": 32768, "lane": "send_activations_up", "overlapped": false})");
   EXPECT_EQ(program["ranks"][2][9], send);
   const auto op_of_last = [&](std::size_t back) { return first[first.size() - back]["op"]; };
   EXPECT_EQ(op_of_last(2), "GRAD_NORM");

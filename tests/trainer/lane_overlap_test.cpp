@@ -4,6 +4,7 @@
 // tests/cuda/overlap_test.cpp measures the same on a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 #include <vector>
@@ -203,6 +204,8 @@ TinyLayout layout_with(const std::string& layers, int lookahead) {
 }
 
 class LaneOverlap : public ::testing::TestWithParam<const char*> {};
+// With experts as well, whose segments read two units.
+class LaneOverlapOfGathers : public ::testing::TestWithParam<const char*> {};
 
 bool reads_gathered(const NotedStep& step, const Action& action) {
   if (!is_compute(action.op)) return false;
@@ -224,11 +227,12 @@ TEST_P(LaneOverlap, WithoutLookaheadEveryGatherIsWaitedFor) {
   EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .gather = 1}), 2 * computations(step) + gathers(step) - hidden);
 }
 
-TEST_P(LaneOverlap, WithLookaheadOnlyTheFirstGatherIsWaitedFor) {
+TEST_P(LaneOverlapOfGathers, WithLookaheadOnlyTheFirstGatherIsWaitedFor) {
   for (int lookahead : {1, 2, 4}) {
     const NotedStep step = noted_step(layout_with(GetParam(), lookahead));
     const double alone = 2 * computations(step);
-    ASSERT_GT(gathers(step), 20);
+    // With few units a longer lookahead keeps more than it gathers.
+    ASSERT_GT(gathers(step), lookahead == 1 ? 20 : 3);
     // The embedding's: nothing is computed before it.
     EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .gather = 1}), alone + 1) << "lookahead " << lookahead;
   }
@@ -380,9 +384,14 @@ TEST_P(LaneOverlap, TheHostWaitsForNothingBetweenTheActions) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LaneOverlap, ::testing::Values("d*4", "d*2"), [](const auto& instance) {
-  return instance.param == std::string("d*4") ? "four_blocks" : "two_blocks";
-});
+std::string name_of_layers(const ::testing::TestParamInfo<const char*>& instance) {
+  std::string name = instance.param;
+  std::erase(name, ' ');
+  std::ranges::replace(name, '*', 'x');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Models, LaneOverlap, ::testing::Values("d*4", "d*2"), name_of_layers);
+INSTANTIATE_TEST_SUITE_P(Models, LaneOverlapOfGathers, ::testing::Values("d*4", "d*2", "d e", "e*3"), name_of_layers);
 
 }  // namespace
 }  // namespace weft

@@ -50,7 +50,7 @@ Config config_of(const PaddedCase& the_case) {
 }
 
 // Milliseconds times `scale`. All differ, so that no two mistakes cancel.
-CostTable padding_of(double scale) {
+CostTable padding_of(double scale, double transfer = 0.0) {
   CostTable table;
   const auto add = [&](const char* kind, double forward, double backward_input, double backward_weight) {
     table.segments[kind] = {1e-3 * scale * forward, 1e-3 * scale * backward_input, 1e-3 * scale * backward_weight};
@@ -60,12 +60,12 @@ CostTable padding_of(double scale) {
   add("mlp", 6.0, 7.5, 5.0);
   add("head", 7.0, 8.0, 6.0);
   table.units["*"] = {};
-  table.messages["*"] = 0.0;
+  table.messages["*"] = 1e-3 * scale * transfer;
   return table;
 }
 
 Simulation as_threads(const PaddedRun& run, const ProgramCosts& costs) {
-  return simulate(run.program, costs, LaneChannels::serial());
+  return simulate(run.program, costs, LaneChannels::delayed());
 }
 
 // Seconds by which an action of computation began before its simulated start; 0 unless the simulator is wrong.
@@ -147,11 +147,11 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PaddedRuns, ::testing::ValuesIn(cases),
                          [](const auto& instance) { return instance.param.name(); });
 
 // A run that agrees with its simulation, or the last of several that do not.
-PaddedRun undisturbed_run(const Config& config) {
+PaddedRun undisturbed_run(const Config& config, double transfer = 0.0) {
   PaddedRun run;
   double error = 1.0;
   for (double scale : scales) {
-    run = run_padded(config, padding_of(scale));
+    run = run_padded(config, padding_of(scale, transfer));
     error = simulation_error(run.program, as_threads(run, run.costs), least_disturbed(run)).most();
     if (error < allowed) break;
   }
@@ -175,6 +175,21 @@ TEST(PaddedRun, FaultsOfASimulationAreSeen) {
   EXPECT_GT(error_with(swapped), allowed);
   EXPECT_GT(error_with(elsewhere), allowed);
   EXPECT_GT(error_with(messages), allowed);
+}
+
+// Messages that are as long under way as an attention part computes, beside what both ranks do meanwhile: as simulated,
+// never before the simulated time, and not what they would take if nothing were under way, or the receiver copied.
+TEST(PaddedRun, MessagesTakeTheirTimeBesideComputation) {
+  for (const PaddedCase& one : {PaddedCase{"gpipe", 4}, PaddedCase{"1f1b", 4}, PaddedCase{"interleaved", 2, 2}}) {
+    SCOPED_TRACE(one.name());
+    const PaddedRun run = undisturbed_run(config_of(one), 4.0);
+    EXPECT_LT(most_early(run, as_threads(run, run.costs)), rounding);
+    ProgramCosts at_once = run.costs;
+    for (double& seconds : at_once.transfers) seconds = 0.0;
+    EXPECT_GT(simulation_error(run.program, as_threads(run, at_once), least_disturbed(run)).most(), allowed);
+    const Simulation copied = simulate(run.program, run.costs, LaneChannels::serial());
+    EXPECT_GT(simulation_error(run.program, copied, least_disturbed(run)).most(), allowed);
+  }
 }
 
 // A first stage of one block before one of four: threads block in a send until the message before it is taken, so the

@@ -1,22 +1,24 @@
-// One communicator for each pair of a lane and a group that works on it.
+// One communicator for each pair of a lane and a group that works on it; of messages one for those that no rank both
+// sends and receives.
 #include "trainer/rank_groups.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "parallel/comm/local.h"
 #include "tests/parallel/cpu_rank.h"
+#include "tests/parallel/program_grid.h"
 
 namespace weft {
 namespace {
 
-// Who works where: segments on the compute lane, rows between experts on their own, each direction of the pipeline on
-// its own, units gathered and reduced side by side.
+// Who works where: segments on the compute lane, rows between experts on their own, units gathered and reduced side by
+// side.
 std::vector<std::pair<Lane, Group>> used_pairs() {
-  std::vector<std::pair<Lane, Group>> pairs = {
-      {Lane::exchange, Group::ep}, {Lane::activations_up, Group::pp}, {Lane::gradients_down, Group::pp}};
+  std::vector<std::pair<Lane, Group>> pairs = {{Lane::exchange, Group::ep}};
   for (Group group : {Group::world, Group::tp, Group::cp, Group::etp, Group::tokens})
     pairs.emplace_back(Lane::compute, group);
   for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) pairs.emplace_back(Lane::gather, group);
@@ -30,7 +32,8 @@ std::vector<std::pair<Lane, Group>> used_pairs() {
 const Degrees all_axes{.pipeline = 2, .data_replicate = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2};
 
 // Rank 0 of a pipeline and rank 1 send to each other.
-const Transfers both_ways = {{Lane::activations_up, {{0, 1}}}, {Lane::gradients_down, {{1, 0}}}};
+constexpr const MessageLanes &activations_up = message_lanes[0], &gradients_down = message_lanes[3];
+const Transfers both_ways = {{activations_up, {{0, 1}}}, {gradients_down, {{1, 0}}}};
 
 TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
   const Mesh mesh(all_axes);
@@ -55,6 +58,17 @@ TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
       EXPECT_TRUE(std::ranges::equal(found, members));
     }
     EXPECT_EQ(distinct.size(), used_pairs().size());
+
+    const int here = mesh.coordinates(world.rank()).pp;
+    for (const auto& [lanes, sends] : {std::pair(activations_up, here == 0), std::pair(gradients_down, here == 1)}) {
+      const Lane lane = sends ? lanes.send : lanes.receive;
+      Communicator& messages = groups.messages(lane, 1 - here);
+      EXPECT_EQ(messages.group(), name_of(Group::pp));
+      EXPECT_EQ(&messages.stream(), &rank.lanes[lane]);
+      EXPECT_EQ(messages.rank(), here);
+      EXPECT_TRUE(distinct.insert(&messages).second);
+      EXPECT_THROW(groups.messages(sends ? lanes.receive : lanes.send, 1 - here), std::out_of_range);
+    }
     EXPECT_THROW(groups.on(Lane::gather, Group::pp), std::out_of_range);
   });
 }
@@ -65,23 +79,56 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   run_local_ranks(2, [&](Communicator& world) {
     CpuRank rank;
     RankGroups groups(world, mesh, {}, both_ways, rank.lanes);
-    Communicator &forward = groups.on(Lane::activations_up, Group::pp),
-                 &backward = groups.on(Lane::gradients_down, Group::pp);
+    const bool first_rank = world.rank() == 0;
+    Communicator &forward =
+                     groups.messages(first_rank ? activations_up.send : activations_up.receive, first_rank ? 1 : 0),
+                 &backward =
+                     groups.messages(first_rank ? gradients_down.receive : gradients_down.send, first_rank ? 1 : 0);
     std::int32_t one = 1, two = 2;
     const TensorView first(&one, DType::int32, 1, 1), second(&two, DType::int32, 1, 1);
-    if (world.rank() == 0) {
+    if (first_rank) {
+      two = 0;
       forward.send(first, 1);
-      backward.send(second, 1);
-    } else {
-      one = two = 0;
-      backward.receive(second, 0);
+      backward.receive(second, 1);
       EXPECT_EQ(two, 2);
+    } else {
+      one = 0;
+      backward.send(second, 0);
       forward.receive(first, 0);
       EXPECT_EQ(one, 1);
     }
-    forward.flush();
-    backward.flush();
+    groups.flush_messages();
   });
+}
+
+// Whatever the schedule, no rank of a transfer sends and receives, so that neither stands in front of the other; every
+// pair that exchanges has its lanes' communicator, and there are few.
+TEST(RankGroups, NoRankSendsAndReceivesInOneTransfer) {
+  for (const Schedule& schedule : schedules()) {
+    for (const OrderInput& input : inputs_of(schedule, 8, 3, 8)) {
+      SCOPED_TRACE(described(schedule, input));
+      const Program program = add_exchange(ordered(schedule, input));
+      const Transfers transfers = transfers_of(program);
+      std::map<Lane, std::set<std::pair<int, int>>> found, expected;
+      std::map<Lane, int> of_lane;
+      for (const auto& [lanes, pairs] : transfers) {
+        EXPECT_LE(++of_lane[lanes.send], 3);
+        std::set<int> senders, receivers;
+        for (const auto& pair : pairs) {
+          EXPECT_TRUE(found[lanes.send].insert(pair).second);
+          senders.insert(pair.first);
+          receivers.insert(pair.second);
+        }
+        for (int sender : senders) EXPECT_FALSE(receivers.contains(sender));
+      }
+      for (int rank = 0; rank < input.ranks; ++rank) {
+        for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
+          if (is_send(action.op)) expected[lane_of(program, action)].insert({rank, *action.peer});
+        }
+      }
+      EXPECT_EQ(found, expected);
+    }
+  }
 }
 
 TEST(RankGroups, RefuseAWorldOfAnotherSize) {

@@ -102,7 +102,7 @@ TEST(SameProgram, HashesTellListsApart) {
     EXPECT_EQ(found[row] != own[row], differs && spoiled.ranks[row] != program.ranks[row]);
     EXPECT_EQ(found[1 - row], own[1 - row]);
   };
-  const auto raise = [](std::optional<int>& index) { index = index.value_or(-1) + 1; };
+  const auto raise = [](OptionalIndex& index) { index = index.value_or(-1) + 1; };
   using Actions = std::vector<Action>;
   for (int trial = 0; trial < 50; ++trial) {
     expect_other([&](Actions& actions, std::size_t i) { raise(actions[i].stage); }, true);

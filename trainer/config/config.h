@@ -48,7 +48,7 @@ struct PipelineConfig {
   // (stage_layout.h).
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
   int chunks = 1;            // stages a rank runs
-  int microbatch_group = 0;  // of schedules that take one; 0: as many as pipeline ranks
+  int microbatch_group = 0;  // of schedules that take one; 0: equal groups (order_groups.h)
   // Of layout "auto": blocks of the first and the last stage, the others getting equally many.
   std::optional<std::int64_t> first_stage_blocks = {}, last_stage_blocks = {};
 

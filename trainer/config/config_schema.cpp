@@ -172,8 +172,8 @@ Keys pipeline_keys() {
       costs_key(),
       integer_key(
           "pipeline.microbatch_group",
-          "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: as many as "
-          "ranks",
+          "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: equal groups, "
+          "as short as the ranks allow",
           count_range, [](auto& c) -> auto& { return c.pipeline.microbatch_group; }),
       stage_blocks_key("first"),
       stage_blocks_key("last"),

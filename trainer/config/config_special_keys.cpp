@@ -142,7 +142,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
           [family](auto& c) -> auto& { return policy_of(c, family).wrap; },
           [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); }),
       integer_key(
-          section + ".lookahead", "how many gathers ahead of its turn a gather starts",
+          section + ".lookahead", "how many segments ahead a gather starts, of those that need one",
           {0, 1024}, [family](auto& c) -> auto& { return policy_of(c, family).lookahead; }),
       choice_key<bool>(
           section + ".accumulation", "how gradients are kept between reductions",

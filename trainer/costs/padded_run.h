@@ -1,4 +1,5 @@
-// A run in which computation lasts known times: when its own work is done, a rank sleeps until an action's time is up.
+// A run in which computation and messages last known times: when its own work is done, a rank sleeps until an action's
+// time is up, and what is sent is taken for received when the link has had it for its time.
 // What a step then takes is what its schedule makes of those times and nothing else, on any machine, so that the
 // simulator can be held against it.
 #pragma once
@@ -28,7 +29,8 @@ struct PaddedRun {
 };
 
 // Trains as `config` says, on threads. An action takes what the table says of its segment, or its own work if that is
-// more. Throws Error (request) unless the ranks are one pipeline of threads on the CPU.
+// more; a message takes what the table says between its send and its arrival, beside whatever both ranks do
+// (LaneChannels::delayed). Throws Error (request) unless the ranks are one pipeline of threads on the CPU.
 PaddedRun run_padded(const Config& config, const CostTable& padding);
 
 // What a rank did not compute in.

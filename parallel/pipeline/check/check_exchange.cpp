@@ -15,6 +15,7 @@ class Matcher {
   Matcher(const CheckContext& context, std::vector<Finding>& findings) : context_(context), findings_(findings) {}
 
   void match(const Channel& channel) {
+    if (std::ranges::equal(channel.sends, channel.receives, {}, &End::message, &End::message)) return;
     const auto sends = with_partner(channel.sends, channel.receives, Violation::unmatched_send);
     const auto receives = with_partner(channel.receives, channel.sends, Violation::unmatched_receive);
     for (std::size_t i = 0; i < receives.size(); ++i) {

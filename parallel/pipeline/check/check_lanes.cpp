@@ -28,9 +28,12 @@ class LaneRun {
         ranks_(context.rows()),
         channels_(exchange.channels.size()) {
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      auto& receives = state(rank).receives;
       for (const End& end : exchange.ranks[static_cast<std::size_t>(rank)]) {
-        if (!end.sends) state(rank).receives.try_emplace(data_of(action(end)), &in_channel(end));
+        if (!end.sends) receives.emplace_back(data_of(action(end)), &in_channel(end));
       }
+      // Of two for the same data the first in the list.
+      std::ranges::stable_sort(receives, {}, &Receive::first);
       ready_.push_back({rank});
     }
     while (!ready_.empty()) {
@@ -64,12 +67,13 @@ class LaneRun {
 
  private:
   using Data = std::tuple<bool, int, int>;  // activation, stage that reads it, microbatch
+  using Receive = std::pair<Data, const End*>;
 
   struct RankState {
     std::size_t host = 0, next_end = 0;                            // in the list, among its messages
     std::array<std::vector<const End*>, all_lanes.size()> queues;  // all that came so far
     std::array<std::size_t, all_lanes.size()> heads = {};
-    std::map<Data, const End*> receives;
+    std::vector<Receive> receives;  // by data
   };
   struct ChannelState {
     std::size_t sends = 0, receives = 0, passed = 0;  // queued by either side, gone through
@@ -109,8 +113,9 @@ class LaneRun {
     const RankState& own = state(rank);
     const Action& action = context_.list(rank)[own.host];
     if (!hands_on(action.op) || !context_.legible(rank, action)) return nullptr;
-    const auto found = own.receives.find(data_of(action));
-    if (found == own.receives.end() || found->second->index > own.host || passed(*found->second)) return nullptr;
+    const auto found = std::ranges::lower_bound(own.receives, data_of(action), {}, &Receive::first);
+    if (found == own.receives.end() || found->first != data_of(action)) return nullptr;
+    if (found->second->index > own.host || passed(*found->second)) return nullptr;
     return found->second;
   }
   // The message that a rank's host stands at.

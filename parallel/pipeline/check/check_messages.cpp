@@ -24,7 +24,9 @@ Exchange collect_messages(const CheckContext& context) {
       Channel& channel = exchange.channels[place->second];
       const int sender = sends ? *action.stage : other_stage(action.op, *action.stage);
       auto& side = sends ? channel.sends : channel.receives;
-      side.push_back({rank, i, place->second, side.size(), sends, {sender, *action.microbatch}});
+      const auto narrow = [](std::size_t number) { return static_cast<std::uint32_t>(number); };
+      side.push_back(
+          {rank, narrow(i), narrow(place->second), narrow(side.size()), {sender, *action.microbatch}, sends});
       exchange.ranks[static_cast<std::size_t>(rank)].push_back(side.back());
     }
   }

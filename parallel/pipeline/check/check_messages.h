@@ -1,6 +1,7 @@
 // The messages of a program as the checker sees them: both ends of each, by rank and by channel.
 #pragma once
 
+#include <cstdint>
 #include <tuple>
 #include <vector>
 
@@ -8,14 +9,15 @@
 
 namespace weft {
 
-// One end of a message, in list order of its rank.
+// One end of a message, in list order of its rank. There are as many as actions, so their numbers are narrow; no
+// program has more than fit (orders/order_input.h).
 struct End {
   int rank = 0;
-  std::size_t index = 0;  // in the rank's list
-  std::size_t channel = 0;
-  std::size_t turn = 0;  // in its channel, on this side
-  bool sends = false;
+  std::uint32_t index = 0;  // in the rank's list
+  std::uint32_t channel = 0;
+  std::uint32_t turn = 0;        // in its channel, on this side
   std::tuple<int, int> message;  // stage that sends, microbatch
+  bool sends = false;
 };
 
 // Messages from one rank to another in one direction of the pass. They arrive in order.

@@ -12,10 +12,28 @@ bool fits(int ranks, int group, int microbatches) {
   return microbatches >= group && (microbatches % group == 0 || microbatches % group >= ranks);
 }
 
+// Groups of at least as many microbatches as ranks, as many as there can be.
+int rounds_of(int ranks, int microbatches) {
+  return std::max(1, microbatches / ranks);
+}
+
+int group_of_equal_rounds(std::string_view schedule, int ranks, int microbatches) {
+  const int rounds = rounds_of(ranks, microbatches);
+  int unequal = microbatches / rounds;
+  while (unequal < microbatches && !fits(ranks, unequal, microbatches)) ++unequal;
+  require_microbatches(
+      fmt::format("schedule {} on {} ranks takes microbatches in equal groups, and {} make no {} of them; set "
+                  "microbatch_group = {} for a shorter last one",
+                  schedule, ranks, microbatches, rounds, unequal),
+      microbatches, [&](int count) { return count > 0 && count % rounds_of(ranks, count) == 0; });
+  return microbatches / rounds;
+}
+
 }  // namespace
 
 int microbatch_group(std::string_view schedule, const OrderInput& input) {
-  const int group = input.microbatch_group == 0 ? input.ranks : input.microbatch_group;
+  if (input.microbatch_group == 0) return group_of_equal_rounds(schedule, input.ranks, input.microbatches);
+  const int group = input.microbatch_group;
   if (group < input.ranks) {
     fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}; set microbatch_group = {}",
                  schedule, input.ranks, input.ranks, group, input.ranks);

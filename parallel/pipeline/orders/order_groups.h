@@ -13,9 +13,10 @@ struct ChunkTurn {
   int chunk = 0, microbatch = 0;
 };
 
-// Microbatches of a group: `input.microbatch_group`, or as many as ranks. A group shorter than the ranks is through its
-// chunk before the first of it has come round to rank 0 again, so no group may be, not even the last one. Throws Error
-// (request) naming the nearest counts that work.
+// Microbatches of a group: `input.microbatch_group`, or as PyTorch has it the microbatches in max(1, microbatches /
+// ranks) equal rounds. A group shorter than the ranks is through its chunk before the first of it has come round to
+// rank 0 again, so no group may be, not even the last one, unless there are no more microbatches. Throws Error
+// (request) naming the nearest counts, and the group, that work.
 int microbatch_group(std::string_view schedule, const OrderInput& input);
 
 // The turns of every rank alike: group by group, chunk by chunk, microbatches ascending. Backwards take the same turns

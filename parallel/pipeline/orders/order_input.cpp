@@ -22,6 +22,13 @@ void require_chunks(const Schedule& schedule, int chunks) {
                others.empty() ? "" : " or choose one of: " + others);
 }
 
+// A forward and a backward of each stage and microbatch, and of each of their messages both ends; orders that split the
+// backward have more.
+double actions_of(const OrderInput& input) {
+  const double stages = static_cast<double>(input.ranks) * input.chunks;
+  return input.microbatches * (2.0 * stages + (input.ranks > 1 ? 4.0 * (stages - 1.0) : 0.0));
+}
+
 }  // namespace
 
 void require_counts(std::string_view schedule, const OrderInput& input) {
@@ -31,6 +38,11 @@ void require_counts(std::string_view schedule, const OrderInput& input) {
   }
   const Schedule& row = find_schedule(schedule);
   require_chunks(row, input.chunks);
+  if (const double actions = actions_of(input); actions > most_actions) {
+    fail_request(
+        "schedule {} on {} ranks with {} chunks and {} microbatches has {:.0f} actions; a program has at most {}",
+        schedule, input.ranks, input.chunks, input.microbatches, actions, most_actions);
+  }
   if (input.microbatch_group != 0 && !row.takes_groups) {
     fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule);
   }

@@ -1,6 +1,7 @@
 // What every order asks of its numbers before it lists anything.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,8 +10,12 @@
 
 namespace weft {
 
-// Throws Error (request) unless there is at least one rank, stage per rank and microbatch, and no more and no fewer
-// stages per rank than the schedule's row of the table says; groups of microbatches only where it takes them.
+// Of an order with its messages, so that no list is begun that ends without memory: about 120 bytes an action.
+inline constexpr std::int64_t most_actions = 32'000'000;
+
+// Throws Error (request) unless there is at least one rank, stage per rank and microbatch, no more and no fewer stages
+// per rank than the schedule's row of the table says, and no more actions than a program may have; groups of
+// microbatches only where it takes them.
 void require_counts(std::string_view schedule, const OrderInput& input);
 
 // Throws Error (request) unless so many microbatches fit. Says `why` they do not, and the nearest counts that do: one

@@ -16,7 +16,8 @@ struct OrderInput {
   int ranks = 1;
   int chunks = 1;  // stages per rank
   int microbatches = 1;
-  // Through one chunk before the next; 0: as many as ranks. Only where Schedule::takes_groups.
+  // Through one chunk before the next; 0: equal groups as short as the ranks allow (order_groups.h). Only where
+  // Schedule::takes_groups.
   int microbatch_group = 0;
 };
 

@@ -277,6 +277,23 @@ std::size_t Picture::box_count() const {
   return count;
 }
 
+std::size_t least_boxes(const Program& program, const ProgramCosts& costs, const PictureOptions& options) {
+  std::size_t boxes = 0;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    if (options.rank && *options.rank != static_cast<int>(rank)) continue;
+    // Merged, computations have a box each, and the other lanes one at least where they have any.
+    const bool merged = options.detail != Detail::everything;
+    const std::vector<Action> least =
+        merged ? at_detail(program.ranks[rank], Detail::compute_only) : std::vector<Action>();
+    for (const Action& action : merged ? least : program.ranks[rank]) {
+      // A send only posts where its channel is that of computation.
+      const bool takes_time = !is_send(action.op) && cost_of(program, costs, action) > 0.0;
+      boxes += takes_time || is_reshard(action.op) ? 1 : 0;
+    }
+  }
+  return boxes;
+}
+
 Picture picture_of(const Program& program, const SimulatedStep& step, const PictureOptions& options) {
   const std::size_t ranks = program.ranks.size();
   require(step.simulation.ranks.size() == ranks && step.times.size() == ranks && step.memory.size() == ranks,

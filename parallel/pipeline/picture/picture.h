@@ -108,6 +108,9 @@ struct PictureOptions {
   std::optional<int> rank = {};  // only this pipeline rank
 };
 
+// So many boxes a picture has at least, counted before anything is simulated.
+std::size_t least_boxes(const Program& program, const ProgramCosts& costs, const PictureOptions& options = {});
+
 // Actions that take no time are left out, but for RESHARD.
 Picture picture_of(const Program& program, const SimulatedStep& step, const PictureOptions& options = {});
 

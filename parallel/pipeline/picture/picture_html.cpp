@@ -139,16 +139,18 @@ std::string picture_data(std::span<const Picture> variants, std::string_view tit
   return safe;
 }
 
+void require_html_boxes(std::size_t boxes) {
+  if (boxes <= html_box_limit) return;
+  fail_request(
+      "the page has {} boxes, more than the {} that it may hold: merge them with --stages-only or --compute-only, "
+      "show one rank with --rank, or draw fewer microbatches or variants",
+      boxes, html_box_limit);
+}
+
 std::string to_html(std::span<const Picture> variants, std::string_view title) {
   std::size_t boxes = 0;
   for (const Picture& picture : variants) boxes += picture.box_count();
-  if (boxes > html_box_limit) {
-    fail_request(
-        "the page has {} boxes, more than the {} that it may hold: merge them with --stages-only or --compute-only, "
-        "show "
-        "one rank with --rank, or draw fewer microbatches or variants",
-        boxes, html_box_limit);
-  }
+  require_html_boxes(boxes);
   std::string page(picture_page());
   put(page, "WEFT_TITLE", escaped_markup(title));
   put(page, "WEFT_DATA", picture_data(variants, title));

@@ -15,7 +15,10 @@ namespace weft {
 // seen.
 inline constexpr std::size_t html_box_limit = 200'000;
 
-// Throws Error (request) when the variants have more boxes than that; the message says how to have fewer.
+// Throws Error (request) when these, of all variants, are more than that; the message says how to have fewer.
+void require_html_boxes(std::size_t boxes);
+
+// Throws Error (request) like require_html_boxes.
 std::string to_html(std::span<const Picture> variants, std::string_view title);
 
 // The JSON in the page, in which no character can end a script:

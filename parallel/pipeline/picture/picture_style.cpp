@@ -154,14 +154,22 @@ std::string_view lane_label(Lane lane) {
       return "gathers";
     case Lane::reduce:
       return "reductions";
-    case Lane::activations_up:
-      return "activations up";
-    case Lane::activations_down:
-      return "activations down";
-    case Lane::gradients_up:
-      return "gradients up";
-    case Lane::gradients_down:
-      return "gradients down";
+    case Lane::send_activations_up:
+      return "send activations up";
+    case Lane::receive_activations_up:
+      return "receive activations up";
+    case Lane::send_activations_down:
+      return "send activations down";
+    case Lane::receive_activations_down:
+      return "receive activations down";
+    case Lane::send_gradients_up:
+      return "send gradients up";
+    case Lane::receive_gradients_up:
+      return "receive gradients up";
+    case Lane::send_gradients_down:
+      return "send gradients down";
+    case Lane::receive_gradients_down:
+      return "receive gradients down";
     case Lane::exchange:
       return "exchange";
   }

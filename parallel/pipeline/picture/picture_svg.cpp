@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 // Pixels.
-constexpr double left = 112, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
+constexpr double left = 132, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
 constexpr double header = 50, axis_height = 24, rank_gap = 10, lane_gap = 2, memory_height = 54;
 constexpr double character = 6.4;  // of a label, at its widest
 
@@ -232,13 +232,16 @@ class SvgPainter {
 
 }  // namespace
 
+void require_svg_boxes(std::size_t boxes) {
+  if (boxes <= svg_box_limit) return;
+  fail_request(
+      "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
+      "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
+      boxes, svg_box_limit);
+}
+
 std::string to_svg(const Picture& picture) {
-  if (picture.box_count() > svg_box_limit) {
-    fail_request(
-        "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
-        "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
-        picture.box_count(), svg_box_limit);
-  }
+  require_svg_boxes(picture.box_count());
   return SvgPainter(picture).document();
 }
 

@@ -2,6 +2,7 @@
 // outlined and linked, tooltips as <title>. Needs nothing from elsewhere, neither fonts nor scripts.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "parallel/pipeline/picture/picture.h"
@@ -11,7 +12,10 @@ namespace weft {
 // Boxes that one SVG may hold: viewers draw every one of them, and a box is about 250 bytes of text.
 inline constexpr std::size_t svg_box_limit = 20'000;
 
-// Throws Error (request) when the picture has more boxes than that; the message says how to have fewer.
+// Throws Error (request) when these are more than that; the message says how to have fewer.
+void require_svg_boxes(std::size_t boxes);
+
+// Throws Error (request) like require_svg_boxes.
 std::string to_svg(const Picture& picture);
 
 }  // namespace weft

@@ -350,15 +350,24 @@ class Walk {
   }
 
   bool receive(std::size_t rank, const Action& action) {
-    const Lane lane = lane_of(program_, action);
-    Connection& from_peer = connection(*action.peer, static_cast<int>(rank), lane);
+    const MessageLanes lanes = message_lanes_of(program_, action);
+    Connection& from_peer = connection(*action.peer, static_cast<int>(rank), lanes.send);
     if (from_peer.under_way != std::pair(other_stage(action.op, *action.stage), *action.microbatch)) return false;
-    Start start = begin(rank, lane);
+    Start start = begin(rank, lanes.receive);
     start.after(from_peer.sent, Wait::message);
-    from_peer.taken = settle(rank, lane, start);
+    Instant there;
+    if (channels_.link_delays && !beside_compute(lanes.receive)) {
+      const double arrives = std::max(from_peer.sent.time, from_peer.arrived) + cost_of(program_, costs_, action);
+      from_peer.taken = start.at;
+      there = note(rank, lanes.receive, start, std::max(arrives - start.at.time, 0.0));
+      channel_free(rank, lanes.receive) = there;
+      from_peer.arrived = arrives;
+    } else {
+      there = from_peer.taken = settle(rank, lanes.receive, start);
+    }
     from_peer.under_way.reset();
     auto& received = action.op == Op::receive_forward ? received_activations_ : received_gradients_;
-    received[token(static_cast<std::size_t>(*action.stage), action)] = from_peer.taken;
+    received[token(static_cast<std::size_t>(*action.stage), action)] = there;
     queue(static_cast<std::size_t>(*action.peer));
     return true;
   }

@@ -10,8 +10,8 @@
 //   RESHARD    the compute before it in the list. It takes no time and no turn on its channel
 //   reduction  the compute before it in the list
 //   send       the same, and that the message before it on its lane and between its ranks has been received
-//   receive    its send, with which it begins: a transfer occupies the lane at both ends. On a channel that compute
-//              shares, a send only posts, and the receiver alone takes the time
+//   receive    its send, with which it begins: a transfer occupies a lane at both ends. On a channel that compute
+//              shares, a send only posts, and the receiver alone takes the time, or the link (LaneChannels)
 //   TIE_GRAD   the rank of the other copy, which goes through its own at the same time. Where a rank holds both,
 //   nothing GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
 //
@@ -35,10 +35,14 @@ namespace weft {
 // Which lanes share a channel, by lane: two lanes with one number take turns in the order of the list.
 struct LaneChannels {
   std::array<std::uint8_t, all_lanes.size()> channel = {};
+  // Of messages on a channel that compute shares: the link has them for their time, one after the other, and the
+  // receiver stands still only until they are there.
+  bool link_delays = false;
 
   static LaneChannels own();                 // every lane its own: a GPU
   static LaneChannels shared_collectives();  // gathers and reductions take turns, all else as own()
   static LaneChannels serial();              // one for all: the CPU, where a rank is a thread
+  static LaneChannels delayed();             // the same, and the link between threads delays what they send
   bool operator==(const LaneChannels&) const = default;
 };
 

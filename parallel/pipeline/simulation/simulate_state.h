@@ -30,13 +30,15 @@ struct Start {
   }
 };
 
-// Messages from one rank to another on one lane. At most one is under way, and they arrive in order.
+// Messages from one rank to another on one pair of lanes, which is named by the sender's. At most one is under way, and
+// they arrive in order.
 struct Connection {
   int from = 0, to = 0;
-  Lane lane = Lane::activations_up;
+  Lane lane = Lane::send_activations_up;
   std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
   Instant sent = {};                                  // when its send began
   Instant taken = {};                                 // when the last one had been received
+  double arrived = 0.0;                               // when it was there, where the link delays it
 };
 
 struct RankState {

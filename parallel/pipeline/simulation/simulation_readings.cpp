@@ -20,6 +20,12 @@ LaneChannels LaneChannels::serial() {
   return {};
 }
 
+LaneChannels LaneChannels::delayed() {
+  LaneChannels lanes = serial();
+  lanes.link_delays = true;
+  return lanes;
+}
+
 std::string_view name_of(Wait wait) {
   switch (wait) {
     case Wait::nothing:
