@@ -281,6 +281,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
     for (const auto& segment : planned.segments) {
       ProgramSegment entry;
       entry.name = segment->name();
+      entry.part = segment->part();
       entry.stage = s;
       entry.reads_weights_backward = segment->reads_weights_backward();
       entry.activation_bytes = segment->activation_bytes();

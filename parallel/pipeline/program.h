@@ -115,7 +115,8 @@ struct UpdateCollective {
 
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
-  std::string name = {};  // "blocks.3.experts"
+  std::string name = {};  // "blocks.3.experts", for readers
+  ModelPart part = {};
   int stage = 0;
   std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
   bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)
