@@ -284,11 +284,18 @@ class Walk {
     return peer;
   }
 
+  bool ties_unreduced(const Action& action) const {
+    bool any = false;
+    for_units_of(action, [&](std::size_t unit) { any = any || program_.units[unit].tied_unreduced; });
+    return any;
+  }
+
   // The one of both ranks that comes second lets both go on.
   bool tie(std::size_t rank, const Action& action) {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
-    const Start start = begin(rank, Lane::reduce);
+    Start start = begin(rank, Lane::reduce);
+    if (ties_unreduced(action)) start.after(state.compute, Wait::compute);
     const auto peer = tied_peer(rank, action);
     if (!peer) {
       state.reduced = settle(rank, Lane::reduce, start);

@@ -12,8 +12,9 @@
 //   send       the same, and that the message before it on its lane and between its ranks has been received
 //   receive    its send, with which it begins: a transfer occupies the lane at both ends. On a channel that compute
 //              shares, a send only posts, and the receiver alone takes the time
-//   TIE_GRAD   the rank of the other copy, which goes through its own at the same time. Where a rank holds both,
-//   nothing GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
+//   TIE_GRAD   the rank of the other copy, which goes through its own at the same time, unless this rank holds both;
+//              of gradients that are not reduced yet, the compute before it in the list
+//   GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
 // alone), data is there for the next stage when it is made, of an overlapped pair (overlap.h) when both are over; and a
