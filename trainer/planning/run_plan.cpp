@@ -116,6 +116,15 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   return result;
 }
 
+LaneChannels channels_of(const Config& config) {
+  return config.run.device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
+}
+
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  return weft::modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
+                              group_sizes(mesh));
+}
+
 // Of a step, as machines and models are published in.
 double published_flops(const Config& config) {
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
@@ -189,12 +198,6 @@ std::int64_t RunPlan::sent_bytes() const {
   return static_cast<std::int64_t>(sent);
 }
 
-double RunPlan::node_egress_bytes() const {
-  double egress = 0.0;
-  for (const GroupTraffic& traffic : communication) egress += traffic.node_egress;
-  return egress;
-}
-
 RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& program, const RankClass& ranks) {
   const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
   const DryRun dry = dry_run(config, mesh, program, ranks.first);
@@ -207,13 +210,11 @@ RankPlan plan_rank(const Config& config, const Mesh& mesh, const Program& progra
 
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
   const Coordinates at = mesh.coordinates(0);
-  const ProgramCosts costs = config.pipeline.has_cost_table()
-                                 ? step_costs(config, mesh, at)
-                                 : modelled_costs(config, mesh, at, hardware_costs(hardware, config, mesh));
-  const bool serial = config.run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  const ProgramCosts costs =
+      config.pipeline.has_cost_table() ? step_costs(config, mesh, at) : modelled_costs(config, mesh, program, hardware);
+  const LaneChannels channels = channels_of(config);
   const Simulation simulation = simulate(program, costs, channels);
-  StepTime time{.seconds = simulation.seconds};
+  StepTime time{.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
   const auto ranks = static_cast<int>(program.ranks.size());
   for (int rank = 0; rank < ranks; ++rank) {
     const RankTimes times = rank_times(program, simulation, rank, channels);
@@ -259,6 +260,11 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   }
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
   plan.time = step_time(config, mesh, *first, hardware);
+  const double adapters =
+      config.pipeline.has_cost_table()
+          ? busiest_adapters(*first, modelled_costs(config, mesh, *first, hardware), channels_of(config))
+          : plan.time.adapters;
+  plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());
   return plan;
 }
