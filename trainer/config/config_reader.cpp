@@ -13,6 +13,7 @@
 #include "trainer/config/config_writer.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/solved_timing.h"
 #include "trainer/unit_policy.h"
 
@@ -173,7 +174,9 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
     result.config.timing = std::make_shared<const TimingPlan>(solve_timing(result.config, mesh));
   }
   result.warnings = shard_warnings(result.config);
-  for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
+  for (auto& warnings : {layout_warnings(result.config), microbatch_warnings(result.config)}) {
+    result.warnings.insert(result.warnings.end(), warnings.begin(), warnings.end());
+  }
   return result;
 }
 
