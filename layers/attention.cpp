@@ -25,6 +25,7 @@ class Attention final : public Segment {
  public:
   Attention(const SegmentSetup& setup, int block)
       : setup_(setup),
+        block_(block),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".attention"),
         norm_(setup, name_, Family::dense) {
@@ -38,6 +39,7 @@ class Attention final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
+  ModelPart part() const override { return {PartKind::attention, block_}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {
@@ -192,6 +194,7 @@ class Attention final : public Segment {
   }
 
   SegmentSetup setup_;
+  int block_;
   std::string scope_, name_;
   PreNorm norm_;
   HeadShape heads_;          // sequences as this context rank holds them

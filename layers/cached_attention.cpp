@@ -28,6 +28,7 @@ class CachedAttention final : public ForwardSegment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
+  ModelPart part() const override { return {PartKind::attention, block_}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   // The cache is there all the time, and not among these.

@@ -21,6 +21,7 @@ class Embedding final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
+  ModelPart part() const override { return {PartKind::embedding}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
   std::int64_t pending_bytes() const override {

@@ -29,6 +29,7 @@ class Head final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
+  ModelPart part() const override { return {PartKind::head}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);

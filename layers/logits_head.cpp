@@ -22,6 +22,7 @@ class LogitsHead final : public ForwardSegment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
+  ModelPart part() const override { return {PartKind::head}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + wanted_rows() * setup_.model.hidden_size * size_of(setup_.head_compute);

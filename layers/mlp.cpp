@@ -17,6 +17,7 @@ class Mlp final : public Segment {
  public:
   Mlp(const SegmentSetup& setup, int block)
       : setup_(setup),
+        block_(block),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".mlp"),
         norm_(setup, name_, Family::dense),
@@ -27,6 +28,7 @@ class Mlp final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
+  ModelPart part() const override { return {PartKind::mlp, block_}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
   std::int64_t pending_bytes() const override {
@@ -82,6 +84,7 @@ class Mlp final : public Segment {
 
  private:
   SegmentSetup setup_;
+  int block_;
   std::string scope_, name_;
   PreNorm norm_;
   SwigluMlp mlp_;

@@ -43,6 +43,7 @@ class Moe final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
+  ModelPart part() const override { return {PartKind::experts, block_}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {

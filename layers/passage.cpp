@@ -11,6 +11,7 @@ class Passage final : public Segment {
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
+  ModelPart part() const override { return {PartKind::passage}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
   std::int64_t pending_bytes() const override { return 0; }

@@ -141,6 +141,7 @@ class Segment {
 
   virtual const std::string& name() const = 0;   // "blocks.3.attention"
   virtual const std::string& scope() const = 0;  // "blocks.3": segments of one scope share shard units by family
+  virtual ModelPart part() const = 0;            // names are for readers: what a segment is stands here
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
   // Bytes kept per microbatch from forward to input gradient, under activations (and moe_routing: a bound).
   virtual std::int64_t activation_bytes() const = 0;

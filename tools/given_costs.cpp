@@ -13,6 +13,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/measured_costs.h"
 #include "trainer/costs/step_costs.h"
+#include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
@@ -21,32 +22,35 @@ LaneChannels channels_of(DeviceKind device) {
   return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
 
-// Times by name, given once more under the pattern of each name that begins with a stage: the median of all that have
-// the pattern.
+// Adds the median of `all`, if there are any, under a pattern of their names.
 template <typename Cost, typename Seconds>
-void add_patterns(std::map<std::string, Cost>& costs, const std::string& prefix, Seconds seconds) {
-  std::map<std::string, std::vector<Cost>> by_pattern;
-  for (const auto& [name, cost] : costs) {
-    if (!name.starts_with(prefix)) continue;
-    const std::size_t number = std::min(name.find_first_not_of("0123456789", prefix.size()), name.size());
-    by_pattern[prefix + "*" + name.substr(number)].push_back(cost);
-  }
-  for (auto& [pattern, all] : by_pattern) {
-    const auto middle = all.begin() + std::ssize(all) / 2;
-    std::nth_element(all.begin(), middle, all.end(),
-                     [&](const Cost& one, const Cost& other) { return seconds(one) < seconds(other); });
-    costs[pattern] = *middle;
-  }
+void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, std::vector<Cost> all,
+                Seconds seconds) {
+  if (all.empty()) return;
+  const auto middle = all.begin() + std::ssize(all) / 2;
+  std::nth_element(all.begin(), middle, all.end(),
+                   [&](const Cost& one, const Cost& other) { return seconds(one) < seconds(other); });
+  costs[pattern] = *middle;
 }
 
-// By name, so that other layouts of the same model find their pieces. Messages and routing helpers go by stage: a
-// layout with other stages takes the median of those measured. What stages without blocks do takes no time.
+// By name, so that other layouts of the same model find their pieces. Messages, routing helpers and root units go by
+// stage: a layout with other stages takes the median of those measured.
 CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
   const Mesh mesh(config.parallelism);
   CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
-  add_patterns(table.messages, "", [](double seconds) { return seconds; });
-  add_patterns(table.units, "stage.", [](const UnitCost& cost) { return cost.reduce; });
-  table.segments["*.passage"] = {};
+  std::vector<double> messages;
+  for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
+  add_median(table.messages, "*", std::move(messages), [](double seconds) { return seconds; });
+  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
+  for (const std::string_view kind : {"root", "routing"}) {
+    std::vector<UnitCost> costs;
+    for (const ProgramUnit& unit : tables.units) {
+      const auto found = table.units.find(fmt::format("stage.{}.{}", unit.stage, kind));
+      if (found != table.units.end() && found->first == unit.name) costs.push_back(found->second);
+    }
+    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs),
+               [](const UnitCost& cost) { return cost.reduce; });
+  }
   return table;
 }
 

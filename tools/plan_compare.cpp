@@ -56,15 +56,14 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
 
 BenchTable time_table(const std::vector<StrategyPlan>& plans) {
   BenchTable table{{"a step", "GB sent by a rank", "GB out of a node", "out of a node", "collectives", "time",
-                    "simulated", "waits for gathers", "for reductions", "break-even tokens a rank"},
+                    "waits for gathers", "for reductions", "break-even tokens a rank"},
                    {}};
   for (const StrategyPlan& each : plans) {
     if (!each.plan) continue;
     const StepTime& time = each.plan->time;
-    table.rows.push_back({name_text(each), gigabytes(each.plan->sent_bytes()),
-                          gigabytes(each.plan->node_egress_bytes()), format_time(each.egress_seconds, false),
-                          fmt::format("{}", each.collectives), format_time(each.seconds, false),
-                          format_time(time.seconds, false), format_time(time.exposed_gathers, false),
+    table.rows.push_back({name_text(each), gigabytes(each.plan->sent_bytes()), gigabytes(each.plan->node_egress_bytes),
+                          format_time(each.egress_seconds, false), fmt::format("{}", each.collectives),
+                          format_time(each.seconds, false), format_time(time.exposed_gathers, false),
                           format_time(time.exposed_reductions, false), fmt::format("{:.0f}", each.break_even)});
   }
   return table;
@@ -87,11 +86,10 @@ Json strategy_json(const StrategyPlan& each) {
                {"fit", name_of(plan.verdict.fit)},
                {"verdict", plan.verdict.text()},
                {"sent_bytes", plan.sent_bytes()},
-               {"node_egress_bytes", plan.node_egress_bytes()},
+               {"node_egress_bytes", plan.node_egress_bytes},
                {"node_egress_seconds", each.egress_seconds},
                {"collectives", each.collectives},
                {"step_seconds", each.seconds},
-               {"simulated_seconds", plan.time.seconds},
                {"exposed_gather_seconds", plan.time.exposed_gathers},
                {"exposed_reduction_seconds", plan.time.exposed_reductions},
                {"break_even_tokens", each.break_even}});

@@ -90,7 +90,7 @@ BenchTable traffic_table(const RunPlan& plan) {
     table.rows.push_back({traffic.group, std::string(name_of(traffic.op)), fmt::format("{}", traffic.all.count),
                           gib(traffic.all.bytes), gib(traffic.sent), gib(traffic.node_egress)});
   }
-  table.rows.push_back({"all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes())});
+  table.rows.push_back({"all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes)});
   return table;
 }
 
@@ -138,11 +138,11 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format(
       "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
       plan.step_flops, 100.0 * hardware.reached.value);
-  const double egress = plan.node_egress_bytes();
   text += fmt::format(
-      "links      {} GiB out of the node that most leaves, at {:.0f} GB/s {} if nothing else went that way\n",
-      gib(egress), hardware.node_bytes_per_second.value / 1e9,
-      format_time(egress / hardware.node_bytes_per_second.value, false));
+      "links      {} GiB out of the node that most leaves, at {:.0f} GB/s {}, {}\n", gib(plan.node_egress_bytes),
+      hardware.node_bytes_per_second.value / 1e9,
+      format_time(plan.node_egress_bytes / hardware.node_bytes_per_second.value, false),
+      config.pipeline.has_cost_table() ? "of which the costs that are given know nothing" : "which no step beats");
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   if (const auto worst = plan.worst_bytes()) {
     text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",

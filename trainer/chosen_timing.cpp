@@ -61,7 +61,8 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
     const Kept& kept = choice.of(family);
     if (leaves_reduction_open(policy)) {
       policy.reduction = "last_microbatch";
-      policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1;
+      policy.accumulate_sharded =
+          !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
     }
     if (!leaves_residency_open(policy)) continue;
     policy.residency = kept.parameters ? "step" : "each_use";

@@ -1,6 +1,9 @@
 #include "trainer/pipeline_order.h"
 
+#include <fmt/format.h>
+
 #include "parallel/pipeline/passes.h"
+#include "parallel/pipeline/simulation/simulate.h"
 
 namespace weft {
 
@@ -33,6 +36,24 @@ OrderInput order_input(const Config& config) {
 std::vector<std::vector<Action>> compute_order(const Config& config) {
   if (config.pipeline.own_order) return config.pipeline.own_order->ranks;
   return find_schedule(config.pipeline.schedule).order(order_input(config));
+}
+
+std::vector<std::string> microbatch_warnings(const Config& config) {
+  const int ranks = config.parallelism.pipeline;
+  const std::int64_t microbatches = config.microbatches();
+  if (microbatches >= ranks) return {};
+  Program program;
+  program.microbatches = static_cast<int>(microbatches);
+  program.ranks = compute_order(config);
+  for (const int rank : stage_ranks(config)) program.stages.push_back({.rank = rank});
+  const Simulation simulation = simulate(program, even_costs(program));
+  double bubble = 0.0;
+  for (int rank = 0; rank < ranks; ++rank) bubble += rank_times(program, simulation, rank).bubble;
+  return {
+      fmt::format("{} microbatches a step on {} pipeline ranks leave a bubble of {:.0f} % where all stages take as "
+                  "long; training.global_batch_size = {} would make {} microbatches",
+                  microbatches, ranks, 100.0 * bubble / (simulation.seconds * ranks),
+                  config.training.global_batch_size / microbatches * ranks, ranks)};
 }
 
 Program place_step(const Config& config, const ProgramTables& tables) {

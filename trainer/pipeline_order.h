@@ -1,6 +1,7 @@
 // The configured schedule with its numbers: which pipeline rank runs which stage, and the step compiled in its order.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "parallel/pipeline/orders/orders.h"
@@ -17,6 +18,9 @@ OrderInput order_input(const Config& config);
 // By pipeline rank: stage-level compute actions, in time order. Throws Error (request) when the schedule refuses the
 // numbers.
 std::vector<std::vector<Action>> compute_order(const Config& config);
+
+// That a step has too few microbatches to keep all pipeline ranks busy, with the bubble that this leaves.
+std::vector<std::string> microbatch_warnings(const Config& config);
 
 // Who computes what when; nothing of units yet. Throws Error (request) when the schedule refuses the numbers.
 Program place_step(const Config& config, const ProgramTables& tables);

@@ -249,9 +249,12 @@ void RankStages::reduce_gradient(int unit) {
 // The sum of two floats is the same in either order: both copies hold the same bits.
 void RankStages::tie_gradient(int unit) {
   const std::size_t local = local_unit(unit);
-  const TensorView gradient = units_[local]->shard_gradient();
+  const auto tied = [&](std::size_t of) {
+    return planned_units_[of]->ties_unreduced() ? units_[of]->accumulated_gradient() : units_[of]->shard_gradient();
+  };
+  const TensorView gradient = tied(local);
   if (!local_copy_[local]) return groups_.on(Lane::reduce, Group::tied).all_reduce(gradient);
-  const TensorView copy = units_[*local_copy_[local]]->shard_gradient();
+  const TensorView copy = tied(*local_copy_[local]);
   Stream& reduce_lane = lanes_[Lane::reduce];
   add(reduce_lane, copy, gradient);
   cast(reduce_lane, gradient, copy);

@@ -118,8 +118,14 @@ TiedCopy tied_copy(const Config& config, const StageBlocks& blocks) {
 // One of the two units with a copy of a tied weight, as an index into the program's table.
 struct TiedUnit {
   std::size_t unit = 0;
-  std::int64_t gradient_bytes = 0;  // of the rows that a rank owns
+  bool unreduced = false;
+  std::int64_t gradient_bytes = 0;  // of what TIE_GRAD sums
 };
+
+TiedUnit tied_unit(const PlannedUnit& unit, std::size_t index) {
+  const std::int64_t elements = unit.ties_unreduced() ? unit.layout.unsharded_size() : unit.layout.shard_size;
+  return {index, unit.ties_unreduced(), elements * size_of(DType::float32)};
+}
 
 void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
   for (const TiedUnit& one : ties) {
@@ -127,6 +133,7 @@ void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
       if (&one == &other) continue;
       ProgramUnit& unit = tables.units[one.unit];
       unit.tied_to = static_cast<int>(other.unit);
+      unit.tied_unreduced = one.unreduced;
       if (tied_rank(tables, unit) == tables.stages[static_cast<std::size_t>(unit.stage)].rank) continue;
       unit.tie_bytes = one.gradient_bytes;
       unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, unit.tie_bytes});
@@ -276,13 +283,14 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
       const bool tied = unit.tied != TiedCopy::none && !unit.frozen;
-      if (tied) ties.push_back({tables.units.size(), unit_bytes(unit.setup()).sharded_gradients});
+      if (tied) ties.push_back(tied_unit(unit, tables.units.size()));
       tables.units.push_back(program_unit(unit, s));
     }
     const auto unit_of = unit_by_parameter(planned);
     for (const auto& segment : planned.segments) {
       ProgramSegment entry;
       entry.name = segment->name();
+      entry.part = segment->part();
       entry.stage = s;
       entry.reads_weights_backward = segment->reads_weights_backward();
       entry.activation_bytes = segment->activation_bytes();

@@ -35,6 +35,9 @@ struct PlannedUnit {
   TiedCopy tied = TiedCopy::none;
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
+  // ProgramUnit::tied_unreduced, of a unit that is tied.
+  bool ties_unreduced() const { return precision.reduction != DType::float32; }
+
   // Of a unit that is not replicated.
   UnitSetup setup() const {
     return {layout,

@@ -61,6 +61,11 @@ bool leaves_reduction_open(const ShardPolicy& policy) {
          parse_residency(policy.residency_of(0)).residency != Residency::solved;
 }
 
+bool may_add_up_in_shards(const Config& config, Family family) {
+  const bool tied = family == Family::embedding && config.model.tie_word_embeddings && config.stages() > 1;
+  return !tied || config.precision_of(family).reduction == DType::float32;
+}
+
 std::string promise_text(const ShardPolicy& policy) {
   return fmt::format(
       "dropped after each use: full_shard has whole parameters of the units in use and of the next {} alone, unless "
@@ -79,7 +84,8 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   UnitPolicy policy;
   policy.lookahead = shard.lookahead;
   policy.reduce_every = shard.reduce_every();
-  const bool promised = leaves_reduction_open(shard) && config.microbatches() > 1;
+  const bool promised =
+      leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
   policy.accumulate_sharded = (shard.accumulate_sharded || promised) && !whole;
   const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
   // The plan reduces as often as it pays, unless it is told to do so once.

@@ -24,6 +24,9 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family);
 // Whether the choice is left to Weft: residency "stage", and reduction "auto", of full_shard.
 bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
+// Whether open reductions may add gradients up in shards. Two copies of a tied weight in 16-bit reduction may not: their
+// sum is rounded once (TIE_GRAD), so it is whole until then.
+bool may_add_up_in_shards(const Config& config, Family family);
 // What full_shard then means, where nothing says that memory is free.
 std::string promise_text(const ShardPolicy& policy);
 

@@ -123,25 +123,24 @@ DescribedUnit describe_unit(const PlannedUnit& unit, const Config& config, int r
   return described;
 }
 
-// By scope, elements of routed experts that a rank holds of a block, as the sizes of the model have it.
-std::map<std::string, std::int64_t> expert_elements(const Config& config) {
+// By block, elements of routed experts that a rank holds of it, as the sizes of the model have it.
+std::map<int, std::int64_t> expert_elements(const Config& config) {
   const ModelConfig& model = config.model;
-  std::map<std::string, std::int64_t> elements;
-  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
-    if (model.blocks[block] == BlockKind::dense) continue;
-    elements[fmt::format("blocks.{}", block)] = model.moe.num_experts / config.parallelism.expert * 3 *
-                                                model.moe.moe_intermediate_size / config.parallelism.expert_tensor *
-                                                model.hidden_size;
+  std::map<int, std::int64_t> elements;
+  for (int block = 0; block < std::ssize(model.blocks); ++block) {
+    if (model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense) continue;
+    elements[block] = model.moe.num_experts / config.parallelism.expert * 3 * model.moe.moe_intermediate_size /
+                      config.parallelism.expert_tensor * model.hidden_size;
   }
   return elements;
 }
 
 std::vector<DescribedSegment> describe_segments(const Config& config, const PlannedStage& planned) {
-  std::map<std::string, std::int64_t> experts = expert_elements(config);
+  std::map<int, std::int64_t> experts = expert_elements(config);
   std::vector<DescribedSegment> segments;
   // Experts stand in the last segment of a block.
   for (auto segment = planned.segments.rbegin(); segment != planned.segments.rend(); ++segment) {
-    const auto found = experts.find((*segment)->scope());
+    const auto found = experts.find((*segment)->part().block.value_or(-1));
     segments.push_back(
         {(*segment)->name(), (*segment)->parameters(), found == experts.end() ? 0 : std::exchange(found->second, 0)});
   }

@@ -21,7 +21,7 @@ enum class Op : std::uint8_t {
   reshard_island,    // RESHARD_ISLAND: back to one part of the full parameters for each rank of the island
   scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
   reduce_gradient,   // REDUCE_GRAD: summed over all that hold the unit
-  tie_gradient,      // TIE_GRAD: of a unit with a copy on another stage: the reduced gradients of both, summed
+  tie_gradient,      // TIE_GRAD: of a unit with a copy on another stage: the gradients of both, summed
   wait_reduction,  // WAIT_REDUCE: compute goes on once the unit's oldest reduction that nobody has waited for has ended
   send_forward,    // SEND_F: activations to the next stage
   receive_forward,   // RECV_F

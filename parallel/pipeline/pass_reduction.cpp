@@ -42,7 +42,7 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
     for (int index : program.segments[static_cast<std::size_t>(*action.segment)].units) {
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
       const bool timed = unit.policy.residency == Residency::solved && timed_gradient_bytes(unit) > 0;
-      if (unit.frozen || timed) continue;
+      if (unit.frozen || timed || unit.tied_unreduced) continue;  // the last behind its TIE_GRAD
       Progress& progress = units[static_cast<std::size_t>(index)];
       if (--progress.to_come[static_cast<std::size_t>(*action.microbatch)] > 0) continue;
       ++progress.completed;

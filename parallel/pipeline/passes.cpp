@@ -50,9 +50,15 @@ Program add_ties(Program program) {
     const ProgramUnit& unit = program.units[i];
     if (!unit.tied_to) continue;
     const int unit_index = static_cast<int>(i), rank = program.stages[static_cast<std::size_t>(unit.stage)].rank;
-    if (tied_rank(program, unit) == rank && *unit.tied_to < unit_index) continue;
-    program.ranks[static_cast<std::size_t>(rank)].push_back(
-        {.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});
+    auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+    const bool tied_by_copy = tied_rank(program, unit) == rank && *unit.tied_to < unit_index;
+    if (!tied_by_copy) {
+      actions.push_back({.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});
+    }
+    if (unit.tied_unreduced) {
+      actions.push_back(
+          {.op = Op::reduce_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.reduce_bytes});
+    }
   }
   return program;
 }

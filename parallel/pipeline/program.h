@@ -75,6 +75,9 @@ struct ProgramUnit {
   // The unit of another stage that holds a copy of the same parameter, which names this one. Each is given what its own
   // stage adds to the gradient, and TIE_GRAD makes both the sum, so that both are stepped alike. Absent when frozen.
   std::optional<int> tied_to = {};
+  // TIE_GRAD sums the accumulators, and the one reduction of the step comes behind it: a reduction in 16 bits rounds
+  // the sum once, as on a stage that adds both. Otherwise it sums the reduced shards, which are fewer bytes.
+  bool tied_unreduced = false;
   std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
   Group group = Group::dp_shard;  // over which it is gathered and reduced
   std::vector<UnitCollective> collectives = {};
@@ -116,7 +119,8 @@ struct UpdateCollective {
 
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
-  std::string name = {};  // "blocks.3.experts"
+  std::string name = {};  // "blocks.3.experts", for readers
+  ModelPart part = {};
   int stage = 0;
   std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
   bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)

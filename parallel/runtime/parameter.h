@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,18 @@ constexpr std::string_view name_of(Family family) {
   constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing"};
   return names[static_cast<std::size_t>(family)];
 }
+
+// Which part of a model a segment is.
+enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, head, passage };
+constexpr std::string_view name_of(PartKind kind) {
+  constexpr std::string_view names[] = {"embedding", "attention", "mlp", "experts", "head", "passage"};
+  return names[static_cast<std::size_t>(kind)];
+}
+struct ModelPart {
+  PartKind kind = PartKind::passage;
+  std::optional<int> block = {};  // of the model; embedding, head and passage have none
+  bool operator==(const ModelPart&) const = default;
+};
 
 enum class Initializer : std::uint8_t { normal, ones, zeros };
 

@@ -148,14 +148,22 @@ void ShardUnit::wait_reduction() {
   reduce_inputs_.wait_for(this, ++waits_);
 }
 
-void ShardUnit::reduce_pending(bool replicas) {
+TensorView ShardUnit::accumulated_gradient() {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
   reduce_lane_.wait_for(compute_);
+  if (std::exchange(counted_, true)) return gradient;
   for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
     count_nonfinite(reduce_lane_, gradient.rows_from(layout.offsets[i], layout.parameters[i].size()),
                     nonfinite_.view().rows_from(static_cast<std::int64_t>(i), 1));
   }
+  return gradient;
+}
+
+void ShardUnit::reduce_pending(bool replicas) {
+  const UnitLayout& layout = setup_.layout;
+  const TensorView gradient = accumulated_gradient();
+  counted_ = false;
   // Other tensor ranks saw other tokens or heads: their parts of norm weights are summed first, while every rank still
   // has them at the same place (shards of different tensor ranks may cut differently when a vocabulary is uneven).
   if (groups_.tensor != nullptr && groups_.tensor->size() > 1) {

@@ -110,8 +110,10 @@ class ShardUnit {
   // Accumulator of parameter i, float32; zero before the first use after a reduction. Needs no unsharded parameters.
   // Empty when the unit is frozen.
   TensorView gradient(std::size_t index);
-  // Both collective. What is not finite in this rank's gradient is counted first: afterwards every rank has it and
-  // nobody knows whence.
+  // What has been added since the last reduction, for a copy of the unit on another stage to be added on the reduce
+  // lane before the next one. Counts first what is not finite: the sum would spread it.
+  TensorView accumulated_gradient();
+  // Both collective. Count first what is not finite in this rank's gradient, unless accumulated_gradient() has.
   void scatter_gradient();
   void reduce_gradient();
   // Compute goes on once the step's oldest reduction that it has not waited for has ended.
@@ -150,6 +152,7 @@ class ShardUnit {
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
   bool gradient_pending_ = false, sum_pending_ = false;
+  bool counted_ = false;        // what is not finite in the pending gradient
   std::vector<Fence> reduced_;  // of the step's reductions
   std::size_t waits_ = 0;       // of them, so many were waited for
 };

@@ -109,6 +109,9 @@ TEST(Interleaved, ARefusalNamesTheNearestCountsThatWork) {
             "set microbatches = 12 or 16");
   EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 12, .microbatch_group = 3}),
             "schedule interleaved on 4 ranks takes groups of at least 4 microbatches, not 3; set microbatch_group = 4");
+  EXPECT_EQ(refusal({.ranks = 4, .chunks = 2, .microbatches = 8, .microbatch_group = 9}),
+            "schedule interleaved: microbatch_group = 9 is more than the 8 microbatches of a step; set "
+            "microbatch_group = 8, or microbatches = 9");
   EXPECT_TRUE(refusal({.ranks = 2, .chunks = 1, .microbatches = 4})
                   .starts_with("schedule interleaved runs at least 2 stages per rank, not 1; set chunks = 2 or "
                                "choose one of: gpipe, 1f1b"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
 
 #include "parallel/pipeline/picture/picture_style.h"
@@ -220,6 +221,19 @@ TEST(PictureSvg, DrawsABareSchedule) {
   const auto all = MarkupReader(to_svg(picture)).read();
   EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const auto& e) { return has_class(e, "in"); }), 3 * 5 * 2);
   for (const MarkupElement& element : all) EXPECT_FALSE(has_class(element, "m0"));
+}
+
+// Of a stage that came apart into segments each forward and each backward has its number once.
+TEST(PictureSvg, NumbersAMicrobatchOnceAnActionOfTheStage) {
+  const Program program =
+      compile(stage_tables(2, 3), find_schedule("1f1b"), {.ranks = 2, .chunks = 1, .microbatches = 4});
+  const Picture picture = picture_of(program, simulate_step(program, even_costs(program)), {.unit_time = true});
+  std::map<std::string, int> numbers;
+  for (const MarkupElement& element : MarkupReader(to_svg(picture)).read()) {
+    if (has_class(element, "in")) ++numbers[element.text];
+  }
+  const std::map<std::string, int> expected = {{"0", 4}, {"1", 4}, {"2", 4}, {"3", 4}};
+  EXPECT_EQ(numbers, expected);
 }
 
 }  // namespace

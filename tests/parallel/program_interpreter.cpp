@@ -138,14 +138,15 @@ class Machine {
       demand(entry.stage == *action.stage, "a unit of another stage");
       demand(entry.tied_to.has_value(), "{} has no copy", entry.name);
       const auto copy = static_cast<std::size_t>(*entry.tied_to);
-      left_.try_emplace(unit, units_[unit].reduced);
+      const auto sum = entry.tied_unreduced ? &Unit::added : &Unit::reduced;
+      left_.try_emplace(unit, units_[unit].*sum);
       if (rank_of_stage(program_.units[copy].stage) == rank_) {
-        units_[copy].reduced += left_.at(unit);
-        units_[unit].reduced += units_[copy].reduced - left_.at(unit);
+        units_[copy].*sum += left_.at(unit);
+        units_[unit].*sum += units_[copy].*sum - left_.at(unit);
         continue;
       }
       if (!left_.contains(copy)) return false;
-      units_[unit].reduced += left_.at(copy);
+      units_[unit].*sum += left_.at(copy);
     }
     return true;
   }

@@ -91,6 +91,10 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
   if (first.stage != last.stage && plain(first) && plain(last) && dice.one_in(2)) {
     first.tied_to = static_cast<int>(tables.units.size()) - 1;
     last.tied_to = 0;
+    const auto once = [](const ProgramUnit& unit) {
+      return unit.policy.reduce_every == 0 && !unit.policy.accumulate_sharded;
+    };
+    first.tied_unreduced = last.tied_unreduced = once(first) && once(last) && dice.one_in(2);
   }
   return tables;
 }

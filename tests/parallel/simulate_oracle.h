@@ -156,6 +156,7 @@ class SimulationOracle {
         }
         const bool summed = is_reduction(b.op) || b.op == Op::tie_gradient;
         if (a.op == Op::gradient_norm && summed) add(here, there);
+        if (a.op == Op::tie_gradient && unit(a).tied_unreduced && is_compute(b.op)) add(here, there);
         if (is_reduction(b.op) && pooled(list, j)) reductions.push_back(there);
       }
       const auto limit = static_cast<std::size_t>(program_.reduce_inputs);

@@ -38,6 +38,12 @@ Program tied_on_one_rank() {
   return compile(tables, schedule, {.ranks = 2, .chunks = 2, .microbatches = 2});
 }
 
+// The same with a reduction behind the tie.
+Program tied_unreduced(ProgramTables tables, const std::string& schedule, int ranks, int chunks) {
+  for (ProgramUnit* unit : {&tables.units.front(), &tables.units.back()}) unit->tied_unreduced = true;
+  return compile(tables, find_schedule(schedule), {.ranks = ranks, .chunks = chunks, .microbatches = 2});
+}
+
 std::vector<Action>& list(Program& program, int rank) {
   return program.ranks[static_cast<std::size_t>(rank)];
 }
@@ -278,6 +284,67 @@ TEST(Tie, JoinsRanksThatDifferInTheirStageAlone) {
     }
     EXPECT_EQ(tied,
               (std::vector{mesh.rank_at(2, 0, at.dp_shard, 0, at.tp), mesh.rank_at(0, 0, at.dp_shard, 0, at.tp)}));
+  }
+}
+
+// What is reduced in 16 bits is reduced behind the sum of both copies, once, on each rank.
+TEST(TiedUnreduced, IsReducedBehindItsTie) {
+  const Program apart = tied_unreduced(tied_tables(stage_tables(3, 2)), "1f1b", 3, 1);
+  const Program together =
+      tied_unreduced(tied_tables(stage_tables(2, 1, {}, 2, find_schedule("zbv").placement)), "zbv", 2, 2);
+  EXPECT_EQ(violations(apart), Violations{});
+  EXPECT_EQ(violations(together), Violations{});
+  for (const auto& [program, rank, copies] : {std::tuple(&apart, 0, 1), {&apart, 2, 1}, {&together, 0, 2}}) {
+    const auto& actions = program->ranks[static_cast<std::size_t>(rank)];
+    const std::size_t tie = place(*program, rank, Op::tie_gradient);
+    int behind = 0;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].op != Op::reduce_gradient) continue;
+      const bool tied = program->units[static_cast<std::size_t>(*actions[i].unit)].tied_to.has_value();
+      EXPECT_EQ(i > tie, tied);
+      behind += tied;
+    }
+    EXPECT_EQ(behind, copies);
+  }
+}
+
+TEST(TiedUnreduced, IsRefusedInAnotherOrder) {
+  Program program = tied_unreduced(tied_tables(stage_tables(3, 2)), "1f1b", 3, 1);
+  auto& actions = list(program, 0);
+  const std::size_t tie = place(program, 0, Op::tie_gradient);
+  ASSERT_EQ(actions[tie + 1].op, Op::reduce_gradient);
+  std::swap(actions[tie], actions[tie + 1]);
+  EXPECT_EQ(violations(program), (Violations{Violation::missing_tie, Violation::repeated_tie}));
+  // Before the last microbatch has been added.
+  program = tied_unreduced(tied_tables(stage_tables(3, 2)), "1f1b", 3, 1);
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < list(program, 0).size(); ++i) {
+    if (is_compute(list(program, 0)[i].op)) last = i;
+  }
+  move_tie(program, 0, last);
+  const Violations found = violations(program);
+  EXPECT_EQ(std::ranges::count(found, Violation::tied_too_early), 2);  // and compute behind a tie
+}
+
+// The tie waits for compute, the reduction for the tie.
+TEST(TiedUnreduced, RunsBehindTheCompute) {
+  const Program program = tied_unreduced(tied_tables(stage_tables(3, 2)), "1f1b", 3, 1);
+  ProgramCosts costs = even_costs(program, {1.0, 1.0, 1.0});
+  for (UnitCost& cost : costs.units) cost = {.reduce = 2.0, .tie = 4.0};
+  const Simulation simulation = simulate(program, costs);
+  double computed = 0.0;
+  for (const int rank : {0, 2}) {
+    const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const SimulatedAction& at = simulation.ranks[static_cast<std::size_t>(rank)][i];
+      if (is_compute(actions[i].op)) computed = std::max(computed, at.end);
+    }
+  }
+  for (const int rank : {0, 2}) {
+    const std::size_t tie = place(program, rank, Op::tie_gradient);
+    const auto& simulated = simulation.ranks[static_cast<std::size_t>(rank)];
+    EXPECT_GE(simulated[tie].start, computed);
+    EXPECT_EQ(simulated[tie + 1].start, simulated[tie].end);
   }
 }
 

@@ -57,6 +57,21 @@ TEST_F(PlanCommand, PrintsWhatIsLiveAndAVerdict) {
   }
 }
 
+// Stages without blocks have no block to cost.
+TEST_F(PlanCommand, PlansStagesWithoutBlocks) {
+  put("empty.toml", std::string(small_run) + "");
+  for (const std::string layers : {"d", "d e d e d e"}) {
+    const std::string layout = layers == "d" ? "Ed||L" : "Edede||deL";
+    const std::string words = " empty.toml --model.layers='" + layers +
+                              "' --parallelism.pipeline=3 --pipeline.layout='" + layout +
+                              "' --parallelism.data_shard=1 --parallelism.tensor=1 --parallelism.expert=1";
+    for (const char* command : {"plan", "layout simulate"}) {
+      const auto result = weft(command + words + " --hardware h100");
+      EXPECT_EQ(result.exit_code, 0) << command << words << "\n" << result.messages;
+    }
+  }
+}
+
 TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   const auto card = weft("plan '" + llama + "' --hardware h10");
   EXPECT_EQ(card.exit_code, 2);

@@ -84,15 +84,15 @@ TEST(CompareStrategies, HaveTheFiguresOfSevenBillionOnTwoNodes) {
       EXPECT_NEAR(static_cast<double>(found.state_bytes), expected.state, 16 * padding_elements / 8);
       EXPECT_NEAR(static_cast<double>(found.full_parameter_bytes), expected.full, width * padding_elements);
       EXPECT_NEAR(static_cast<double>(found.plan->sent_bytes()), expected.sent, traffic);
-      EXPECT_NEAR(found.plan->node_egress_bytes(), expected.egress, traffic);
-      EXPECT_DOUBLE_EQ(found.egress_seconds, found.plan->node_egress_bytes() / 25e9);
+      EXPECT_NEAR(found.plan->node_egress_bytes, expected.egress, traffic);
+      EXPECT_DOUBLE_EQ(found.egress_seconds, found.plan->node_egress_bytes / 25e9);
       // The table is off by no more than the root, gathered once more (over 16 ranks, or 8 of a node).
       const double root = 2 * vocabulary * width;
       const bool again = expected.sharding == Sharding::full_shard || expected.sharding == Sharding::hybrid;
       const bool inside = expected.sharding == Sharding::island || expected.sharding == Sharding::hybrid;
       EXPECT_NEAR(expected.table_sent - static_cast<double>(found.plan->sent_bytes()),
                   (again || inside ? root : 0.0) * (inside ? 7.0 / 8 : 15.0 / 16), traffic + 1e4);
-      EXPECT_NEAR(expected.table_egress - found.plan->node_egress_bytes(),
+      EXPECT_NEAR(expected.table_egress - found.plan->node_egress_bytes,
                   expected.sharding == Sharding::full_shard ? root * 15 / 16 : 0.0, traffic + 1e4);
     }
   }

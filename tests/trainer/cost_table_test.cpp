@@ -101,10 +101,24 @@ TEST(CostTable, FaultsHaveTheirPlaceAndAreReportedAtOnce) {
 ProgramTables named_tables() {
   ProgramTables tables;
   tables.stages = {{.rank = 0, .segments = {0, 1, 2, 3}, .output_bytes = 100}, {.rank = 1}};
-  for (const char* name : {"embedding", "blocks.0.attention", "blocks.10.attention", "blocks.0.mlp"}) {
-    tables.segments.push_back({.name = name});
-  }
+  const std::pair<const char*, PartKind> segments[] = {{"embedding", PartKind::embedding},
+                                                       {"blocks.0.attention", PartKind::attention},
+                                                       {"blocks.10.attention", PartKind::attention},
+                                                       {"blocks.0.mlp", PartKind::mlp}};
+  for (const auto& [name, kind] : segments) tables.segments.push_back({.name = name, .part = {.kind = kind}});
   return tables;
+}
+
+// A stage without blocks takes no time, unless a name, pattern or kind says so.
+TEST(CostTable, SaysNothingOfPassages) {
+  ProgramTables tables = named_tables();
+  tables.segments.push_back({.name = "stage.1.passage", .part = {.kind = PartKind::passage}});
+  CostTable table;
+  table.messages["*"] = 1.0;
+  table.segments = {{"embedding", {1.0}}, {"attention", {2.0}}, {"mlp", {3.0}}};
+  EXPECT_EQ(table_costs(table, tables, {}).segments.back(), ComputeCost{});
+  table.segments["passage"] = {4.0};
+  EXPECT_EQ(table_costs(table, tables, {}).segments.back().forward, 4.0);
 }
 
 // What fits best is taken, in whichever order it was written.

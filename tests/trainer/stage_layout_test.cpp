@@ -205,13 +205,26 @@ TEST(StageLayout, IsWrittenSoThatItReadsBack) {
 }
 
 TEST(StageLayout, MoreStagesThanPiecesAreWarnedOf) {
-  EXPECT_EQ(read({"parallelism.pipeline=6"}).warnings, std::vector<std::string>{});
-  EXPECT_EQ(read({"parallelism.pipeline=8"}).warnings,
+  const std::string batch = "training.global_batch_size=16";  // as many microbatches as ranks
+  EXPECT_EQ(read({"parallelism.pipeline=6", batch}).warnings, std::vector<std::string>{});
+  EXPECT_EQ(read({"parallelism.pipeline=8", batch}).warnings,
             std::vector<std::string>{"of 8 stages (pipeline 8 x chunks 1 = 8) 2 hold nothing and only pass activations "
                                      "on: 1, 2"});
-  EXPECT_EQ(read({"parallelism.pipeline=3", "pipeline.layout=Ede||e*2L"}).warnings,
+  EXPECT_EQ(read({"parallelism.pipeline=3", "pipeline.layout=Ede||e*2L", batch}).warnings,
             std::vector<std::string>{"of 3 stages (pipeline 3 x chunks 1 = 3) 1 hold nothing and only pass activations "
                                      "on: 1"});
+}
+
+// Under 1F1B p - 1 of m + p - 1 turns are idle; 2 microbatches on 4 ranks: 3 of 5.
+TEST(StageLayout, FewerMicrobatchesThanRanksAreWarnedOf) {
+  const std::vector<std::string> pipeline = {"parallelism.pipeline=4", "training.microbatch_size=1"};
+  const auto warned = [&](const std::string& batch) {
+    return read({pipeline[0], pipeline[1], "training.global_batch_size=" + batch}).warnings;
+  };
+  EXPECT_EQ(warned("4"), std::vector<std::string>{});
+  EXPECT_EQ(warned("2"), std::vector<std::string>{
+                             "2 microbatches a step on 4 pipeline ranks leave a bubble of 60 % where all stages take "
+                             "as long; training.global_batch_size = 4 would make 4 microbatches"});
 }
 
 // The head alone is worth a stage where it is dearer than a block; with few blocks the ends are left alone.

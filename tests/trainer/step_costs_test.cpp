@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
+#include "trainer/planning/run_plan.h"
+#include "trainer/solved_timing.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -29,6 +34,34 @@ TEST(StepCosts, SegmentsAddUpToTheStep) {
     const double parts = config.parallelism.data() * config.parallelism.context * config.parallelism.tensor;
     EXPECT_NEAR(sum * static_cast<double>(config.microbatches()) * parts, step_flops(config), 1e-9 * step_flops(config))
         << layout.name;
+  }
+}
+
+// A stage that only hands on, whatever its number is, among more blocks than stages and among fewer.
+TEST(StepCosts, AStageWithoutBlocksCostsNothing) {
+  for (const auto& [layers, layout] : {std::pair<std::string, std::string>{"d", "Ed||L"},
+                                       {"d e d e d e", "Ede|de||deL"},
+                                       {"d e d e d e", "Ede||dedeL"}}) {
+    Config config = config_of({.layers = layers});
+    config.pipeline.layout = layout;
+    config.parallelism.pipeline = static_cast<int>(std::ranges::count(layout, '|')) + 1;
+    const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
+    double sum = 0.0;
+    int passages = 0;
+    const auto flops = segment_flops(config, tables);
+    for (std::size_t s = 0; s < flops.size(); ++s) {
+      const double all = flops[s].forward + flops[s].backward_input + flops[s].backward_weight;
+      sum += all;
+      if (tables.segments[s].part.kind != PartKind::passage) continue;
+      EXPECT_EQ(all, 0.0) << tables.segments[s].name;
+      ++passages;
+    }
+    EXPECT_GT(passages, 0) << layout;
+    EXPECT_NEAR(sum * static_cast<double>(config.microbatches()), step_flops(config), 1e-9 * step_flops(config));
+    EXPECT_GT(plan_run(config, find_hardware("h100")).time.seconds, 0.0);
+    for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
+    config.memory_budget = std::int64_t{1} << 30;
+    EXPECT_NO_THROW(solve_timing(config, Mesh(config.parallelism))) << layout;
   }
 }
 

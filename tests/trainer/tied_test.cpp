@@ -9,7 +9,9 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/pipeline/text.h"
+#include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/config/config_rules.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/resolved_run.h"
@@ -137,6 +139,83 @@ TEST(TiedRules, RoundBothCopiesAlike) {
   const LearnedRun run = learn(config);
   EXPECT_TRUE(run.faults.empty()) << run.faults.front() << " and " << run.faults.size() - 1 << " more";
   EXPECT_LT(run.losses.back(), run.losses.front());
+}
+
+// The text has no byte twice in a window, so that a row of the embedding has one addition a microbatch, and the sum of
+// both ends is the same in either order. Then a pipeline over the same data ranks rounds what they round without one,
+// and learns the same to the bit.
+TEST(TiedRules, RoundTheSumOfBothCopiesOnce) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += static_cast<char>('0' + i % 61);
+  write_file(folder / "text", text);
+  const auto configured = [&](DType reduction, const Degrees& degrees, const std::string& schedule) {
+    Config config = config_of({.layers = "d e",
+                               .degrees = degrees,
+                               .schedule = schedule,
+                               .precision = {DType::float32, DType::float32, reduction},
+                               .tied = true});
+    config.data.train = {(folder / "text").string()};
+    config.training.global_batch_size = 2;
+    config.training.max_grad_norm = 0.0;
+    return config;
+  };
+  for (const DType reduction : {DType::bfloat16, DType::float16}) {
+    SCOPED_TRACE(name_of(reduction));
+    const LearnedRun one = learn(configured(reduction, {.data_shard = 2}, "1f1b"));
+    for (const std::string schedule : {"1f1b", "zb_h1"}) {
+      const LearnedRun two = learn(configured(reduction, {.pipeline = 2, .data_shard = 2}, schedule));
+      EXPECT_TRUE(two.faults.empty());
+      EXPECT_EQ(two.weights.at("embedding.weight"), one.weights.at("embedding.weight"));
+      EXPECT_LT(difference(two, one).gradient_norm, 1e-12);
+    }
+  }
+}
+
+// A scale at which gradients overflow at first: the steps that are left out are those that one rank leaves out.
+TEST(TiedRules, SkipTheStepsThatOneRankSkips) {
+  const auto skipped = [](const Degrees& degrees) {
+    Config config = config_of({.layers = "d",
+                               .degrees = degrees,
+                               .precision = {DType::float32, DType::float32, DType::float16},
+                               .tied = true});
+    config.model.hidden_size = 16;
+    config.model.vocab_size = 256;
+    config.run.steps = 12;
+    config.training.initial_loss_scale = 0x1p20;
+    std::vector<bool> steps;
+    for (const StepMetrics& step : learn(config).result.steps) steps.push_back(step.skipped);
+    return steps;
+  };
+  const std::vector<bool> one = skipped({});
+  EXPECT_GT(std::ranges::count(one, true), 0);
+  EXPECT_LT(std::ranges::count(one, true), 12);
+  EXPECT_EQ(skipped({.pipeline = 2}), one);
+}
+
+// Reduced several times a step, or when a plan says so, the sum of both copies would be rounded more than once.
+TEST(TiedRules, RefuseToRoundTwice) {
+  const auto faults = [](const ShardPolicy& policy, DType reduction) {
+    Config config = config_of({.degrees = {.pipeline = 2, .data_shard = 2}, .tied = true});
+    config.precision.reduction = reduction;
+    for (auto& [family, each] : config.shard_by_family) each = policy;
+    std::string all;
+    for (const ConfigRule& rule : tied_rules()) {
+      for (const std::string& fault : rule.check(config)) all += fault + "\n";
+    }
+    return all;
+  };
+  ShardPolicy each, sharded, automatic;
+  each.reduction = "each_microbatch";
+  sharded.accumulate_sharded = true;
+  automatic.residency = "auto";
+  for (const auto& [policy, part] : {std::pair(each, "reduction \"last_microbatch\""),
+                                     {sharded, "accumulation \"sharded\""},
+                                     {automatic, "residency \"auto\""}}) {
+    EXPECT_NE(faults(policy, DType::bfloat16).find(part), std::string::npos) << faults(policy, DType::bfloat16);
+    EXPECT_EQ(faults(policy, DType::float32), "");
+  }
+  EXPECT_EQ(faults({}, DType::bfloat16), "");
 }
 
 // Frozen, the copies are never given a gradient, and nothing ties them.

@@ -14,6 +14,7 @@
 #include "trainer/config/config_writer.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
 #include "trainer/unit_policy.h"
 
 namespace weft {
@@ -188,7 +189,9 @@ ResolvedConfig read_config_text(const std::string& text, const std::string& name
   result.said = reader.said();
   result.unread = reader.unread();
   result.warnings = shard_warnings(result.config);
-  for (std::string& warning : layout_warnings(result.config)) result.warnings.push_back(std::move(warning));
+  for (auto& warnings : {layout_warnings(result.config), microbatch_warnings(result.config)}) {
+    result.warnings.insert(result.warnings.end(), warnings.begin(), warnings.end());
+  }
   return result;
 }
 

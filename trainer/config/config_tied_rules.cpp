@@ -1,6 +1,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_rules.h"
 #include "trainer/optimizer/groups.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -53,6 +54,28 @@ std::vector<ConfigRule> tied_rules() {
                   return std::string(
                       "of which two stages have a copy, but shard.embedding.wrap \"root\" puts each into a unit of its "
                       "stage with other parameters: write wrap \"block\"");
+                }),
+      // The sum of both copies is rounded once, so it must be whole when it is reduced.
+      tied_rule({"shard.embedding.reduction", "shard.embedding.accumulation", "shard.embedding.residency",
+                 "shard.reduction", "shard.accumulation", "shard.residency", "precision.reduction"},
+                [](const Config& c) {
+                  const DType reduction = c.precision_of(Family::embedding).reduction;
+                  if (reduction == DType::float32 || c.stages() == 1) return std::string();
+                  if (c.training.frozen.contains(Family::embedding)) return std::string();
+                  const UnitPolicy policy = resolve_policy(c, Family::embedding, 0);
+                  const bool once = policy.reduce_every == 0 && policy.residency != Residency::solved;
+                  if (once && !policy.accumulate_sharded) return std::string();
+                  return fmt::format(
+                      "of which two stages have a copy: their sum is reduced in \"{}\" once a step, but "
+                      "shard.embedding has {}: write that key with {}, or precision.embedding.reduction and "
+                      "precision.head.reduction \"float32\"",
+                      name_of(reduction),
+                      policy.residency == Residency::solved ? "residency \"auto\""
+                      : policy.accumulate_sharded           ? "accumulation \"sharded\""
+                                                            : "a reduction every few microbatches",
+                      policy.residency == Residency::solved ? "another value"
+                      : policy.accumulate_sharded           ? "\"unsharded\""
+                                                            : "reduction \"last_microbatch\"");
                 }),
   };
 }

@@ -1,15 +1,12 @@
 #include "trainer/costs/cost_table.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
-
-constexpr std::array kinds = {"embedding", "attention", "mlp", "experts", "head"};
 
 // `*` stands for any run of characters, none included.
 bool fits(std::string_view pattern, std::string_view name) {
@@ -33,25 +30,23 @@ bool fits(std::string_view pattern, std::string_view name) {
 }
 
 // How well a key fits a name; nothing when it does not.
-std::optional<std::size_t> fit(std::string_view key, std::string_view name, bool has_kind) {
+std::optional<std::size_t> fit(std::string_view key, std::string_view name, std::string_view kind) {
   constexpr std::size_t exact = 1000000;
   if (key == name) return exact;
   if (key.find('*') != std::string_view::npos) {
     if (!fits(key, name)) return std::nullopt;
     return 1 + key.size() - static_cast<std::size_t>(std::count(key.begin(), key.end(), '*'));
   }
-  const bool is_kind = has_kind && std::find(kinds.begin(), kinds.end(), key) != kinds.end();
-  if (is_kind && name.substr(name.rfind('.') + 1) == key) return 0;
-  return std::nullopt;
+  return key == kind ? std::optional<std::size_t>(0) : std::nullopt;
 }
 
 template <typename Cost>
-const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_view what, std::string_view name) {
-  const bool has_kind = what == "segment";
+const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_view what, std::string_view name,
+                      std::string_view kind = {}) {
   std::optional<std::size_t> best;
   const std::pair<const std::string, Cost>* found = nullptr;
   for (const auto& entry : entries) {
-    const auto how_well = fit(entry.first, name, has_kind);
+    const auto how_well = fit(entry.first, name, kind);
     if (!how_well || (best && *how_well < *best)) continue;
     if (best == how_well && found->second != entry.second) {
       fail_request("costs: \"{}\" and \"{}\" fit {} {} alike and say different things", found->first, entry.first, what,
@@ -68,8 +63,10 @@ const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_vi
 ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes) {
   ProgramCosts costs = even_costs(tables, {});
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
-    const ComputeCost* cost = find_cost(table.segments, "segment", tables.segments[i].name);
-    if (!cost) fail_request("costs: nothing is said of segment {}", tables.segments[i].name);
+    const ProgramSegment& segment = tables.segments[i];
+    const ComputeCost* cost = find_cost(table.segments, "segment", segment.name, name_of(segment.part.kind));
+    if (!cost && segment.part.kind == PartKind::passage) continue;
+    if (!cost) fail_request("costs: nothing is said of segment {}", segment.name);
     costs.segments[i] = *cost;
   }
   for (std::size_t i = 0; i < tables.units.size(); ++i) {

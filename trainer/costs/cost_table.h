@@ -15,8 +15,9 @@
 //   optimizer_step = 1e-3
 //
 // A key of the first three is a name, a pattern in which `*` stands for any characters, or (segments) a kind:
-// embedding, attention, mlp, experts, head. What fits a name best is taken: the name itself, then the pattern with the
-// most other characters, then the kind. What a value leaves out is 0.
+// embedding, attention, mlp, experts, head, passage (of a stage without blocks, which takes no time where nothing is
+// said of it). What fits a name best is taken: the name itself, then the pattern with the most other characters, then
+// the kind. What a value leaves out is 0.
 #pragma once
 
 #include <map>

@@ -84,7 +84,12 @@ HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, con
   const Figure& peak =
       computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit;
   const double seconds = 1.0 / (hardware.reached.value * peak.value);
-  HardwareCosts costs{seconds, seconds, {}};
+  HardwareCosts costs{.seconds_per_flop_forward = seconds, .seconds_per_flop_backward = seconds};
+  // A node has a part of one stage, or several stages. Where nodes and stages cut each other, a stage counts as apart.
+  const int stage_ranks = mesh.degrees().stage_ranks(), node_ranks = hardware.node_ranks();
+  for (int rank = 0; rank < mesh.degrees().pipeline; ++rank) {
+    costs.nodes.push_back(node_ranks % stage_ranks == 0 ? rank * stage_ranks / node_ranks : rank);
+  }
   const auto link_of = [&](const GroupLinks& links) {
     return shared_link(links, hardware.inside(), hardware.between_nodes());
   };

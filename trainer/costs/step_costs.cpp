@@ -1,6 +1,5 @@
 #include "trainer/costs/step_costs.h"
 
-#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -14,20 +13,12 @@
 namespace weft {
 namespace {
 
-// The block of "blocks.3.attention".
-std::size_t block_of(std::string_view segment) {
-  const std::string_view number = segment.substr(segment.find('.') + 1);
-  std::size_t block = 0;
-  std::from_chars(number.data(), number.data() + number.size(), block);
-  return block;
-}
-
-TokenFlops segment_token_flops(const Config& config, std::string_view segment) {
-  if (segment == "embedding") return {};
-  if (segment == "head") return {.head = head_flops(config.model)};
-  const BlockKind kind = config.model.blocks.at(block_of(segment));
+TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
+  if (part.kind == PartKind::head) return {.head = head_flops(config.model)};
+  if (!part.block) return {};
+  const BlockKind kind = config.model.blocks.at(static_cast<std::size_t>(*part.block));
   TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
-  if (segment.ends_with(".attention")) {
+  if (part.kind == PartKind::attention) {
     return {.attention_projections = flops.attention_projections, .scores = flops.scores};
   }
   flops.attention_projections = flops.scores = 0.0;
@@ -41,7 +32,7 @@ std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTable
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    const TokenFlops token = segment_token_flops(config, segment.name);
+    const TokenFlops token = part_token_flops(config, segment.part);
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;

@@ -11,7 +11,7 @@ namespace weft {
 // By segment of `tables`, for one microbatch on one rank: the matrix products of step_flops.h, routed tokens shared
 // evenly. A product costs as much for the gradient of either of its factors as forward; scores of attention have no
 // weights, so that both of theirs are in the input gradient. A segment whose units are all frozen has no weight
-// gradient. Embedding is a copy: none.
+// gradient. The embedding copies and a passage hands on: none.
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables);
 
 // As pipeline.costs says: by the table of a file, or by a model of the hardware that [hardware] names. Throws Error

@@ -122,7 +122,11 @@ LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const Link
   };
   // An exchange takes (n - 1) / n payload / rate (cost_model.h), which is to be what leaves the node over its adapters.
   const double exchanged = links.exchanged_payloads * links.ranks / (links.ranks - 1);
-  return {between_nodes.latency, share(links.ring_edges), share(exchanged)};
+  return {.latency = between_nodes.latency,
+          .bytes_per_second = share(links.ring_edges),
+          .exchange_bytes_per_second = share(exchanged),
+          .adapters = AdapterRates{.ring = between_nodes.bytes_per_second / links.ring_edges,
+                                   .exchange = between_nodes.bytes_per_second / exchanged}};
 }
 
 std::vector<std::string> topology_faults(int world, int ranks_per_node) {

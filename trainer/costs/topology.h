@@ -3,7 +3,7 @@
 //
 // Collectives go around a ring in the order of ranks, as NCCL's do over several nodes. A ring leaves a node once if
 // some of its ranks are there and some elsewhere. All groups of a kind communicate at the same time (every rank is in
-// one) and share the adapters of a node; what several kinds of groups do to each other at the same time is not counted.
+// one) and share the adapters of a node. What kinds of groups do to each other there, the simulation says (simulate.h).
 #pragma once
 
 #include <string>
@@ -51,7 +51,8 @@ GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node);
 double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payload);
 
 // What one group has when all of its kind communicate: `inside` where none leaves a node; otherwise the latency of
-// `between`, and its share of what goes out of a node, but no more than inside.
+// `between`, and its share of what goes out of a node, but no more than inside. Where one kind's groups leave a node
+// the adapters are all theirs, until others use them.
 LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const LinkCost& between_nodes);
 
 // Why so many ranks do not fill nodes, with the nearest numbers that do; empty if they do or fit into one node.

@@ -78,12 +78,16 @@ LayoutItems modelled_items(const Config& config) {
 
   const auto kept_bytes = kept_by_segments(sample, plan_inputs(sample, mesh.coordinates(0)).boundary, planned);
 
-  // Embedding, two segments a block, head.
+  // Embedding, blocks, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
   std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter: a tied weight is one of both ends
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
-    LayoutItem& piece = pieces[(s + 1) / 2];
+    const ModelPart part = segment.part();
+    const std::size_t place = part.block                         ? static_cast<std::size_t>(*part.block) + 1
+                              : part.kind == PartKind::embedding ? 0
+                                                                 : pieces.size() - 1;
+    LayoutItem& piece = pieces[place];
     const std::int64_t kept = kept_bytes[s].bytes;
     piece.activation_bytes += static_cast<double>(kept);
     // One block at a time is made again, and one microbatch.
@@ -92,7 +96,7 @@ LayoutItems modelled_items(const Config& config) {
     const std::int64_t pending = std::max(std::int64_t{0}, segment.pending_bytes() - kept);
     piece.kept_bytes += static_cast<double>(kept + (waits ? pending : 0));
     piece.passing_bytes += static_cast<double>(waits ? again : again + more);
-    for (const ParameterSpec& parameter : segment.parameters()) pieces_of.emplace(parameter.name, (s + 1) / 2);
+    for (const ParameterSpec& parameter : segment.parameters()) pieces_of.emplace(parameter.name, place);
   }
   for (const PlannedUnit& unit : planned.units) {
     const auto [first, last] = pieces_of.equal_range(unit.plan.parameters.front().name);

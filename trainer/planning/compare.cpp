@@ -198,10 +198,9 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
     if (is_of_units(traffic.group)) result.unit_egress_bytes += traffic.node_egress;
   }
   const double node_rate = hardware.node_bytes_per_second.value;
-  result.egress_seconds = plan.node_egress_bytes() / node_rate;
-  result.seconds = std::max(plan.time.seconds, result.egress_seconds);
-  result.exposed_seconds =
-      plan.time.exposed_gathers + plan.time.exposed_reductions + (result.seconds - plan.time.seconds);
+  result.egress_seconds = plan.node_egress_bytes / node_rate;
+  result.seconds = plan.time.seconds;
+  result.exposed_seconds = plan.time.exposed_gathers + plan.time.exposed_reductions;
   result.break_even =
       break_even_tokens(result.unit_egress_bytes, node_rate, static_cast<double>(plan.parameters.active),
                         reached_flops_per_second(result.config, hardware));

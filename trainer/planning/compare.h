@@ -47,9 +47,7 @@ struct StrategyPlan {
   // What of it does not grow with tokens: gathers and reductions of units.
   double unit_egress_bytes = 0.0;
 
-  // Of a step: what is simulated, but no less than egress_seconds. Gathers and reductions share the adapters of a node,
-  // and the simulation, in which each has a lane of its own, lets both have all of them.
-  double seconds = 0.0;
+  double seconds = 0.0;          // of a step, simulated
   double exposed_seconds = 0.0;  // in which computation waits for gathers and reductions, of the rank with most
   // With how many tokens a rank and step the computation takes as long as that; 0 where nothing leaves a node.
   double break_even = 0.0;

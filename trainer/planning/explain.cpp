@@ -82,13 +82,14 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   facts.all_logits = queries * rows * size_of(DType::float32);
   facts.logits = std::min(facts.all_logits, setup.most_logit_bytes);
   facts.dlogits = queries * rows * size_of(setup.head_compute);
-  std::string first;
-  for (int number = 0; number < config.stages() && first.empty(); ++number) {
+  std::optional<int> first;
+  for (int number = 0; number < config.stages() && !first; ++number) {
     const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
     for (const auto& segment : stage.segments) {
-      if (!segment->scope().starts_with("blocks.")) continue;
-      if (first.empty()) first = segment->scope();
-      if (segment->scope() != first) break;
+      const std::optional<int> block = segment->part().block;
+      if (!block) continue;
+      if (!first) first = block;
+      if (block != first) break;
       facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
     }
   }

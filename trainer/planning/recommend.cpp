@@ -83,7 +83,7 @@ std::string misfit_text(const StrategyPlan& each) {
 
 // Of two that differ by more than the tie.
 std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, double compute) {
-  const double ours = chosen.plan->node_egress_bytes(), theirs = full.plan->node_egress_bytes();
+  const double ours = chosen.plan->node_egress_bytes, theirs = full.plan->node_egress_bytes;
   const auto ratio_text = [](double more, double less) {
     return less > 0.0 ? fmt::format("{:.2f} times fewer", more / less) : std::string("no");
   };
@@ -148,7 +148,7 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
   std::vector<std::string> flips;
   const StrategyPlan* full = find(plans, Sharding::full_shard);
   if (full && full->egress_seconds > 0.0) {
-    const double bytes = full->plan->node_egress_bytes();
+    const double bytes = full->plan->node_egress_bytes;
     flips.push_back(fmt::format(
         "full_shard's {:.1f} GB out of a node take as long as the computation ({}) at {:.1f} GB/s; the "
         "hardware has {:.1f}",

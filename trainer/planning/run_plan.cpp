@@ -115,6 +115,15 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   return result;
 }
 
+LaneChannels channels_of(const Config& config) {
+  return config.run.device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
+}
+
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  return weft::modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
+                              group_sizes(mesh));
+}
+
 // Of a step, as machines and models are published in.
 double published_flops(const Config& config) {
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
@@ -137,12 +146,6 @@ std::optional<std::int64_t> RunPlan::worst_bytes() const {
   return most;
 }
 
-double RunPlan::node_egress_bytes() const {
-  double egress = 0.0;
-  for (const GroupTraffic& traffic : communication) egress += traffic.node_egress;
-  return egress;
-}
-
 std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
   std::vector<RankPlan> plans;
   for_each_class(run, [&](const RankClass& ranks, const Program& program) {
@@ -162,13 +165,11 @@ std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
 
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
   const Coordinates at = mesh.coordinates(0);
-  const ProgramCosts costs = config.pipeline.has_cost_table()
-                                 ? step_costs(config, mesh, at)
-                                 : modelled_costs(config, mesh, at, hardware_costs(hardware, config, mesh));
-  const bool serial = config.run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  const ProgramCosts costs =
+      config.pipeline.has_cost_table() ? step_costs(config, mesh, at) : modelled_costs(config, mesh, program, hardware);
+  const LaneChannels channels = channels_of(config);
   const Simulation simulation = simulate(program, costs, channels);
-  StepTime time{.seconds = simulation.seconds};
+  StepTime time{.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
   const auto ranks = static_cast<int>(program.ranks.size());
   for (int rank = 0; rank < ranks; ++rank) {
     const RankTimes times = rank_times(program, simulation, rank, channels);
@@ -206,7 +207,13 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
-  plan.time = step_time(config, mesh, step_program(run, mesh.coordinates(0)), hardware);
+  const Program program = step_program(run, mesh.coordinates(0));
+  plan.time = step_time(config, mesh, program, hardware);
+  const double adapters =
+      config.pipeline.has_cost_table()
+          ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), channels_of(config))
+          : plan.time.adapters;
+  plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());
   return plan;
 }

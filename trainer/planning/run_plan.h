@@ -54,6 +54,9 @@ struct StepTime {
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
   double mfu = 0.0;                                        // of the peak rate of all cards
+  // In which the adapters of the node that sends most are busy, at their full rate: no step is shorter. 0 where costs
+  // are given, of which nobody says what leaves a node.
+  double adapters = 0.0;
 
   bool operator==(const StepTime&) const = default;
 };
@@ -67,14 +70,16 @@ struct RunPlan {
   std::vector<RankPlan> ranks;                     // in the order of the mesh
   std::size_t fullest = 0;                         // of `ranks`
   std::vector<GroupTraffic> communication;
+  // Out of the node that sends most, by all its ranks, as the program's tables have it. The kinds of `communication`
+  // add up to more where the most of each leaves another node.
+  double node_egress_bytes = 0.0;
   StepTime time;
   Verdict verdict;
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
   // Of the rank that takes most under the worst routing; absent where no routing decides.
   std::optional<std::int64_t> worst_bytes() const;
-  std::int64_t sent_bytes() const;   // by the rank that sends most, over all kinds of calls
-  double node_egress_bytes() const;  // sum over kinds of calls
+  std::int64_t sent_bytes() const;  // by the rank that sends most, over all kinds of calls
 };
 
 // Throws Error (request) where the configuration cannot be compiled, and with topology_faults(). The device that is

@@ -22,8 +22,7 @@ constexpr double rounding = 1.0 - 1e-9;
 struct Sample {
   Config config;
   std::vector<StageBlocks> stages;
-  static constexpr int first_block = 3;
-  std::vector<BlockKind> kinds;  // of the stages from there on
+  std::vector<BlockKind> kinds;  // of the stages from the fourth on
 };
 
 Sample sample_of(const Config& config) {
@@ -50,7 +49,8 @@ bool is_separable(const Config& config) {
 }
 
 // How many bytes a rank keeps is known where tokens do not decide.
-void add_kept(const ProgramSegment& segment, bool routed, ModelPiece& piece) {
+void add_kept(const ProgramSegment& segment, ModelPiece& piece) {
+  const bool routed = segment.part.kind == PartKind::experts;
   const std::int64_t behind_forward = routed && !segment.region ? 0 : forward_bytes(segment);
   piece.kept_bytes += behind_forward;
   piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
@@ -217,9 +217,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
     const ProgramSegment& segment = tables.segments[i];
     ModelPiece& piece = pieces[static_cast<std::size_t>(segment.stage)];
-    const int kind = segment.stage - sample.first_block;
-    const bool moe = kind >= 0 && sample.kinds[static_cast<std::size_t>(kind)] == BlockKind::moe;
-    add_kept(segment, moe && !segment.name.ends_with(".attention"), piece);
+    add_kept(segment, piece);
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;

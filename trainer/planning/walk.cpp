@@ -1,5 +1,7 @@
 #include "trainer/planning/walk.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "parallel/pipeline/traffic.h"
@@ -30,7 +32,11 @@ class Teller {
     }
     line.kind = kind_of(action);
     if (action.unit) line.subject = program_.units[static_cast<std::size_t>(*action.unit)].name;
-    if (action.segment) line.subject = program_.segments[static_cast<std::size_t>(*action.segment)].name;
+    if (action.segment) {
+      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*action.segment)];
+      line.subject = segment.name;
+      line.block = segment.part.block;
+    }
     return line;
   }
 
@@ -84,20 +90,14 @@ class Teller {
   int rank_;
 };
 
-// "blocks.3" of "blocks.3.experts"; the whole name of a segment outside blocks.
-std::string block_of(const std::string& segment) {
-  return segment.substr(
-      0, segment.starts_with("blocks.") ? segment.find('.', std::string("blocks.").size()) : std::string::npos);
-}
-
 bool same_block(const WalkLine& one, const WalkLine& other) {
   return one.kind == WalkKind::compute && one.op == other.op && one.stage == other.stage &&
-         one.microbatch == other.microbatch && block_of(one.subject) == block_of(other.subject);
+         one.microbatch == other.microbatch && one.block && one.block == other.block;
 }
 
 // What `next` adds to `line`, which is the one before it.
 void append(WalkLine& line, const WalkLine& next) {
-  line.subject = block_of(line.subject);
+  line.subject = fmt::format("blocks.{}", *line.block);
   line.actions += next.actions;
   line.sent += next.sent;
   line.is_bound |= next.is_bound;

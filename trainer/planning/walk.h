@@ -50,10 +50,11 @@ struct WalkLine {
   Op op = Op::forward;
   std::size_t first = 0, actions = 1;  // positions in the rank's list
   std::optional<int> stage = {}, microbatch = {}, unit = {}, peer = {};
-  std::string subject = {};  // a unit, block or segment; empty for what speaks of none
-  std::int64_t sent = 0;     // bytes, by this rank
-  bool is_bound = false;     // tokens decide: at most so many
-  LiveBytes live = {};       // once it is over
+  std::string subject = {};       // a unit, block or segment; empty for what speaks of none
+  std::optional<int> block = {};  // of the model, that it computes
+  std::int64_t sent = 0;          // bytes, by this rank
+  bool is_bound = false;          // tokens decide: at most so many
+  LiveBytes live = {};            // once it is over
   // The largest up to here and inside it, each at its own instant; the last with what the rank holds all step.
   std::int64_t parameters_peak = 0, gradients_peak = 0, total_peak = 0;
 

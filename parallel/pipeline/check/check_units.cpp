@@ -19,6 +19,7 @@ struct UnitState {
   int pieces = 0;                // of this rank that add to its gradient
   std::optional<int> copy = {};  // the unit that it is tied to
   bool copy_is_here = false;     // on this rank: one TIE_GRAD serves both
+  bool tied_unreduced = false;   // the reduction comes behind TIE_GRAD
 
   bool gathered = false;
   bool in_island = false;                 // its parts lie with the ranks of an island
@@ -103,7 +104,8 @@ class UnitWalk {
            .accumulates_sharded = unit.policy.accumulate_sharded,
            .copy = unit.tied_to,
            .copy_is_here =
-               unit.tied_to && context_.runs(row_, program_.units[static_cast<std::size_t>(*unit.tied_to)].stage)});
+               unit.tied_to && context_.runs(row_, program_.units[static_cast<std::size_t>(*unit.tied_to)].stage),
+           .tied_unreduced = unit.tied_unreduced});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
@@ -202,8 +204,11 @@ class UnitWalk {
       found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
       return;
     }
-    if (unit.tied) {
+    if (unit.tied && !unit.tied_unreduced) {
       found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name));
+    }
+    if (unit.tied_unreduced && !std::exchange(unit.tied, true)) {
+      found(Violation::missing_tie, fmt::format("{} is reduced before its TIE_GRAD", unit.name));
     }
     const bool scatters = op == Op::scatter_gradient;
     if (scatters && unit.named && !unit.accumulates_sharded) {
@@ -244,7 +249,10 @@ class UnitWalk {
       for (UnitState* copy : copies) {
         if (copy->tied) {
           found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name));
-        } else if (!copy->reduced || copy->gradient_pending || copy->sum_pending) {
+        } else if (copy->tied_unreduced && copy->completed < program_.microbatches) {
+          found(Violation::tied_too_early, fmt::format("{} of {} microbatches have been added to {}", copy->completed,
+                                                       program_.microbatches, copy->name));
+        } else if (!copy->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
           found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name));
         }
         copy->tied = true;

@@ -38,6 +38,12 @@ int microbatch_group(std::string_view schedule, const OrderInput& input) {
     fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}; set microbatch_group = {}",
                  schedule, input.ranks, input.ranks, group, input.ranks);
   }
+  if (group > input.microbatches && input.microbatches >= input.ranks) {
+    fail_request(
+        "schedule {}: microbatch_group = {} is more than the {} microbatches of a step; set microbatch_group "
+        "= {}, or microbatches = {}",
+        schedule, group, input.microbatches, input.microbatches, group);
+  }
   require_microbatches(
       fmt::format("schedule {} on {} ranks in groups of {} microbatches leaves a group of {}, shorter than the ranks",
                   schedule, input.ranks, group, input.microbatches % group),

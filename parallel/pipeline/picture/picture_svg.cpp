@@ -140,6 +140,7 @@ class SvgPainter {
     }
     for (const PictureIdle& idle : rank.idle) stand_still(row, idle);
     for (const PictureBox& box : rank.boxes) paint(row, box);
+    computation_labels(row);
     for (const PictureBox& box : rank.boxes) {
       if (box.critical) outline(row, box);
     }
@@ -164,14 +165,39 @@ class SvgPainter {
     put("<rect class=\"box k{}c{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
         "height=\"{}\"><title>{}</title></rect>\n",
         static_cast<int>(box.kind), box.chunk, x(box.start), y, width, height, tooltip(picture_, box));
-    const bool computes = box.lane == Lane::compute;
-    const std::string label = computes ? box.label() : box.subject.empty() ? box.label() : box.subject;
-    const double font = computes ? 11 : 8;
-    if (label.empty() || height < 12 || static_cast<double>(label.size()) * character * font / 11 + 2 > width) return;
+    if (box.lane == Lane::compute) return;
+    label(row, box, box.end, box.subject.empty() ? box.label() : box.subject);
+  }
+
+  // Over a box, or over several from it to `end`.
+  void label(std::size_t row, const PictureBox& box, double end, const std::string& text) {
+    const double y = lanes_[row][static_cast<std::size_t>(box.lane)], height = height_of(box.lane);
+    const double width = scale_ * (end - box.start), font = box.lane == Lane::compute ? 11 : 8;
+    if (text.empty() || height < 12 || static_cast<double>(text.size()) * character * font / 11 + 2 > width) return;
     const Colour under = shade_of(style_of(box.kind).colour, box.chunk, chunks_[static_cast<std::size_t>(box.kind)]);
     put("<text class=\"in\" x=\"{:.2f}\" y=\"{:.1f}\" font-size=\"{}\" fill=\"{}\" stroke=\"{}\">{}</text>\n",
         x(box.start) + width / 2, y + height / 2 + font * 0.36, font, text_colour_on(under).hex(), under.hex(),
-        escaped_markup(label));
+        escaped_markup(text));
+  }
+
+  // The segments of a stage that follow each other for one microbatch carry its number once.
+  void computation_labels(std::size_t row) {
+    const PictureBox* first = nullptr;
+    double end = 0.0;
+    const auto finish = [&] {
+      if (first != nullptr) label(row, *first, end, first->label());
+    };
+    for (const PictureBox& box : picture_.ranks[row].boxes) {
+      if (box.lane != Lane::compute || box.kind == BoxKind::reshard) continue;
+      const bool goes_on = first != nullptr && box.kind == first->kind && box.stage == first->stage &&
+                           box.microbatch == first->microbatch;
+      if (!goes_on) {
+        finish();
+        first = &box;
+      }
+      end = box.end;
+    }
+    finish();
   }
 
   void outline(std::size_t row, const PictureBox& box) {

@@ -1,5 +1,8 @@
 #include "parallel/pipeline/simulation/cost_model.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -42,6 +45,42 @@ double seconds_of(const ProgramTables& tables, Op during, const std::map<Group, 
     seconds += collective_seconds(links, part.group, part.op, part.count, part.bytes, sizes.at(part.group));
   }
   return seconds;
+}
+
+// Links on which a collective takes what it takes of the adapters, and nothing else.
+std::map<Group, LinkCost> adapters_alone(const std::map<Group, LinkCost>& links) {
+  constexpr double at_once = std::numeric_limits<double>::infinity();
+  std::map<Group, LinkCost> alone;
+  for (const auto& [group, link] : links) {
+    const AdapterRates rates = link.adapters.value_or(AdapterRates{at_once, at_once});
+    alone[group] = {.bytes_per_second = rates.ring, .exchange_bytes_per_second = rates.exchange};
+  }
+  return alone;
+}
+
+ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
+                         const HardwareCosts& hardware, const GroupSizes& sizes) {
+  const auto& links = hardware.links;
+  ActionCosts costs = even_costs(tables, {});
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    const ProgramSegment& segment = tables.segments[i];
+    const SegmentFlops work = flops.empty() ? SegmentFlops{} : flops[i];
+    costs.segments[i] = {
+        work.forward * hardware.seconds_per_flop_forward + seconds_of(segment, Op::forward, links, sizes),
+        work.backward_input * hardware.seconds_per_flop_backward +
+            seconds_of(segment, Op::backward_input, links, sizes),
+        work.backward_weight * hardware.seconds_per_flop_backward +
+            seconds_of(segment, Op::backward_weight, links, sizes)};
+  }
+  for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
+  for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
+    if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;
+    costs.transfers[s] = link_seconds(link_of(links, Group::pp), CollectiveOp::send,
+                                      static_cast<double>(tables.stages[s].output_bytes), 2);
+  }
+  costs.gradient_norm = seconds_of(tables, Op::gradient_norm, links, sizes);
+  costs.optimizer_step = seconds_of(tables, Op::optimizer_step, links, sizes);
+  return costs;
 }
 
 }  // namespace
@@ -93,26 +132,18 @@ ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const Segment
   if (!flops.empty() && flops.size() != tables.segments.size()) {
     fail("operations of {} segments for a program that has {}", flops.size(), tables.segments.size());
   }
-  const auto& links = hardware.links;
-  ProgramCosts costs = even_costs(tables, {});
-  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
-    const ProgramSegment& segment = tables.segments[i];
-    const SegmentFlops work = flops.empty() ? SegmentFlops{} : flops[i];
-    costs.segments[i] = {
-        work.forward * hardware.seconds_per_flop_forward + seconds_of(segment, Op::forward, links, sizes),
-        work.backward_input * hardware.seconds_per_flop_backward +
-            seconds_of(segment, Op::backward_input, links, sizes),
-        work.backward_weight * hardware.seconds_per_flop_backward +
-            seconds_of(segment, Op::backward_weight, links, sizes)};
-  }
-  for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
+  ProgramCosts costs{action_costs(tables, flops, hardware, sizes)};
+  const bool leaves =
+      std::ranges::any_of(hardware.links, [](const auto& link) { return link.second.adapters.has_value(); });
+  if (!leaves) return costs;
+  costs.adapters = hardware.nodes;
+  costs.on_adapters = action_costs(tables, {}, {.links = adapters_alone(hardware.links)}, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
-    if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;
-    costs.transfers[s] = link_seconds(link_of(links, Group::pp), CollectiveOp::send,
-                                      static_cast<double>(tables.stages[s].output_bytes), 2);
+    const auto node_of = [&](std::size_t stage) {
+      return costs.adapters_of(static_cast<std::size_t>(tables.stages[stage].rank));
+    };
+    if (node_of(s) == node_of(s + 1)) costs.on_adapters.transfers[s] = 0.0;
   }
-  costs.gradient_norm = seconds_of(tables, Op::gradient_norm, links, sizes);
-  costs.optimizer_step = seconds_of(tables, Op::optimizer_step, links, sizes);
   return costs;
 }
 

@@ -9,22 +9,32 @@
 //   broadcast, a message         latency + payload / bytes_per_second
 //
 // Nothing overlaps inside an action, routed tokens are dealt evenly, and what is neither a product nor
-// communication (norms, optimizer) takes no time.
+// communication (norms, optimizer) takes no time. Of a collective that leaves its node, the bytes that leave it over
+// all adapters of the node are seconds that it shares with whatever leaves at the same time (simulate.h).
 #pragma once
 
 #include <map>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "parallel/pipeline/simulation/costs.h"
 
 namespace weft {
+
+// What a group has of the adapters of its node when all groups of its kind communicate and nothing else does: in a
+// ring, and in an all_to_all. Bytes a second.
+struct AdapterRates {
+  double ring = 0.0, exchange = 0.0;
+  bool operator==(const AdapterRates&) const = default;
+};
 
 struct LinkCost {
   double latency = 0.0;  // seconds
   double bytes_per_second = 0.0;
   // Of an all_to_all, where that is another: its ranks send to all others, those of a ring to their neighbours alone.
   std::optional<double> exchange_bytes_per_second = {};
+  std::optional<AdapterRates> adapters = {};  // of a group that leaves its node
 
   bool operator==(const LinkCost&) const = default;
 };
@@ -33,6 +43,7 @@ struct HardwareCosts {
   double seconds_per_flop_forward = 0.0, seconds_per_flop_backward = 0.0;
   // Those of Group::pp carry the messages between stages, and the gradients of copies on two of them (Group::tied).
   std::map<Group, LinkCost> links = {};
+  std::vector<int> nodes = {};  // by pipeline rank: ProgramCosts::adapters
 
   bool operator==(const HardwareCosts&) const = default;
 };

@@ -53,23 +53,7 @@ void require_times(std::string_view what, std::size_t index, std::initializer_li
   }
 }
 
-}  // namespace
-
-ProgramCosts even_costs(const ProgramTables& tables, const ComputeCost& stage) {
-  ProgramCosts costs;
-  costs.segments.resize(tables.segments.size());
-  for (const ProgramStage& entry : tables.stages) {
-    for (int segment : entry.segments) {
-      costs.segments[static_cast<std::size_t>(segment)] = share_of(stage, entry.segments.size());
-    }
-  }
-  costs.stages.assign(tables.stages.size(), stage);
-  costs.units.resize(tables.units.size());
-  costs.transfers.assign(tables.stages.size(), 0.0);
-  return costs;
-}
-
-void require_costs(const ProgramTables& tables, const ProgramCosts& costs) {
+void require_action_costs(const ProgramTables& tables, const ActionCosts& costs) {
   const auto require_one_each = [](std::string_view what, std::size_t entries, std::size_t given) {
     if (given != entries) fail("costs of {} {} for a program that has {}", given, what, entries);
   };
@@ -92,7 +76,28 @@ void require_costs(const ProgramTables& tables, const ProgramCosts& costs) {
   require_times("update", 0, {costs.gradient_norm, costs.optimizer_step});
 }
 
-double cost_of(const ProgramTables& tables, const ProgramCosts& costs, const Action& action) {
+}  // namespace
+
+ProgramCosts even_costs(const ProgramTables& tables, const ComputeCost& stage) {
+  ProgramCosts costs;
+  costs.segments.resize(tables.segments.size());
+  for (const ProgramStage& entry : tables.stages) {
+    for (int segment : entry.segments) {
+      costs.segments[static_cast<std::size_t>(segment)] = share_of(stage, entry.segments.size());
+    }
+  }
+  costs.stages.assign(tables.stages.size(), stage);
+  costs.units.resize(tables.units.size());
+  costs.transfers.assign(tables.stages.size(), 0.0);
+  return costs;
+}
+
+void require_costs(const ProgramTables& tables, const ProgramCosts& costs) {
+  require_action_costs(tables, costs);
+  if (costs.have_adapters()) require_action_costs(tables, costs.on_adapters);
+}
+
+double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Action& action) {
   const Op op = action.op;
   if (op == Op::gradient_norm) return costs.gradient_norm;
   if (op == Op::optimizer_step) return costs.optimizer_step;

@@ -20,13 +20,24 @@ struct UnitCost {
   bool operator==(const UnitCost&) const = default;
 };
 
-struct ProgramCosts {
+struct ActionCosts {
   std::vector<ComputeCost> segments = {};  // by segment
   std::vector<ComputeCost> stages = {};    // by stage; read only of stages that name no segments
   std::vector<UnitCost> units = {};        // by unit
   std::vector<double> transfers = {};      // by stage: its output to the next one, or the gradient back
   double gradient_norm = 0.0, optimizer_step = 0.0;
 
+  bool operator==(const ActionCosts&) const = default;
+};
+
+// What actions take where nothing else uses the adapters of their node.
+struct ProgramCosts : ActionCosts {
+  // Of these seconds, those in which the action keeps all adapters of its node busy. Empty where no rank has any.
+  ActionCosts on_adapters = {};
+  std::vector<int> adapters = {};  // by pipeline rank: ranks with one number share a node; empty: each has its own
+
+  bool have_adapters() const { return !on_adapters.transfers.empty(); }
+  int adapters_of(std::size_t rank) const { return adapters.empty() ? static_cast<int>(rank) : adapters.at(rank); }
   bool operator==(const ProgramCosts&) const = default;
 };
 
@@ -38,6 +49,6 @@ void require_costs(const ProgramTables& tables, const ProgramCosts& costs);
 
 // Seconds of a well-formed action once it runs. A receive takes what its send takes. RESHARD takes none, nor does a
 // gather of a unit without unsharded bytes: the rank computes on its own shard.
-double cost_of(const ProgramTables& tables, const ProgramCosts& costs, const Action& action);
+double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Action& action);
 
 }  // namespace weft

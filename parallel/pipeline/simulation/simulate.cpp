@@ -7,6 +7,7 @@
 #include "parallel/pipeline/exchange.h"
 #include "parallel/pipeline/overlap.h"
 #include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/simulation/shared_adapters.h"
 #include "parallel/pipeline/simulation/simulate_state.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
@@ -18,15 +19,20 @@ using walking::Connection;
 using walking::Instant;
 using walking::RankState;
 using walking::Start;
+using walking::TimedAction;
 
 // Walks all lists, each as far as others let it. Every time is the largest of a few earlier ones plus a cost, so it is
 // the same in whichever order the ranks are visited. A visit ends at a wait whose end queues the rank again.
 class Walk {
  public:
-  Walk(const Program& program, const ProgramCosts& costs, const LaneChannels& channels)
+  // `seconds` of each action, rank by rank, where they are not the costs alone; `told`: what each waits for.
+  Walk(const Program& program, const ProgramCosts& costs, const LaneChannels& channels,
+       const std::vector<double>* seconds = nullptr, std::vector<TimedAction>* told = nullptr)
       : program_(program),
         costs_(costs),
         channels_(channels),
+        seconds_(seconds),
+        told_(told),
         pieces_(program),
         ranks_(program.ranks.size()),
         gathered_(program.units.size() + program.stages.size()),
@@ -41,8 +47,11 @@ class Walk {
       units_of_stage_.at(static_cast<std::size_t>(program.units[unit].stage)).push_back(unit);
     }
     result_.ranks.resize(ranks_.size());
+    std::size_t actions = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       result_.ranks[rank].resize(program.ranks[rank].size());
+      first_.push_back(actions);
+      actions += program.ranks[rank].size();
       bool norm = false;
       for (const Action& action : program.ranks[rank]) {
         require_legible(rank, action);
@@ -51,6 +60,7 @@ class Walk {
       }
       if (norm) ++ranks_with_norm_;
     }
+    if (told_ != nullptr) told_->resize(actions);
     for (std::size_t rank = 0; !exchanged_ && rank < ranks_.size(); ++rank) {
       ranks_[rank].overlaps = find_overlaps(program.ranks[rank]);
     }
@@ -111,11 +121,39 @@ class Walk {
   std::size_t channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
   bool beside_compute(Lane lane) const { return channel_of(lane) != channel_of(Lane::compute); }
   Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channel_of(lane)]; }
-  Start begin(std::size_t rank, Lane lane) { return {channel_free(rank, lane)}; }
+  Start begin(std::size_t rank, Lane lane) { return begin_at(channel_free(rank, lane)); }
+  Start begin_at(const Instant& instant, Wait wait = Wait::nothing) {
+    all_.clear();
+    if (told_ != nullptr && instant.end_of) all_.push_back(*instant.end_of);
+    return {instant, wait, told_ == nullptr ? nullptr : &all_};
+  }
+
+  std::size_t number(const ActionAt& at) const { return first_[static_cast<std::size_t>(at.rank)] + at.index; }
+  ActionAt next_of(std::size_t rank) const { return {static_cast<int>(rank), ranks_[rank].next}; }
+
+  // Of the rank's next action, which waits for what has been named since it was begun.
+  void tell_waits(std::size_t rank) {
+    if (told_ == nullptr) return;
+    TimedAction& action = (*told_)[number(next_of(rank))];
+    for (const ActionAt& at : std::exchange(all_, {})) action.after.push_back(number(at));
+  }
+  void tell_seconds(std::size_t rank, double seconds) {
+    if (told_ == nullptr) return;
+    TimedAction& action = (*told_)[number(next_of(rank))];
+    action.seconds = seconds;
+    action.adapters = costs_.adapters_of(rank);
+    action.adapter_seconds = adapter_seconds(program_, costs_, channels_, action_at(rank));
+  }
+  // The next action of the rank waits for others.
+  void tell_meeting(std::size_t rank, std::size_t meeting) {
+    if (told_ != nullptr) (*told_)[number(next_of(rank))].meeting = meeting;
+  }
 
   // Notes when the rank's next action runs, and its end.
   Instant note(std::size_t rank, Lane lane, const Start& start, double seconds) {
     const std::size_t index = ranks_[rank].next;
+    tell_waits(rank);
+    tell_seconds(rank, seconds);
     SimulatedAction& action = result_.ranks[rank][index];
     action.start = start.at.time;
     action.end = start.at.time + seconds;
@@ -127,9 +165,11 @@ class Walk {
 
   // The same, and the channel is taken until then.
   Instant settle(std::size_t rank, Lane lane, const Start& start) {
-    const double seconds = cost_of(program_, costs_, program_.ranks[rank][ranks_[rank].next]);
+    const double seconds =
+        seconds_ == nullptr ? cost_of(program_, costs_, action_at(rank)) : (*seconds_)[number(next_of(rank))];
     return channel_free(rank, lane) = note(rank, lane, start, seconds);
   }
+  const Action& action_at(std::size_t rank) const { return program_.ranks[rank][ranks_[rank].next]; }
 
   bool compute(std::size_t rank, const Action& action) {
     RankState& state = ranks_[rank];
@@ -249,7 +289,7 @@ class Walk {
 
   void reshard(std::size_t rank, const Action& action) {
     const bool apart = beside_compute(Lane::gather);
-    const Start start = apart ? Start{ranks_[rank].compute, Wait::compute} : begin(rank, Lane::gather);
+    const Start start = apart ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
     const Instant end = note(rank, Lane::gather, start, 0.0);
     bool gives_room = !action.unit;
     for_units_of(action, [&](std::size_t unit) { gives_room = gives_room || takes_room(unit); });
@@ -284,11 +324,18 @@ class Walk {
     return peer;
   }
 
+  bool ties_unreduced(const Action& action) const {
+    bool any = false;
+    for_units_of(action, [&](std::size_t unit) { any = any || program_.units[unit].tied_unreduced; });
+    return any;
+  }
+
   // The one of both ranks that comes second lets both go on.
   bool tie(std::size_t rank, const Action& action) {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
-    const Start start = begin(rank, Lane::reduce);
+    Start start = begin(rank, Lane::reduce);
+    if (ties_unreduced(action)) start.after(state.compute, Wait::compute);
     const auto peer = tied_peer(rank, action);
     if (!peer) {
       state.reduced = settle(rank, Lane::reduce, start);
@@ -296,7 +343,10 @@ class Walk {
     }
     RankState& other = ranks_[*peer];
     state.tie = start;
+    tell_waits(rank);
     if (!other.tie) return false;
+    for (const std::size_t each : {rank, *peer}) tell_meeting(each, meetings_);
+    ++meetings_;
     const Start there = *std::exchange(other.tie, std::nullopt);
     state.tie.reset();
     const auto run = [&](std::size_t one, Start own, const Start& others) {
@@ -345,6 +395,7 @@ class Walk {
     }
     to_peer.under_way = {*action.stage, *action.microbatch};
     to_peer.sent = start.at;
+    to_peer.send = next_of(rank);
     queue(static_cast<std::size_t>(*action.peer));
     return true;
   }
@@ -355,6 +406,7 @@ class Walk {
     if (from_peer.under_way != std::pair(other_stage(action.op, *action.stage), *action.microbatch)) return false;
     Start start = begin(rank, lanes.receive);
     start.after(from_peer.sent, Wait::message);
+    if (told_ != nullptr) (*told_)[number(next_of(rank))].send = number(from_peer.send);
     Instant there;
     if (channels_.link_delays && !beside_compute(lanes.receive)) {
       const double arrives = std::max(from_peer.sent.time, from_peer.arrived) + cost_of(program_, costs_, action);
@@ -379,6 +431,7 @@ class Walk {
     Start start = begin(rank, Lane::compute);
     start.after(state.reduced, Wait::reduction);
     state.norm = start;
+    tell_waits(rank);
     if (++ranks_at_norm_ < ranks_with_norm_) return false;
     ranks_at_norm_ = 0;
     Instant last;
@@ -386,12 +439,14 @@ class Walk {
       if (other.norm && other.norm->at.time > last.time) last = other.norm->at;
     }
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      if (ranks_[other].norm) tell_meeting(other, meetings_);
       if (ranks_[other].norm) run_norm(other, last);
       if (other != rank && std::exchange(ranks_[other].norm, std::nullopt)) {
         ++ranks_[other].next;
         queue(other);
       }
     }
+    ++meetings_;
     state.norm.reset();
     return true;
   }
@@ -408,12 +463,17 @@ class Walk {
   const Program& program_;
   const ProgramCosts& costs_;
   const LaneChannels& channels_;
+  const std::vector<double>* seconds_;
+  std::vector<TimedAction>* told_;
+  std::vector<std::size_t> first_;  // by rank: its first action, counted over all ranks
+  std::vector<ActionAt> all_;       // what the action that is looked at waits for
   PieceTable pieces_;
   std::vector<RankState> ranks_;
   std::deque<Connection> connections_;
   std::vector<std::size_t> queue_;  // ranks that may go on
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
-  bool exchanged_ = false;  // the program has messages; otherwise data is there when it is made
+  std::size_t meetings_ = 0;  // of ranks, for ties and norms, so far
+  bool exchanged_ = false;    // the program has messages; otherwise data is there when it is made
 
   std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
   std::vector<bool> accumulating_;            // by unit
@@ -431,7 +491,11 @@ Simulation simulate(const Program& program, const ProgramCosts& costs, const Lan
   for (std::uint8_t channel : channels.channel) {
     if (channel >= all_lanes.size()) fail("a lane is on channel {}; there are {}", channel, all_lanes.size());
   }
-  return Walk(program, costs, channels).run();
+  if (!costs.have_adapters()) return Walk(program, costs, channels).run();
+  std::vector<TimedAction> told;
+  Walk(program, costs, channels, nullptr, &told).run();
+  const std::vector<double> seconds = walking::shared_seconds(told);
+  return Walk(program, costs, channels, &seconds).run();
 }
 
 }  // namespace weft

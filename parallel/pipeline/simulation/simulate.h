@@ -12,8 +12,13 @@
 //   send       the same, and that the message before it on its lane and between its ranks has been received
 //   receive    its send, with which it begins: a transfer occupies a lane at both ends. On a channel that compute
 //              shares, a send only posts, and the receiver alone takes the time, or the link (LaneChannels)
-//   TIE_GRAD   the rank of the other copy, which goes through its own at the same time. Where a rank holds both,
-//   nothing GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
+//   TIE_GRAD   the rank of the other copy, which goes through its own at the same time, unless this rank holds both;
+//              of gradients that are not reduced yet, the compute before it in the list
+//   GRAD_NORM  the reductions and ties before it in the list, and all ranks that come to one
+//
+// What leaves a node at the same time shares its adapters, whatever lanes and pipeline ranks of the node it is of: each
+// of n transfers goes on at one n-th of the rate (shared_adapters.h). An action first does what needs no adapters: its
+// products, the latencies of its collectives, and what the links inside a node take longer.
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
 // alone), data is there for the next stage when it is made, of an overlapped pair (overlap.h) when both are over; and a
@@ -87,9 +92,17 @@ struct Simulation {
 };
 
 // Throws Error (failure) when a rank waits for ever (check.h says why), when an action is malformed (pieces.h), or when
-// the costs do not fit the tables. Linear in the number of actions.
+// the costs do not fit the tables. Linear in the number of actions; with adapters that number times its logarithm.
 Simulation simulate(const Program& program, const ProgramCosts& costs,
                     const LaneChannels& channels = LaneChannels::own());
+
+// Seconds of an action in which it keeps the adapters of its node busy, at their full rate. Of a transfer it is the
+// sender that does, except on a channel that compute shares.
+double adapter_seconds(const ProgramTables& tables, const ProgramCosts& costs, const LaneChannels& channels,
+                       const Action& action);
+// All of a step, of the node with most. No simulated step is shorter.
+double busiest_adapters(const Program& program, const ProgramCosts& costs,
+                        const LaneChannels& channels = LaneChannels::own());
 
 // One rank's step, in seconds; all of them add up to Simulation::seconds.
 struct RankTimes {

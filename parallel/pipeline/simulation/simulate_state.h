@@ -22,8 +22,10 @@ struct Instant {
 struct Start {
   Instant at;
   Wait wait = Wait::nothing;
+  std::vector<ActionAt>* all = nullptr;  // of what it waits for, where somebody asks
 
   void after(const Instant& instant, Wait reason) {
+    if (all != nullptr && instant.end_of) all->push_back(*instant.end_of);
     if (instant.time <= at.time) return;
     at = instant;
     wait = reason;
@@ -37,6 +39,7 @@ struct Connection {
   Lane lane = Lane::send_activations_up;
   std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
   Instant sent = {};                                  // when its send began
+  ActionAt send = {};                                 // that one
   Instant taken = {};                                 // when the last one had been received
   double arrived = 0.0;                               // when it was there, where the link delays it
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "parallel/pipeline/simulation/simulate.h"
 
@@ -44,6 +45,28 @@ std::string_view name_of(Wait wait) {
       return "peers";
   }
   return "?";
+}
+
+double adapter_seconds(const ProgramTables& tables, const ProgramCosts& costs, const LaneChannels& channels,
+                       const Action& action) {
+  if (!costs.have_adapters()) return 0.0;
+  if (is_send(action.op) || is_receive(action.op)) {
+    const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
+    const bool posted = channel_of(lane_of(tables, action)) == channel_of(Lane::compute);
+    if (is_send(action.op) == posted) return 0.0;
+  }
+  return cost_of(tables, costs.on_adapters, action);
+}
+
+double busiest_adapters(const Program& program, const ProgramCosts& costs, const LaneChannels& channels) {
+  std::map<int, double> seconds;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    double& sum = seconds[costs.adapters_of(rank)];
+    for (const Action& action : program.ranks[rank]) sum += adapter_seconds(program, costs, channels, action);
+  }
+  double most = 0.0;
+  for (const auto& [node, sum] : seconds) most = std::max(most, sum);
+  return most;
 }
 
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {

@@ -1,0 +1,163 @@
+#include "parallel/pipeline/simulation/shared_adapters.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "parallel/runtime/error.h"
+
+namespace weft::walking {
+namespace {
+
+// Transfers under way, each at an equal share of the rate. Progress is counted in seconds at the full rate that every
+// one of them has had so far, so that the order in which they end does not change when others come or go.
+class Adapters {
+ public:
+  void join(double time, std::size_t action, double seconds) {
+    advance(time);
+    under_way_.emplace(progress_ + seconds, action);
+    ++change_;
+  }
+  // The transfer that ends next.
+  std::size_t leave(double time) {
+    time_ = time;
+    progress_ = under_way_.top().first;
+    const std::size_t action = under_way_.top().second;
+    under_way_.pop();
+    ++change_;
+    return action;
+  }
+  bool idle() const { return under_way_.empty(); }
+  double next_end() const {
+    return time_ + std::max(under_way_.top().first - progress_, 0.0) * static_cast<double>(under_way_.size());
+  }
+  // Ends that were foreseen before the last change do not come.
+  unsigned change() const { return change_; }
+
+ private:
+  void advance(double time) {
+    if (!idle()) progress_ += (time - time_) / static_cast<double>(under_way_.size());
+    time_ = time;
+  }
+
+  using Transfer = std::pair<double, std::size_t>;  // the progress with which it ends, and whose it is
+  std::priority_queue<Transfer, std::vector<Transfer>, std::greater<>> under_way_;
+  double progress_ = 0.0, time_ = 0.0;
+  unsigned change_ = 0;
+};
+
+class Clock {
+ public:
+  explicit Clock(const std::vector<TimedAction>& actions) : actions_(actions), states_(actions.size()) {
+    std::size_t meetings = 0, adapters = 0;
+    for (const TimedAction& action : actions) {
+      if (action.meeting) meetings = std::max(meetings, *action.meeting + 1);
+      if (action.adapter_seconds > 0.0) adapters = std::max(adapters, static_cast<std::size_t>(action.adapters) + 1);
+    }
+    meetings_.resize(meetings);
+    adapters_.resize(adapters);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      State& state = states_[i];
+      state.to_start = actions[i].after.size();
+      for (const std::size_t before : actions[i].after) states_[before].next.push_back(i);
+      if (actions[i].send) {
+        ++state.to_start;
+        ++state.to_end;
+        states_[*actions[i].send].receive = i;
+      }
+      if (actions[i].meeting) {
+        ++state.to_start;
+        meetings_[*actions[i].meeting].push_back(i);
+      }
+    }
+  }
+
+  std::vector<double> run() {
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      if (actions_[i].after.empty() && !actions_[i].send) come(i, 0, 0.0);
+    }
+    while (!events_.empty()) {
+      const auto [time, at, of_adapters, change] = events_.top();
+      events_.pop();
+      if (!of_adapters) {
+        own_part_ended(at, time);
+      } else if (change == adapters_[at].change()) {
+        const std::size_t action = adapters_[at].leave(time);
+        foresee(at);
+        part_ended(action, time);
+      }
+    }
+    std::vector<double> seconds;
+    for (const State& state : states_) {
+      require(state.to_end == 0, "every action of a simulated step ends");
+      seconds.push_back(state.end - state.start);
+    }
+    return seconds;
+  }
+
+ private:
+  struct State {
+    std::size_t to_start = 0, to_end = 1;  // what is still missing
+    double start = 0.0, end = 0.0;
+    std::optional<std::size_t> receive = {};
+    std::vector<std::size_t> next = {};
+  };
+  // An action whose own part ends, or adapters of which a transfer ends.
+  using Event = std::tuple<double, std::size_t, bool, unsigned>;
+
+  // So many of the things that the action starts after are there.
+  void come(std::size_t action, std::size_t things, double time) {
+    State& state = states_[action];
+    state.to_start -= things;
+    if (!actions_[action].meeting) {
+      if (state.to_start == 0) start(action, time);
+      return;
+    }
+    if (state.to_start != 1) return;
+    const std::vector<std::size_t>& all = meetings_[*actions_[action].meeting];
+    if (!std::ranges::all_of(all, [&](std::size_t each) { return states_[each].to_start == 1; })) return;
+    for (const std::size_t each : all) states_[each].to_start = 0;
+    for (const std::size_t each : all) start(each, time);
+  }
+
+  void start(std::size_t action, double time) {
+    states_[action].start = time;
+    const double own = std::max(actions_[action].seconds - actions_[action].adapter_seconds, 0.0);
+    events_.emplace(time + own, action, false, 0);
+    if (const auto receive = states_[action].receive) come(*receive, 1, time);
+  }
+
+  void own_part_ended(std::size_t action, double time) {
+    if (actions_[action].adapter_seconds == 0.0) return part_ended(action, time);
+    const auto adapters = static_cast<std::size_t>(actions_[action].adapters);
+    adapters_[adapters].join(time, action, actions_[action].adapter_seconds);
+    foresee(adapters);
+  }
+
+  void part_ended(std::size_t action, double time) {
+    State& state = states_[action];
+    if (--state.to_end > 0) return;
+    state.end = time;
+    if (state.receive) part_ended(*state.receive, time);
+    for (const std::size_t next : state.next) come(next, 1, time);
+  }
+
+  void foresee(std::size_t adapters) {
+    const Adapters& each = adapters_[adapters];
+    if (!each.idle()) events_.emplace(each.next_end(), adapters, true, each.change());
+  }
+
+  const std::vector<TimedAction>& actions_;
+  std::vector<State> states_;
+  std::vector<std::vector<std::size_t>> meetings_;
+  std::vector<Adapters> adapters_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+}  // namespace
+
+std::vector<double> shared_seconds(const std::vector<TimedAction>& actions) {
+  return Clock(actions).run();
+}
+
+}  // namespace weft::walking
