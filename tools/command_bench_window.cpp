@@ -67,6 +67,7 @@ Program program_of(const WindowCase& shape, Overrides overrides) {
   overrides.push_back(ranks ? fmt::format("--shard.dense.residency={}", shape.residency)
                             : fmt::format("--shard.dense.residency=\"{}\"", shape.residency));
   overrides.push_back(fmt::format("--shard.lookahead={}", shape.lookahead));
+  overrides.push_back("--shard.reduction=last_microbatch");
   const ResolvedRun run(read_config_text(model_7b, "the 7B model of weft bench window", overrides).config);
   return step_program(run, run.mesh().coordinates(0));
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "trainer/config/config.h"
+#include "trainer/dry_run.h"
 #include "trainer/metrics.h"
 #include "trainer/step_plan.h"
 

@@ -133,8 +133,11 @@ TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {
             while (below > 0 && !right(below)) --below;
             while (!right(above)) ++above;
             const std::string message = message_of(schedule.name, input);
-            const std::string advice = below > 0 ? fmt::format("; set microbatches = {} or {}", below, above)
-                                                 : fmt::format("; set microbatches = {}", above);
+            const bool group_decides = group > input.microbatches && input.microbatches >= input.ranks;
+            const std::string advice =
+                group_decides ? fmt::format("; set microbatch_group = {}, or microbatches = {}", input.microbatches, above)
+                : below > 0   ? fmt::format("; set microbatches = {} or {}", below, above)
+                              : fmt::format("; set microbatches = {}", above);
             EXPECT_TRUE(message.ends_with(advice)) << described(schedule, input) << ": " << message;
           }
         }

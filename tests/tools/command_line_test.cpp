@@ -47,6 +47,7 @@ TEST_F(CommandLine, WrongArgumentsEndWithTwoAndAMessage) {
 
 TEST_F(CommandLine, CheckPrintsTheResolvedConfigurationWithOrigins) {
   put("run.toml", small_run);
+  put("text.txt", std::string(4096, 'a'));
   for (const char* arguments :
        {"check run.toml --run.steps=30 model.qk_norm=false", "check --run.steps=30 run.toml --model.qk_norm=false"}) {
     const auto result = weft(arguments);
@@ -61,6 +62,7 @@ TEST_F(CommandLine, CheckPrintsTheResolvedConfigurationWithOrigins) {
 
 TEST_F(CommandLine, WhatCheckPrintsIsARunFile) {
   put("run.toml", small_run);
+  put("text.txt", std::string(4096, 'a'));
   const auto first = weft("check run.toml");
   put("again.toml", first.output);
   EXPECT_EQ(weft("check again.toml").exit_code, 0);

@@ -141,7 +141,7 @@ std::vector<std::string> swallowed_errors(std::string_view path, std::string_vie
 std::vector<std::string> defined_types(std::string_view text) {
   static const std::regex open(R"(^(?:inline\s+)?namespace\b\s*([\w:]*)\s*\{\s*$)"), close(R"(^\}\s+// namespace\b.*)");
   static const std::regex type(
-      R"(^(?:struct|class|union|enum(?:\s+class|\s+struct)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?\s*(?:[:{].*)?$)");
+      R"(^(?:struct|class|union|enum(?:\s+class|\s+struct)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?\s*(?:\{.*|:(?!:).*)?$)");
   std::vector<std::string> scopes, types;
   const std::vector<std::string> lines = lines_of(text), code = lines_of(code_of(text));
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -2,6 +2,7 @@
 // lines that `weft train --help` prints.
 #include <algorithm>
 
+#include "parallel/runtime/lane.h"
 #include "tests/tools/nvtx_recording.h"
 #include "tests/tools/tiny_training.h"
 

@@ -66,7 +66,11 @@ std::optional<std::int64_t> gathers_by_formula(const TinyLayout& layout) {
   if (layout.strategy == ShardStrategy::no_shard) return 0;
   const bool kept = layout.residency == "step" || layout.strategy != ShardStrategy::full_shard;
   if (kept) return units;
-  if (layout.degrees.pipeline > 1) return layout.residency == "stage" ? std::optional(units) : std::nullopt;
+  if (layout.degrees.pipeline > 1) return std::nullopt;
+  // Further ahead, what would be gathered where it is dropped stays (residency_count_test.cpp counts it).
+  if (layout.lookahead > 1 && (layout.residency == "each_use" || layout.residency == "keep_after_backward")) {
+    return std::nullopt;
+  }
   if (layout.residency == "keep_after_forward") return 1 + blocks * m + m;
   if (layout.residency == "keep_after_backward") return m + blocks * (m + 1) + 1;
   if (layout.residency == "window 1") return units;        // the only stage is always among the next

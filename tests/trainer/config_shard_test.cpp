@@ -32,9 +32,14 @@ void expect_refused(const Overrides& overrides, const std::vector<std::string>& 
 
 TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
   const auto policy = [](const Overrides& overrides) { return resolve_policy(read(overrides), Family::dense, 0); };
-  EXPECT_EQ(policy({}).residency, Residency::visit);  // the sample has a pipeline
-  EXPECT_EQ(policy({}).reduce_every, 0);
-  EXPECT_EQ(policy({"parallelism.pipeline=1"}).residency, Residency::each_use);
+  // full_shard keeps its promise with and without a pipeline; gradients add up in shards where there are several
+  // microbatches.
+  for (const char* pipeline : {"parallelism.pipeline=1", "parallelism.pipeline=2"}) {
+    EXPECT_EQ(policy({pipeline}).residency, Residency::each_use);
+    EXPECT_EQ(policy({pipeline}).reduce_every, 0);
+    EXPECT_TRUE(policy({pipeline}).accumulate_sharded);
+    EXPECT_FALSE(policy({pipeline, "shard.reduction=last_microbatch"}).accumulate_sharded);
+  }
 
   const UnitPolicy zero2 = policy({"shard.strategy=shard_grad_op"});
   EXPECT_EQ(zero2.residency, Residency::step);
@@ -52,8 +57,9 @@ TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
 }
 
 // The reason that `weft units` prints says what decided.
-TEST(ShardKeys, AReasonNamesTheStageAndTheSchedule) {
-  EXPECT_NE(resolve_policy(read({}), Family::dense, 1).reason.find("stage 1 of 2: under gpipe"), std::string::npos);
+TEST(ShardKeys, AReasonSaysWhatDecided) {
+  EXPECT_NE(resolve_policy(read({"shard.lookahead=3"}), Family::dense, 1).reason.find("of the next 3 alone"),
+            std::string::npos);
   EXPECT_NE(resolve_policy(read({"shard.residency=2"}), Family::dense, 0).reason.find("2 neighbours"),
             std::string::npos);
 }
@@ -64,7 +70,7 @@ TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).residency, Residency::island);
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).island_ranks, 2);
   EXPECT_EQ(resolve_policy(config, Family::head, 0).window_stages, 3);
-  EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::visit);
+  EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::each_use);
   EXPECT_EQ(islands_of(config), (std::set<Island>{{Group::dp_shard, 2}}));
   expect_refused({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
   expect_refused({"shard.dense.residency=[]"}, {"the list is empty"});

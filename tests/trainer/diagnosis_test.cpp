@@ -209,9 +209,12 @@ TEST(Diagnosis, ProposesOnlyWhatFits) {
 }
 
 // Without a pipeline parameters are dropped to save memory; that is a fault only where memory is known to be idle.
-TEST(Diagnosis, KeepsParametersWithoutAPipelineOnlyWhereMemoryIsKnown) {
+// Nothing of the run is left to be chosen by the memory that it is later judged with.
+const Overrides written_out = {"shard.residency=\"each_use\"", "shard.reduction=\"last_microbatch\""};
+
+TEST(Diagnosis, KeepsParametersOnlyWhereMemoryIsKnown) {
   const TemporaryFolder folder;
-  leave_run(folder, {});
+  leave_run(folder, written_out);
   const RunOutputs run = read_run(folder.path());
   EXPECT_EQ(diagnosed(run).names, Names{});
   EXPECT_EQ(diagnosed(run, {.memory = std::int64_t{1} << 30}).names, Names{"gathers_repeated"});
@@ -220,7 +223,7 @@ TEST(Diagnosis, KeepsParametersWithoutAPipelineOnlyWhereMemoryIsKnown) {
 // Both sides of the break-even, by the same run on faster and slower networks. One rank a node: no hybrid helps.
 TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
   const TemporaryFolder folder;
-  leave_run(folder, {});
+  leave_run(folder, written_out);
   const RunOutputs run = read_run(folder.path());
   const HardwareConfig fast{.ranks_per_node = 1, .node_bytes_per_second = 1e12};
   const RunEvidence evidence = gather_evidence(run);
@@ -244,8 +247,8 @@ TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
 // What costs most comes first: the same two faults on links with little and with much latency.
 TEST(Diagnosis, TellsTheMostExpensiveFirst) {
   const TemporaryFolder folder;
-  leave_run(folder, pipelined_dense + Overrides{"shard.residency=\"each_use\"", "precision.compute=\"float32\""});
-  const Diagnosed found = diagnosed(read_run(folder.path()));
+  leave_run(folder, pipelined_dense + written_out + Overrides{"precision.compute=\"float32\""});
+  const Diagnosed found = diagnosed(read_run(folder.path()), {.memory = std::int64_t{1} << 30});
   ASSERT_EQ(found.names.size(), 2u) << found.text;
   const auto& findings = found.diagnosis.findings;
   EXPECT_GE(*findings[0].seconds, *findings[1].seconds);

@@ -128,7 +128,7 @@ TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
   for (const Degrees& degrees :
        {Degrees{.data_shard = 2, .expert = 2}, Degrees{.pipeline = 2, .data_shard = 4, .expert = 4},
         Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}}) {
-    Config config = config_of({.layers = "d e d e", .degrees = degrees});
+    Config config = config_of({.layers = "d e", .degrees = degrees});
     config.data.train = {(folder / "same.txt").string()};
     config.model.moe.num_experts_per_tok = 1;
     config.model.moe.moe_intermediate_size = 64;

@@ -8,7 +8,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/planning/run_plan.h"
-#include "trainer/solved_timing.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -61,7 +61,7 @@ TEST(StepCosts, AStageWithoutBlocksCostsNothing) {
     EXPECT_GT(plan_run(config, find_hardware("h100")).time.seconds, 0.0);
     for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
     config.memory_budget = std::int64_t{1} << 30;
-    EXPECT_NO_THROW(solve_timing(config, Mesh(config.parallelism))) << layout;
+    EXPECT_NO_THROW(ResolvedRun{config}) << layout;
   }
 }
 

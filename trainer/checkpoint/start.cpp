@@ -72,7 +72,7 @@ void require_usable_start(const Config& config) {
     std::optional<CheckpointReader> reader;
     try {
       reader.emplace(candidate.path);
-    } catch (const Error&) {
+    } catch ([[maybe_unused]] const Error& damage) {
       continue;  // passed over, as the ranks will do and say
     }
     plan_start(config, *reader, start.weights_only);
