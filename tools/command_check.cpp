@@ -15,6 +15,7 @@ void add_check_command(CLI::App& program) {
   add_config_arguments(*command, *file)->required();
   command->callback([command, file] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    fmt::print("{}", resolved.annotated);
     if (resolved.config.data.train.empty()) {
       // One to plan with: every command that reads no text takes it.
       check_step(resolved.config);
@@ -22,7 +23,6 @@ void add_check_command(CLI::App& program) {
     } else {
       check_start(resolved);
     }
-    fmt::print("{}", resolved.annotated);
     // Configurations are checked on other machines than they run on.
     const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
     if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);

@@ -46,7 +46,10 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
   std::vector<SimulatedVariant> variants;
   std::vector<Picture> pictures;
   for (const Overrides& words : variants_of(request)) {
-    const ResolvedRun run(read_config_given_to(command, request.file, words).config);
+    // What a card has room for decides what the configuration leaves open.
+    Overrides given = words;
+    if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
+    const ResolvedRun run(read_config_given_to(command, request.file, given).config);
     const Config& config = run.config();
     const Mesh& mesh = run.mesh();
     const Program program = step_program(run, mesh.coordinates(0));

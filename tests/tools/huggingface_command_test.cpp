@@ -131,7 +131,8 @@ TEST_F(HuggingFaceCommands, AnImportedModelOfOtherTokensReadsNoText) {
     const auto result = weft(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
     EXPECT_NE(result.messages.find(sentence), std::string::npos) << arguments << ": " << result.messages;
-    EXPECT_EQ(result.output, "") << arguments;
+    // A check shows the configuration all the same.
+    EXPECT_TRUE(arguments.starts_with("check") || result.output.empty()) << arguments;
   }
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
   // What reads no text goes on, with data that only train would read and without; so does what times it.

@@ -37,6 +37,7 @@ class PlanSearchCommand : public ProgramTest {
   void SetUp() override {
     ProgramTest::SetUp();
     put("run.toml", eight_ranks);
+    put("text", std::string(65536, 'a'));
   }
 };
 

@@ -32,6 +32,8 @@ pipeline = 2
 tensor = 2
 data_shard = 2
 expert = 2
+[shard]
+reduction = "last_microbatch"
 [training]
 sequence_length = 8
 global_batch_size = 8

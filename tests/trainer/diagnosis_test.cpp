@@ -81,7 +81,11 @@ const std::vector<SettingFault> setting_faults = {
      pipelined_dense,
      {"shard.reduction=\"each_microbatch\""},
      {"shard.reduction=\"last_microbatch\""}},
-    {"gathers_repeated", pipelined_dense, {"shard.residency=\"each_use\""}, {"shard.residency=\"stage\""}},
+    {"gathers_repeated",
+     pipelined_dense + Overrides{"shard.reduction=\"last_microbatch\""},
+     {"shard.residency=\"each_use\""},
+     {"shard.residency=\"step\""},
+     {.memory = std::int64_t{1} << 30}},
     // 4 ranks x 2 us x 8 GB/s.
     {"units_too_small", {}, {"shard.wrap=\"half_block\""}, {"shard.wrap=\"minimum_bytes 64000\""}},
     {"gathers_in_fp32", {}, {"precision.compute=\"float32\""}, {"precision.compute=\"bfloat16\""}},

@@ -57,6 +57,8 @@ std::vector<FullRun> full_runs() {
                              "--optimizer.name=sgd",
                              "--optimizer.momentum=0.0",
                              "--training.sequence_length=8",
+                             "--shard.residency=each_use",
+                             "--shard.reduction=last_microbatch",
                              "--training.frozen=[\"routing\", \"experts\"]"};
   return {
       {.name = "activations",
@@ -109,7 +111,8 @@ std::vector<FullRun> full_runs() {
        .dominant = Bucket::unsharded_gradients,
        .cause = Cause::unsharded_gradients,
        .card = 0.8,
-       .words = {"--shard.strategy=full_shard", "--optimizer.name=sgd", "--parallelism.data_shard=8"},
+       .words = {"--shard.strategy=full_shard", "--optimizer.name=sgd", "--parallelism.data_shard=8",
+                 "--shard.reduction=last_microbatch"},
        .first = "reduction each_microbatch"},
       {.name = "moe_routing",
        .dominant = Bucket::moe_routing,
