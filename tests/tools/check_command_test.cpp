@@ -39,7 +39,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=saved").exit_code, 0);
   const std::vector<Broken> cases = {
       // Files of data, with the line of the name.
-      {"gone.toml", "gone.toml:28:3: error: data.train: \"gone.txt\": No such file or directory"},
+      {"gone.toml", "gone.toml:30:3: error: data.train: \"gone.txt\": No such file or directory"},
       {"run.toml '--data.train=[\"empty.txt\"]'",
        "command line: --data.train=[\"empty.txt\"]: error: data.train: \"empty.txt\": the file is empty"},
       {"run.toml '--data.train=[\"text.txt\", \"short.txt\"]'",
@@ -50,7 +50,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --run.directory=text.txt/run", "error: run.directory text.txt/run cannot be created: Not a directory"},
       {"run.toml --run.directory=made/" + std::string(300, 'x'), "cannot be created: File name too long"},
       // What it begins with.
-      {"start.toml", "start.toml:26:14: error: "},
+      {"start.toml", "start.toml:28:14: error: "},
       {"run.toml --run.directory=saved --checkpoint.resume=false",
        "error: checkpoint.resume is false, but saved/checkpoints has checkpoints, the newest step-00000001"},
       {"run.toml --run.directory=saved --model.hidden_size=32", "step-00000001: it is of another model:"},

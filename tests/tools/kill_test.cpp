@@ -32,7 +32,7 @@ TEST_F(KilledRun, EndsWithTheSameWeights) {
   while (killed < kills) {
     const std::string directory = "run" + std::to_string(finished);
     const pid_t process = start_in(directory);
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution<int>(5, 250)(random)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution<int>(5, 700)(random)));
     ::kill(-process, SIGKILL);
     const int code = wait_for(process);
     ASSERT_TRUE(code == -SIGKILL || code == 0) << "ended with " << code << "\n" << log();

@@ -99,7 +99,7 @@ std::vector<FullRun> full_runs() {
        .cause = Cause::state,
        .card = 0.8,
        .words = helpers,
-       .first = "pipeline up"},
+       .first = "expert up"},
       {.name = "unsharded_parameters",
        .dominant = Bucket::unsharded_parameters,
        .cause = Cause::unsharded_parameters,
