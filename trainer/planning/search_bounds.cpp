@@ -210,8 +210,11 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     static_by_stage.push_back(static_bytes({&planned, 1}).total());
     return planned;
   });
-  const ProgramCosts costs = modelled_costs(tables, segment_flops(sample.config, tables),
-                                            hardware_costs(hardware, config, mesh), group_sizes(mesh));
+  HardwareCosts on_hardware = hardware_costs(hardware, config, mesh);
+  // The sample may have more stages than the mesh has pipeline ranks; its messages count for nothing.
+  on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
+  const ProgramCosts costs =
+      modelled_costs(tables, segment_flops(sample.config, tables), on_hardware, group_sizes(mesh));
   std::vector<ModelPiece> pieces(sample.stages.size());
   for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = static_by_stage[s];
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
