@@ -5,6 +5,7 @@
 // Bytes are doubles in powers of ten, because that is how such sums are written; a card has two readings (Card).
 #pragma once
 
+#include <cstdint>
 #include <array>
 #include <optional>
 #include <string_view>
