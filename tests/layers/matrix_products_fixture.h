@@ -1,6 +1,7 @@
 // Comparison of any matrix products with the sum in double.
 #pragma once
 
+#include <cstdint>
 #include "tests/layers/kernel_fixture.h"
 #include "tests/layers/reference.h"
 

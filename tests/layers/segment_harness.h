@@ -2,6 +2,7 @@
 // microbatches by data-parallel rank, gradients summed over the ranks that share a parameter.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 

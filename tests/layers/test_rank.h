@@ -2,6 +2,7 @@
 // out. All of it is memory of the rank's own device under test; values come and go through staging.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>

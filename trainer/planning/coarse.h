@@ -5,8 +5,8 @@
 // Bytes are doubles in powers of ten, because that is how such sums are written; a card has two readings (Card).
 #pragma once
 
-#include <cstdint>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
