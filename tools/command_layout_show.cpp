@@ -14,20 +14,24 @@ struct ShowRequest {
   bool json = false;
 };
 
+ShownLayout shown(Config config) {
+  const ResolvedRun run(std::move(config));
+  return {summarize_layout(run.config(), run.layout()), layout_memory(run)};
+}
+
 void show(const CLI::App& command, const ShowRequest& request) {
-  std::vector<LayoutSummary> summaries = {summarize_layout(read_config_given_to(command, request.file).config)};
+  std::vector<ShownLayout> layouts = {shown(read_config_given_to(command, request.file).config)};
   for (const std::string& layout : request.layouts) {
-    const ResolvedConfig other = read_config_given_to(command, request.file, {"--pipeline.layout=" + layout});
-    summaries.push_back(summarize_layout(other.config));
+    layouts.push_back(shown(read_config_given_to(command, request.file, {"--pipeline.layout=" + layout}).config));
   }
   if (request.json) {
-    fmt::print("{}", layout_json(summaries));
+    fmt::print("{}", layout_json(layouts));
     return;
   }
-  for (std::size_t s = 0; s < summaries.size(); ++s) {
-    fmt::print("{}{}", s == 0 ? "" : "\n", layout_report(summaries[s]));
+  for (std::size_t s = 0; s < layouts.size(); ++s) {
+    fmt::print("{}{}", s == 0 ? "" : "\n", layout_report(layouts[s]));
   }
-  if (summaries.size() > 1) fmt::print("\n{}", layout_comparison(summaries));
+  if (layouts.size() > 1) fmt::print("\n{}", layout_comparison(layouts));
 }
 
 }  // namespace

@@ -51,22 +51,21 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
     if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
     const ResolvedRun run(read_config_given_to(command, request.file, given).config);
     const Config& config = run.config();
-    const Mesh& mesh = run.mesh();
-    const Program program = step_program(run, mesh.coordinates(0));
-    const StepCosts costs = source.costs_of(config, mesh, program);
-    const SimulatedStep step = simulate_step(program, costs.costs, costs.channels);
+    Program program = step_program(run, run.mesh().coordinates(0));
+    const StepCosts costs = source.costs_of(config, run.mesh(), program);
+    const ForecastStep simulated = simulate_run(run, std::move(program), costs.costs, costs.channels);
     Overrides all = overrides_given_to(command);
     all.insert(all.end(), words.begin(), words.end());
     PictureOptions options{.title = request.file + (all.empty() ? "" : " " + shell_text(all)),
                            .unit_time = costs.unit_time,
                            .detail = draws ? request.detail() : Detail::stages_only};
     if (draws) {
-      pictures.push_back(picture_of(program, step, options));
+      pictures.push_back(picture_of(simulated.program, simulated.step, options));
       continue;
     }
-    SimulatedVariant variant{options.title,       config,         forecast_of(config, mesh, program, step), "",
+    SimulatedVariant variant{options.title,       config,         forecast_of(run, simulated), "",
                              source.text(config), costs.unit_time};
-    if (format == "text") variant.grid = time_grid(picture_of(program, step, options));
+    if (format == "text") variant.grid = time_grid(picture_of(simulated.program, simulated.step, options));
     variants.push_back(std::move(variant));
   }
   write_result(name,

@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/given_costs.h"
 #include "tools/program_pictures.h"
+#include "trainer/costs/step_forecast.h"
 #include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
@@ -121,6 +122,8 @@ void require_rank(int rank, int ranks) {
 
 // The program of a rank of a run, or of the first, with how it is drawn and what it costs.
 struct ConfiguredPicture {
+  std::optional<ResolvedRun> run;  // of a bare schedule none
+  Coordinates at;
   Program program;
   PictureOptions options;
   StepCosts costs;
@@ -130,7 +133,7 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
   Overrides overrides = overrides_given_to(command);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
   // What to know of the configuration is said once.
-  const ResolvedRun run(
+  ResolvedRun run(
       (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config);
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
@@ -141,7 +144,7 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
   if (request.rank) options.rank = at.pp;
   Program program = step_program(run, at);
   StepCosts step_costs = costs.costs_of(config, mesh, program);
-  return {std::move(program), options, std::move(step_costs)};
+  return {std::move(run), at, std::move(program), options, std::move(step_costs)};
 }
 
 // A bare schedule has no sizes to model costs from.
@@ -150,7 +153,15 @@ ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& re
   PictureOptions options{.title = bare.title, .rank = request.rank};
   if (request.rank) require_rank(*request.rank, static_cast<int>(bare.program.ranks.size()));
   StepCosts costs{costs_from_words(name, bare.program, request.costs), LaneChannels::own(), true};
-  return {std::move(bare.program), options, std::move(costs)};
+  return {std::nullopt, {}, std::move(bare.program), options, std::move(costs)};
+}
+
+// Of a bare schedule nobody counts memory but its tables.
+Picture drawn(ConfiguredPicture next) {
+  const auto& [costs, channels, unit_time] = next.costs;
+  if (!next.run) return picture_of(next.program, simulate_step(next.program, costs, channels), next.options);
+  const ForecastStep simulated = simulate_run(*next.run, std::move(next.program), costs, channels, next.at);
+  return picture_of(simulated.program, simulated.step, next.options);
 }
 
 // A picture for what was given and one for each variant of it.
@@ -170,8 +181,7 @@ std::string pictures(const CLI::App& command, const ProgramRequest& request, con
     next.options.unit_time = next.costs.unit_time;
     boxes += least_boxes(next.program, next.costs.costs, next.options);
     require_drawable(format, boxes);
-    pictures.push_back(
-        picture_of(next.program, simulate_step(next.program, next.costs.costs, next.costs.channels), next.options));
+    pictures.push_back(drawn(std::move(next)));
   }
   return render_pictures(name, pictures, format);
 }

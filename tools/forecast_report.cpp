@@ -55,6 +55,10 @@ std::string report(const SimulatedVariant& variant) {
                       time(forecast.exposed_gathers), time(forecast.exposed_reductions));
   text += fmt::format("  memory      {} on rank {}, the fullest: {}\n", format_bytes(forecast.peak.total()),
                       forecast.fullest_rank, buckets(forecast.peak));
+  if (forecast.worst_peak_bytes) {
+    text += fmt::format("              tokens routed evenly; {} whatever is routed where\n",
+                        format_bytes(*forecast.worst_peak_bytes));
+  }
   text += fmt::format("  traffic     {} gathers of {} in all, {} reductions, over the ranks of one pipeline\n",
                       forecast.gathers, format_bytes(forecast.gathered_bytes), forecast.reductions);
   text += fmt::format("  critical    {}\n", longest(forecast.path, forecast.seconds, shown_shares));
@@ -115,6 +119,7 @@ Json variant_json(const SimulatedVariant& variant) {
           {"exposed_gathers", forecast.exposed_gathers},
           {"exposed_reductions", forecast.exposed_reductions},
           {"peak_bytes", forecast.peak.total()},
+          {"worst_peak_bytes", forecast.worst_peak_bytes ? Json(*forecast.worst_peak_bytes) : Json()},
           {"fullest_rank", forecast.fullest_rank},
           {"peak", std::move(peak)},
           {"gathers", forecast.gathers},

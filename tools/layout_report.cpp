@@ -16,6 +16,27 @@ std::string mebibytes(std::int64_t bytes) {
   return fmt::format("{:.3f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
+std::string mebibytes(const RoutedBytes& bytes) {
+  return mebibytes(bytes.even) + (bytes.worst ? fmt::format(" (at most {})", mebibytes(*bytes.worst)) : "");
+}
+
+// If each stage of the rank kept one microbatch.
+RoutedBytes kept_by(const RankSummary& rank, const LayoutMemory& memory) {
+  RoutedBytes sum;
+  for (const int stage : rank.stages) {
+    const RoutedBytes& kept = memory.kept[static_cast<std::size_t>(stage)];
+    sum.even += kept.even;
+    if (kept.worst) sum.worst = sum.worst.value_or(0) + *kept.worst;
+  }
+  return sum;
+}
+
+std::vector<RoutedBytes> kept_by_ranks(const ShownLayout& layout) {
+  std::vector<RoutedBytes> kept;
+  for (const RankSummary& rank : layout.summary.ranks) kept.push_back(kept_by(rank, layout.memory));
+  return kept;
+}
+
 // A row a rank, a column a chunk; cells name the stage and what it holds. Where chunks turn, the next stage stands on
 // the same row.
 std::string grid(const LayoutSummary& summary) {
@@ -49,28 +70,30 @@ void add_measures(const Summary& summary, std::vector<std::string>& cells) {
   for (std::string cell :
        {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),
         fmt::format("{:.0f}", summary.forward_flops), fmt::format("{:.3f}", summary.load),
-        mebibytes(summary.parameter_bytes), mebibytes(summary.optimizer_bytes), mebibytes(summary.activation_bytes)}) {
+        mebibytes(summary.parameter_bytes), mebibytes(summary.gradient_bytes), mebibytes(summary.optimizer_bytes)}) {
     cells.push_back(std::move(cell));
   }
 }
 
 std::vector<std::string> header(std::vector<std::string> first) {
-  for (const char* name : {"parameters", "active", "FLOPs a token", "of mean", "MiB parameters", "MiB optimizer",
-                           "MiB kept a microbatch"}) {
+  for (const char* name : {"parameters", "active", "FLOPs a token", "of mean", "MiB parameters", "MiB gradients",
+                           "MiB optimizer", "MiB kept a microbatch"}) {
     first.emplace_back(name);
   }
   return first;
 }
 
+Json worst_json(const RoutedBytes& bytes) {
+  return bytes.worst ? Json(*bytes.worst) : Json();
+}
+
 template <typename Summary>
-Json measures_json(const Summary& summary) {
-  return {{"parameters", summary.parameters},
-          {"active_parameters", summary.active_parameters},
-          {"forward_flops", summary.forward_flops},
-          {"load", summary.load},
-          {"parameter_bytes", summary.parameter_bytes},
-          {"optimizer_bytes", summary.optimizer_bytes},
-          {"activation_bytes", summary.activation_bytes}};
+Json measures_json(const Summary& summary, const RoutedBytes& kept) {
+  return {{"parameters", summary.parameters},           {"active_parameters", summary.active_parameters},
+          {"forward_flops", summary.forward_flops},     {"load", summary.load},
+          {"parameter_bytes", summary.parameter_bytes}, {"gradient_bytes", summary.gradient_bytes},
+          {"optimizer_bytes", summary.optimizer_bytes}, {"activation_bytes", kept.even},
+          {"worst_activation_bytes", worst_json(kept)}};
 }
 
 template <typename Summary>
@@ -80,16 +103,29 @@ std::int64_t largest(const std::vector<Summary>& all, std::int64_t Summary::*byt
   return most;
 }
 
-Json summary_json(const LayoutSummary& summary) {
+RoutedBytes largest(const std::vector<RoutedBytes>& all) {
+  RoutedBytes most;
+  for (const RoutedBytes& one : all) {
+    most.even = std::max(most.even, one.even);
+    if (one.worst) most.worst = std::max(most.worst.value_or(0), *one.worst);
+  }
+  return most;
+}
+
+Json layout_as_json(const ShownLayout& layout) {
+  const auto& [summary, memory] = layout;
   Json stages = Json::array(), ranks = Json::array();
   for (const StageSummary& stage : summary.stages) {
     Json entry = {{"stage", stage.stage}, {"rank", stage.rank}, {"chunk", stage.chunk}, {"layers", stage.layers}};
-    entry.update(measures_json(stage));
+    entry.update(measures_json(stage, memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.push_back(std::move(entry));
   }
   for (const RankSummary& rank : summary.ranks) {
     Json entry = {{"rank", rank.rank}, {"stages", rank.stages}};
-    entry.update(measures_json(rank));
+    entry.update(measures_json(rank, kept_by(rank, memory)));
+    const RoutedBytes& peak = memory.peak[static_cast<std::size_t>(rank.rank)];
+    entry["peak_bytes"] = peak.even;
+    entry["worst_peak_bytes"] = worst_json(peak);
     ranks.push_back(std::move(entry));
   }
   return {{"layout", summary.layout},
@@ -104,7 +140,8 @@ Json summary_json(const LayoutSummary& summary) {
 
 }  // namespace
 
-std::string layout_report(const LayoutSummary& summary) {
+std::string layout_report(const ShownLayout& layout) {
+  const auto& [summary, memory] = layout;
   std::string text = fmt::format(
       "layout \"{}\": {} stages on {} ranks, {} placement (schedule {})\n"
       "largest over mean: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
@@ -115,34 +152,41 @@ std::string layout_report(const LayoutSummary& summary) {
     std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
                                       fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
     add_measures(stage, cells);
+    cells.push_back(mebibytes(memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.rows.push_back(std::move(cells));
   }
   BenchTable ranks{header({"rank"}), {}};
+  ranks.header.emplace_back("MiB peak");
   for (const RankSummary& rank : summary.ranks) {
     std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
     add_measures(rank, cells);
+    cells.push_back(mebibytes(kept_by(rank, memory)));
+    cells.push_back(mebibytes(memory.peak[static_cast<std::size_t>(rank.rank)]));
     ranks.rows.push_back(std::move(cells));
   }
   return text + aligned_text(stages) + "\n" + aligned_text(ranks);
 }
 
-std::string layout_comparison(const std::vector<LayoutSummary>& summaries) {
-  BenchTable table{
-      {"layout", "largest stage", "largest rank", "MiB parameters", "MiB optimizer", "MiB kept a microbatch"}, {}};
-  for (const LayoutSummary& summary : summaries) {
+std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
+  BenchTable table{{"layout", "largest stage", "largest rank", "MiB parameters", "MiB gradients", "MiB optimizer",
+                    "MiB kept a microbatch", "MiB peak"},
+                   {}};
+  for (const ShownLayout& layout : layouts) {
+    const LayoutSummary& summary = layout.summary;
     table.rows.push_back({summary.layout, fmt::format("{:.3f}", summary.stage_imbalance()),
                           fmt::format("{:.3f}", summary.rank_imbalance()),
                           mebibytes(largest(summary.ranks, &RankSummary::parameter_bytes)),
+                          mebibytes(largest(summary.ranks, &RankSummary::gradient_bytes)),
                           mebibytes(largest(summary.ranks, &RankSummary::optimizer_bytes)),
-                          mebibytes(largest(summary.ranks, &RankSummary::activation_bytes))});
+                          mebibytes(largest(kept_by_ranks(layout))), mebibytes(largest(layout.memory.peak))});
   }
   return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
          aligned_text(table);
 }
 
-std::string layout_json(const std::vector<LayoutSummary>& summaries) {
+std::string layout_json(const std::vector<ShownLayout>& shown) {
   Json layouts = Json::array();
-  for (const LayoutSummary& summary : summaries) layouts.push_back(summary_json(summary));
+  for (const ShownLayout& layout : shown) layouts.push_back(layout_as_json(layout));
   return Json{{"layouts", std::move(layouts)}}.dump() + "\n";
 }
 

@@ -149,11 +149,9 @@ std::string reason_of(const Error& error) {
 
 StepForecast simulated(const Config& written, const CostSource& costs) {
   const ResolvedRun run(written);
-  const Config& config = run.config();
-  const Mesh& mesh = run.mesh();
-  const Program program = step_program(run, mesh.coordinates(0));
-  const StepCosts given = costs.costs_of(config, mesh, program);
-  return forecast_of(config, mesh, program, simulate_step(program, given.costs, given.channels));
+  Program program = step_program(run, run.mesh().coordinates(0));
+  const StepCosts given = costs.costs_of(run.config(), run.mesh(), program);
+  return forecast_of(run, simulate_run(run, std::move(program), given.costs, given.channels));
 }
 
 void rank(std::vector<SweepPoint>& points) {

@@ -46,7 +46,7 @@ double even_bubble(const Program& program) {
 
 }  // namespace
 
-void Console::banner(const Config& config, const Program& program, const PredictedPeak& predicted) {
+void Console::banner(const Config& config, const Program& program, const RoutedBytes& predicted) {
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
@@ -63,8 +63,9 @@ void Console::banner(const Config& config, const Program& program, const Predict
              program.units.size());
   fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n",
              static_cast<double>(predicted.even) / gibibyte,
-             predicted.worst ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
-                             : std::string(),
+             predicted.worst
+                 ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
+                 : std::string(),
              100.0 * even_bubble(program));
   out_.flush();
   begin_ = std::chrono::steady_clock::now();

@@ -20,7 +20,7 @@ class Console {
   // `terminal`: progress lines may be drawn over. Plain logs get step lines only.
   Console(std::ostream& out, bool terminal) : out_(out), terminal_(terminal) {}
 
-  void banner(const Config& config, const Program& program, const PredictedPeak& predicted);
+  void banner(const Config& config, const Program& program, const RoutedBytes& predicted);
   // A line of the banner that is known once ranks have been started.
   void note(std::string_view name, std::string_view text);
   void step(const StepMetrics& metrics, std::int64_t steps);

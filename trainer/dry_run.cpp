@@ -81,16 +81,22 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   MemoryEvents(const Program& program, int pipeline_rank)
       : program_(program),
         actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]),
-        beside_units_(actions_.size()) {}
+        beside_units_(actions_.size()) {
+    walk_.actions.resize(actions_.size());
+  }
 
   void begin(std::size_t action) override {
     action_ = action;
     beside_units_[action] = beside_;
+    walk_.actions[action].most = now_;
   }
-  void end(std::size_t) override {}
+  void end(std::size_t action) override { walk_.actions[action].after = now_; }
   void allocated(const void* data, Bucket bucket, std::int64_t bytes) override {
     events_.push_back({data, bytes, action_, bucket, true});
     total_ += bytes;
+    now_[bucket] += bytes;
+    BucketBytes& most = action_ ? walk_.actions[*action_].most : walk_.before;
+    if (total_ > most.total()) most = now_;
     if (comes_with_unit(bucket)) {
       of_units_.insert(data);
     } else {
@@ -104,15 +110,18 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   void released(const void* data, Bucket bucket, std::int64_t bytes) override {
     events_.push_back({data, bytes, action_, bucket, false});
     total_ -= bytes;
+    now_[bucket] -= bytes;
     if (of_units_.erase(data) == 0) beside_ -= bytes;
   }
   // From here on the peak counts, as it does for a ledger that is reset. `kept`: what is there already.
-  void begin_step(std::int64_t kept) {
-    total_ = most_ = beside_ = kept;
+  void begin_step(const BucketBytes& kept) {
+    now_ = walk_.before = kept;
+    total_ = most_ = beside_ = kept.total();
     peak_ = events_.size();
     peak_before_actions_ = peak_;
   }
 
+  const LedgerWalk& walk() const { return walk_; }
   const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
 
   std::optional<std::size_t> peak_action() const {
@@ -156,10 +165,12 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   std::span<const Action> actions_;
   std::vector<MemoryEvent> events_;
   std::optional<std::size_t> action_;
+  LedgerWalk walk_;
+  BucketBytes now_;
   std::int64_t total_ = 0, most_ = 0;
-  std::int64_t beside_ = 0;                    // of the total, without what is in of_units_
-  std::unordered_set<const void*> of_units_;   // live tensors
-  std::vector<std::int64_t> beside_units_;     // by action
+  std::int64_t beside_ = 0;                         // of the total, without what is in of_units_
+  std::unordered_set<const void*> of_units_;        // live tensors
+  std::vector<std::int64_t> beside_units_;          // by action
   std::size_t peak_ = 0, peak_before_actions_ = 0;  // events up to there
 };
 
@@ -198,26 +209,37 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
 
   // Tensors of the set-up are not among the events: what there is of them stays.
   DryRun result;
-  result.kept = step.ledger().live();
+  const BucketBytes kept = step.ledger().live();
   counters.clear();
   step.ledger().observe(events);
-  events.begin_step(result.kept.total());
+  events.begin_step(kept);
   step.ledger().reset_peak();
   step.begin({});
   ActionObserver* observers[] = {&events};
   step.walk(observers);
   step.end();
 
+  result.walk = events.walk();
   result.peak = step.ledger().at_peak();
   result.peak_action = events.peak_action();
   result.live = events.live_at_peak();
   result.beside_units = events.beside_units();
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
-    if (result.kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, result.kept[bucket]});
+    if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
   }
   result.communication = counters;
   return result;
+}
+
+std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,
+                             Routing routing) {
+  std::vector<DryRun> runs;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const int of_mesh = mesh.rank_at(rank, at.dp_replicate, at.dp_shard, at.cp, at.tp);
+    runs.push_back(dry_run(config, mesh, program, of_mesh, routing));
+  }
+  return runs;
 }
 
 }  // namespace weft

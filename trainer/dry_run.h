@@ -2,8 +2,8 @@
 // list on a device without memory (runtime/dry_device.h), with peers that are not there. So every tensor is counted
 // that a run would have, workspace and what passes between segments included, and so is every call of a communicator.
 //
-// How tokens are routed is known only in the run, so the walk is told how to deal them. On a GPU, the workspace of cuDNN
-// and of the sums of kernels is missing.
+// How tokens are routed is known only in the run, so the walk is told how to deal them. On a GPU, the workspace of
+// cuDNN and of the sums of kernels is missing.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
 
@@ -36,25 +37,28 @@ enum class Routing : std::uint8_t {
 // whatever is chosen.
 bool routing_decides(const Config& config);
 
-// Bytes of the fullest rank.
-struct PredictedPeak {
-  std::int64_t even = 0;                  // with tokens routed evenly
+struct RoutedBytes {
+  std::int64_t even = 0;                   // with tokens routed evenly
   std::optional<std::int64_t> worst = {};  // whatever is routed where; absent where routing does not decide
 };
 
 struct DryRun {
-  BucketBytes kept;                             // before the first action
-  BucketBytes peak;                             // at the largest sum, as the ledger of a run counts
+  LedgerWalk walk;                              // what the ledger of a run counts along the rank's list
+  BucketBytes peak;                             // at the largest sum
   std::optional<std::size_t> peak_action = {};  // in the rank's list: when the sum is largest first
-  std::vector<LiveTensors> live;                  // at the peak, by bucket and action; together they are `peak`
+  std::vector<LiveTensors> live;                // at the peak, by bucket and action; together they are `peak`
   // The most at once during each action of the rank's list, apart from the tensors that come and go with units that are
   // not replicated: gathered parameters, unsharded gradients, and the copies and parts of their reductions.
   std::vector<std::int64_t> beside_units;
-  CommunicationCounters communication;          // of the step, as the rank's communicators count
+  CommunicationCounters communication;  // of the step, as the rank's communicators count
 };
 
 // `program` is that of the rank (step_program). Linear in the length of the rank's list.
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank,
                Routing routing = Routing::even);
+
+// By pipeline rank, of those that otherwise stand where `at` does, whose program it is.
+std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at = {},
+                             Routing routing = Routing::even);
 
 }  // namespace weft

@@ -53,7 +53,7 @@ bool ends_step(Op op) {
 Held count_beside_units(const Config& config, const Mesh& mesh, const Program& program, int rank, TimingRank& timed) {
   const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, rank));
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-  Held held{.always = dry.kept.total(), .update = 0};
+  Held held{.always = dry.walk.before.total(), .update = 0};
   for (TimingOp& op : timed.ops) op.activation_bytes = 0;
   const auto count = [&](std::size_t op, std::int64_t bytes) {
     if (op >= timed.ops.size()) return;
@@ -110,9 +110,10 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
     const std::int64_t above = budget - held[rank].always - problem.ranks[rank].budget;
     const std::int64_t bytes = held[rank].always + above + step;
     if (bytes <= least.bytes) continue;
-    least = {bytes, fmt::format("pipeline rank {} holds {} all the time, and its largest action, or its update, takes {} "
-                                "more",
-                                rank, held[rank].always, above + step)};
+    least = {bytes,
+             fmt::format("pipeline rank {} holds {} all the time, and its largest action, or its update, takes {} "
+                         "more",
+                         rank, held[rank].always, above + step)};
   }
   return least;
 }

@@ -41,14 +41,15 @@ CheckedStart check_step(const Config& config) {
   const ResolvedRun run(config);
   const Mesh& mesh = run.mesh();
   CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}};
-  const auto peak = [&](int rank, Routing routing) {
-    return dry_run(run.config(), mesh, start.program, mesh.rank_at(rank, 0, 0, 0, 0), routing).peak.total();
+  const auto peak = [&](Routing routing) {
+    std::int64_t most = 0;
+    for (const DryRun& rank : dry_runs(run.config(), mesh, start.program, {}, routing)) {
+      most = std::max(most, rank.peak.total());
+    }
+    return most;
   };
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    start.predicted.even = std::max(start.predicted.even, peak(rank, Routing::even));
-    if (!routing_decides(config)) continue;
-    start.predicted.worst = std::max(start.predicted.worst.value_or(0), peak(rank, Routing::worst));
-  }
+  start.predicted.even = peak(Routing::even);
+  if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
   return start;
 }
 
@@ -61,9 +62,8 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));
   }
   if (const auto refused = refusal_of([&] { require_usable_start(config); })) {
-    faults.push_back(placed(resolved,
-                            {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"},
-                            *refused));
+    faults.push_back(placed(
+        resolved, {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}, *refused));
   }
   if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
 

@@ -12,8 +12,8 @@
 namespace weft {
 
 struct CheckedStart {
-  Program program;  // of rank 0
-  PredictedPeak predicted;
+  Program program;        // of rank 0
+  RoutedBytes predicted;  // of the fullest rank
 };
 // The step alone: compiled, and walked through on the first rank of each pipeline coordinate.
 CheckedStart check_step(const Config& config);

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/random_program.h"
 

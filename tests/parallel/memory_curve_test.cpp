@@ -2,7 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
+#include "tests/parallel/random_ledger.h"
 #include "tests/parallel/random_program.h"
 #include "tests/parallel/reduced_in_turn.h"
 
@@ -130,6 +131,30 @@ TEST(MemoryCurve, InSeriesItIsTheList) {
       EXPECT_EQ(peak.unsharded_gradients, listed.unsharded_gradients);
       EXPECT_EQ(peak.communication, listed.communication);
       EXPECT_EQ(peak.activations, listed.activations);
+    }
+  }
+}
+
+// Where lanes take turns a ledger's walk is the curve: its largest sum, and what is there in the end. Where they do
+// not, only what comes and goes with units moves against it.
+TEST(MemoryCurve, OfALedgerHasItsPeakInSeries) {
+  for (int seed = 0; seed < 200; ++seed) {
+    Dice dice(static_cast<std::uint64_t>(7000 + seed));
+    const Program program = random_program(dice);
+    const ProgramCosts costs = random_costs(dice, program, dice.between(1, 100), 10);
+    for (const LaneChannels& channels : {LaneChannels::serial(), LaneChannels::own()}) {
+      const Simulation simulation = simulate(program, costs, channels);
+      for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+        const LedgerWalk ledger = random_ledger(dice, program.ranks[static_cast<std::size_t>(rank)].size());
+        const auto curve = memory_curve(program, simulation, rank, channels, &ledger);
+        const BucketBytes& last = ledger.actions.empty() ? ledger.before : ledger.actions.back().after;
+        EXPECT_EQ(curve.back().bytes(), last.total()) << seed;
+        EXPECT_EQ(curve.back().activations, last[Bucket::activations] + last[Bucket::moe_routing]) << seed;
+        EXPECT_EQ(curve.back().unsharded_gradients, last[Bucket::unsharded_gradients]) << seed;
+        if (channels.channel == LaneChannels::serial().channel) {
+          EXPECT_EQ(peak_of(curve).bytes(), ledger.peak_bytes()) << seed << ", rank " << rank;
+        }
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "parallel/pipeline/picture/picture.h"
 #include "tests/parallel/program_grid.h"
+#include "tests/parallel/random_ledger.h"
 
 namespace weft {
 
@@ -35,7 +36,10 @@ inline ProgramCosts hostile_costs(const Program& program) {
   return costs;
 }
 inline SimulatedStep hostile_step(const Program& program) {
-  return simulate_step(program, hostile_costs(program));
+  Dice dice(1);
+  std::vector<LedgerWalk> ledgers;
+  for (const auto& actions : program.ranks) ledgers.push_back(random_ledger(dice, actions.size()));
+  return simulate_step(program, hostile_costs(program), LaneChannels::own(), ledgers);
 }
 
 inline Picture hostile_picture(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {

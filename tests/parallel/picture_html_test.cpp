@@ -45,6 +45,7 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
     EXPECT_EQ(variant["exposed_gathers"], picture.exposed_gathers());
     EXPECT_EQ(variant["exposed_reductions"], picture.exposed_reductions());
     EXPECT_EQ(variant["peak_bytes"], picture.peak_bytes());
+    EXPECT_EQ(variant["highest_bytes"], picture.highest_bytes());
     ASSERT_EQ(variant["lanes"].size(), picture.lanes.size());
     for (std::size_t i = 0; i < picture.lanes.size(); ++i) {
       EXPECT_EQ(variant["lanes"][i], static_cast<int>(picture.lanes[i]));
@@ -54,7 +55,7 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
       const PictureRank& rank = picture.ranks[r];
       const Json& row = variant["ranks"][r];
       EXPECT_EQ(row["rank"], rank.rank);
-      EXPECT_EQ(row["peak_bytes"], rank.peak_bytes());
+      EXPECT_EQ(row["peak_bytes"], rank.peak_bytes);
       ASSERT_EQ(row["boxes"].size(), rank.boxes.size());
       for (std::size_t i = 0; i < rank.boxes.size(); ++i) {
         const PictureBox& box = rank.boxes[i];
@@ -87,8 +88,9 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
       ASSERT_EQ(row["memory"].size(), rank.memory.size());
       for (std::size_t i = 0; i < rank.memory.size(); ++i) {
         const MemorySample& sample = rank.memory[i];
-        EXPECT_EQ(row["memory"][i], Json::array({sample.time, sample.unsharded_parameters, sample.unsharded_gradients,
-                                                 sample.communication, sample.activations}));
+        EXPECT_EQ(row["memory"][i],
+                  Json::array({sample.time, sample.kept, sample.unsharded_parameters, sample.unsharded_gradients,
+                               sample.communication, sample.activations, sample.workspace}));
       }
     }
   }

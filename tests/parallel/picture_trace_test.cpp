@@ -49,10 +49,12 @@ TEST(PictureTrace, HasAnEventForEveryBoxAndACounterForEverySample) {
       const MemorySample& sample = rank.memory[i];
       const Json& counter = counters[rank.rank][i];
       EXPECT_EQ(counter["ts"].get<double>(), 1e6 * sample.time);
-      EXPECT_EQ(counter["args"], (Json{{"unsharded parameters", sample.unsharded_parameters},
+      EXPECT_EQ(counter["args"], (Json{{"shards, replicas and states", sample.kept},
+                                       {"unsharded parameters", sample.unsharded_parameters},
                                        {"unsharded gradients", sample.unsharded_gradients},
                                        {"communication", sample.communication},
-                                       {"activations", sample.activations}}));
+                                       {"activations", sample.activations},
+                                       {"workspace", sample.workspace}}));
     }
   }
 }

@@ -4,7 +4,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/overlap.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/timeline.h"
 #include "parallel/pipeline/traffic.h"
 #include "parallel/pipeline/window.h"

@@ -2,7 +2,7 @@
 // forward, input gradient and weight gradient of different length wherever the formula speaks of them.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "tests/parallel/order_figures.h"
 
 namespace weft {

@@ -51,7 +51,7 @@ TEST_F(LayoutCommand, TellsScriptsEveryNumber) {
   EXPECT_EQ(stages[0]["active_parameters"], stages[0]["parameters"]);
   // Of four experts of 3 x 16 x 32 two are active.
   EXPECT_EQ(stages[1]["parameters"].get<int>() - stages[1]["active_parameters"].get<int>(), 3 * 2 * 1536);
-  for (const char* key : {"parameter_bytes", "optimizer_bytes", "activation_bytes"}) {
+  for (const char* key : {"parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"}) {
     EXPECT_GT(stages[1][key].get<std::int64_t>(), 0) << key;
     EXPECT_EQ(layouts[2]["ranks"][1][key], stages[1][key]) << key;
   }

@@ -39,7 +39,7 @@ TEST(LayoutSummary, StagesAddUpToTheModel) {
     const LayoutSummary summary = summarize_layout(config);
     EXPECT_EQ(total(summary.stages, &StageSummary::parameters), count.total) << layout;
     EXPECT_EQ(total(summary.stages, &StageSummary::active_parameters), count.active) << layout;
-    EXPECT_EQ(total(summary.stages, &StageSummary::activation_bytes), whole.activation_bytes) << layout;
+    EXPECT_EQ(total(summary.stages, &StageSummary::gradient_bytes), whole.gradient_bytes) << layout;
     // Forward is a third of a step's operations.
     const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
     EXPECT_DOUBLE_EQ(total(summary.stages, &StageSummary::forward_flops) * 3 * tokens, step_flops(config));
@@ -88,7 +88,7 @@ TEST(LayoutSummary, PlacesStagesAsTheScheduleDoes) {
   EXPECT_EQ(v.stages[3].chunk, 1);
   EXPECT_EQ(v.stages[3].layers, "d e L");
   EXPECT_EQ(v.ranks[1].forward_flops, v.stages[1].forward_flops + v.stages[2].forward_flops);
-  EXPECT_EQ(v.ranks[1].activation_bytes, v.stages[1].activation_bytes + v.stages[2].activation_bytes);
+  EXPECT_EQ(v.ranks[1].gradient_bytes, v.stages[1].gradient_bytes + v.stages[2].gradient_bytes);
   // The same stages, otherwise dealt.
   EXPECT_EQ(v.stage_imbalance(), looped.stage_imbalance());
   const double mean = total(v.ranks, &RankSummary::forward_flops) / 2;

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/costs/step_costs.h"
@@ -94,7 +94,8 @@ TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
           const auto peak = [&](Routing routing) {
             return dry_run(resolved.config(), mesh, run.program(), run.rank(), routing).peak.total();
           };
-          // The budget bounds all that the ledger counts, with tokens routed evenly; no routing takes more than the worst.
+          // The budget bounds all that the ledger counts, with tokens routed evenly; no routing takes more than the
+          // worst.
           EXPECT_LE(peak(Routing::even), *config.memory_budget);
           EXPECT_LE(run.ledger().at_peak().total(),
                     routing_decides(config) ? peak(Routing::worst) : *config.memory_budget);

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "parallel/pipeline/window.h"
-#include "trainer/dry_run.h"
 #include "trainer/layout/stage_layout.h"
 
 namespace weft {
@@ -110,9 +109,20 @@ std::string StandStill::text() const {
   return fmt::format("rank {} for {}", rank, name_of(wait));
 }
 
-StepForecast forecast_of(const Config& config, const Mesh& mesh, const Program& program, const SimulatedStep& step) {
+ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
+                          const LaneChannels& channels, const Coordinates& at) {
+  ForecastStep result{std::move(program), {}, {}};
+  result.ranks = dry_runs(run.config(), run.mesh(), result.program, at);
+  std::vector<LedgerWalk> ledgers;
+  for (const DryRun& rank : result.ranks) ledgers.push_back(rank.walk);
+  result.step = simulate_step(result.program, costs, channels, ledgers);
+  return result;
+}
+
+StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) {
+  const auto& [program, step, ranks] = simulated;
   StepForecast forecast;
-  forecast.layout = to_string(stage_layout(config), config.model);
+  forecast.layout = to_string(run.layout(), run.config().model);
   forecast.seconds = step.simulation.seconds;
   forecast.times = step.times;
   for (const RankTimes& times : step.times) {
@@ -122,8 +132,8 @@ StepForecast forecast_of(const Config& config, const Mesh& mesh, const Program& 
   }
   const double all = forecast.seconds * static_cast<double>(step.times.size());
   forecast.bubble = all > 0.0 ? forecast.bubble / all : 0.0;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const BucketBytes bytes = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0)).peak;
+  for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+    const BucketBytes& bytes = ranks[static_cast<std::size_t>(rank)].peak;
     if (rank == 0 || bytes.total() > forecast.peak.total()) {
       forecast.fullest_rank = rank;
       forecast.peak = bytes;
@@ -132,6 +142,12 @@ StepForecast forecast_of(const Config& config, const Mesh& mesh, const Program& 
     forecast.gathers += window.gathers;
     forecast.reductions += window.reductions;
     forecast.gathered_bytes += window.gathered_bytes;
+  }
+  if (routing_decides(run.config())) {
+    forecast.worst_peak_bytes = 0;
+    for (const DryRun& worst : dry_runs(run.config(), run.mesh(), program, {}, Routing::worst)) {
+      forecast.worst_peak_bytes = std::max(*forecast.worst_peak_bytes, worst.peak.total());
+    }
   }
   forecast.path = shares_of(program, step);
   forecast.longest_waits = waits_of(program, step);

@@ -8,7 +8,8 @@
 
 #include "parallel/pipeline/simulation/simulated_step.h"
 #include "parallel/runtime/ledger.h"
-#include "trainer/config/config.h"
+#include "trainer/dry_run.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 
@@ -38,9 +39,11 @@ struct StepForecast {
   double seconds = 0.0;
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
-  // At the largest sum of a rank, as the ledger counts along its list (dry_run.h); of the rank with most.
+  // At the largest sum of a rank, as the ledger counts along its list with tokens routed evenly (dry_run.h); of the
+  // rank with most.
   int fullest_rank = 0;
   BucketBytes peak;
+  std::optional<std::int64_t> worst_peak_bytes = {};  // whatever is routed where; absent where routing does not decide
   // Of a whole pipeline, by one rank of each stage.
   int gathers = 0, reductions = 0;
   std::int64_t gathered_bytes = 0;
@@ -49,7 +52,17 @@ struct StepForecast {
   std::vector<StandStill> longest_waits;  // longest first
 };
 
-// `program` is that of the configuration's first rank, `step` its simulation.
-StepForecast forecast_of(const Config& config, const Mesh& mesh, const Program& program, const SimulatedStep& step);
+// The step of a run in time, and what its ledgers count: dry runs by pipeline rank.
+struct ForecastStep {
+  Program program;
+  SimulatedStep step;
+  std::vector<DryRun> ranks;
+};
+
+// `program` is that of the rank at `at`. Throws Error (failure) when a rank waits for ever.
+ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
+                          const LaneChannels& channels, const Coordinates& at = {});
+
+StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated);
 
 }  // namespace weft

@@ -7,9 +7,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/layout/layout_text.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/pipeline_order.h"
-#include "trainer/recompute_plan.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -32,14 +30,17 @@ void count_parameters(const Config& config, const PlannedStage& planned, StageSu
   summary.parameters += experts;
 }
 
-void count_bytes(const Config& config, const PlannedBoundary& boundary, const PlannedStage& planned,
-                 StageSummary& summary) {
+void count_bytes(const PlannedStage& planned, StageSummary& summary) {
   for (const PlannedUnit& unit : planned.units) {
-    summary.parameter_bytes += unit.plan.replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
-                                                      : unit_bytes(unit.setup()).sharded_parameters;
     summary.optimizer_bytes += unit.optimizer_state_bytes;
+    if (unit.plan.replicated()) {
+      summary.parameter_bytes += ReplicatedParameters::bytes(unit.plan.parameters);
+      continue;
+    }
+    const UnitBytes bytes = unit_bytes(unit.setup());
+    summary.parameter_bytes += bytes.sharded_parameters;
+    summary.gradient_bytes += bytes.sharded_gradients;
   }
-  for (const KeptBySegment& kept : kept_by_segments(config, boundary, planned)) summary.activation_bytes += kept.bytes;
 }
 
 double stage_flops(const Config& config, const StageBlocks& blocks) {
@@ -81,7 +82,10 @@ double LayoutSummary::rank_imbalance() const {
 }
 
 LayoutSummary summarize_layout(const Config& config) {
-  const auto layout = stage_layout(config);
+  return summarize_layout(config, stage_layout(config));
+}
+
+LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout) {
   const Mesh mesh(config.parallelism);
   const int ranks = config.parallelism.pipeline;
   LayoutSummary summary;
@@ -100,8 +104,7 @@ LayoutSummary summarize_layout(const Config& config) {
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
-    count_bytes(config, plan_inputs(config, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0))).boundary, planned,
-                stage);
+    count_bytes(planned, stage);
 
     RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
     rank.rank = stage.rank;
@@ -111,8 +114,8 @@ LayoutSummary summarize_layout(const Config& config) {
     rank.active_parameters += stage.active_parameters;
     rank.forward_flops += stage.forward_flops;
     rank.parameter_bytes += stage.parameter_bytes;
+    rank.gradient_bytes += stage.gradient_bytes;
     rank.optimizer_bytes += stage.optimizer_bytes;
-    rank.activation_bytes += stage.activation_bytes;
     summary.stages.push_back(std::move(stage));
   }
   for (const RankSummary& rank : summary.ranks) {

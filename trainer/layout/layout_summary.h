@@ -6,10 +6,12 @@
 
 #include "parallel/pipeline/placement.h"
 #include "trainer/config/config.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 
-// Parameters and operations are those of the model; bytes are of one rank, the first of the stage's ranks.
+// Parameters and operations are those of the model; bytes are of one rank, the first of the stage's ranks, and
+// live all step. What else a run holds is layout_memory.h's to say.
 struct StageSummary {
   int stage = 0, rank = 0, chunk = 0;  // which pipeline rank runs it, as which of its chunks
   std::string layers;                  // "E d e*2"; empty where the stage holds nothing
@@ -17,9 +19,9 @@ struct StageSummary {
   std::int64_t active_parameters = 0;  // that a token uses
   double forward_flops = 0;            // for a token
   std::int64_t parameter_bytes = 0;    // stored, sharded and replicated
+  std::int64_t gradient_bytes = 0;     // of the shards
   std::int64_t optimizer_bytes = 0;
-  std::int64_t activation_bytes = 0;  // kept for a microbatch
-  double load = 0;                    // forward_flops relative to the mean of the stages
+  double load = 0;  // forward_flops relative to the mean of the stages
 };
 
 // Sums over the stages of a pipeline rank.
@@ -28,9 +30,8 @@ struct RankSummary {
   std::vector<int> stages;  // by chunk
   std::int64_t parameters = 0, active_parameters = 0;
   double forward_flops = 0;
-  std::int64_t parameter_bytes = 0, optimizer_bytes = 0;
-  std::int64_t activation_bytes = 0;  // if each of its stages kept one microbatch
-  double load = 0;                    // relative to the mean of the ranks
+  std::int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+  double load = 0;  // relative to the mean of the ranks
 };
 
 struct LayoutSummary {
@@ -46,7 +47,8 @@ struct LayoutSummary {
   double rank_imbalance() const;
 };
 
-// Throws Error (request) where the configuration has no layout.
+LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout);
+// Of the layout that the configuration alone says or deals. Throws Error (request) where it has none.
 LayoutSummary summarize_layout(const Config& config);
 
 }  // namespace weft

@@ -229,16 +229,22 @@ std::string_view name_of(IdleReason reason) {
   return names[static_cast<std::size_t>(reason)];
 }
 
-std::int64_t PictureRank::peak_bytes() const {
-  std::int64_t peak = 0;
-  for (const MemorySample& sample : memory) peak = std::max(peak, sample.bytes());
-  return peak;
+std::int64_t PictureRank::highest_bytes() const {
+  std::int64_t highest = 0;
+  for (const MemorySample& sample : memory) highest = std::max(highest, sample.bytes());
+  return highest;
 }
 
 std::int64_t Picture::peak_bytes() const {
   std::int64_t peak = 0;
-  for (const PictureRank& rank : ranks) peak = std::max(peak, rank.peak_bytes());
+  for (const PictureRank& rank : ranks) peak = std::max(peak, rank.peak_bytes);
   return peak;
+}
+
+std::int64_t Picture::highest_bytes() const {
+  std::int64_t highest = 0;
+  for (const PictureRank& rank : ranks) highest = std::max(highest, rank.highest_bytes());
+  return highest;
 }
 
 double Picture::bubble() const {
@@ -296,7 +302,8 @@ std::size_t least_boxes(const Program& program, const ProgramCosts& costs, const
 
 Picture picture_of(const Program& program, const SimulatedStep& step, const PictureOptions& options) {
   const std::size_t ranks = program.ranks.size();
-  require(step.simulation.ranks.size() == ranks && step.times.size() == ranks && step.memory.size() == ranks,
+  require(step.simulation.ranks.size() == ranks && step.times.size() == ranks && step.memory.size() == ranks &&
+              step.peak_bytes.size() == ranks,
           "a simulated step has times and memory of every rank");
   Picture picture{.title = options.title,
                   .unit_time = options.unit_time,
@@ -308,9 +315,12 @@ Picture picture_of(const Program& program, const SimulatedStep& step, const Pict
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (options.rank && *options.rank != static_cast<int>(rank)) continue;
     const RankPainter painter(program, step, static_cast<int>(rank));
-    PictureRank row{
-        .rank = static_cast<int>(rank), .idle = painter.idle(), .memory = step.memory[rank], .times = step.times[rank]};
-    if (row.peak_bytes() == 0) row.memory.clear();
+    PictureRank row{.rank = static_cast<int>(rank),
+                    .idle = painter.idle(),
+                    .memory = step.memory[rank],
+                    .peak_bytes = step.peak_bytes[rank],
+                    .times = step.times[rank]};
+    if (row.highest_bytes() == 0) row.memory.clear();
     auto& places = box_of_action.emplace_back();
     for (Placed& placed : painter.boxes(options.detail)) {
       for (std::size_t i : placed.actions) places[i] = row.boxes.size();

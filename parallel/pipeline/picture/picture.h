@@ -72,9 +72,11 @@ struct PictureRank {
   // Of the compute lane; with its computations and updates it covers the step, and by reason it adds up to `times`.
   std::vector<PictureIdle> idle = {};
   std::vector<MemorySample> memory = {};  // empty where the program knows no bytes
+  std::int64_t peak_bytes = 0;            // along the list, as a ledger counts
   RankTimes times = {};
 
-  std::int64_t peak_bytes() const;
+  // Of the samples: more than `peak_bytes` where lanes run ahead of each other.
+  std::int64_t highest_bytes() const;
 };
 
 // Two boxes of the critical path that follow each other, by place in `Picture::ranks` and in its boxes.
@@ -92,6 +94,7 @@ struct Picture {
   std::vector<PictureHop> hops;  // of the critical path, where it changes rank or lane
 
   std::int64_t peak_bytes() const;          // of the fullest rank
+  std::int64_t highest_bytes() const;       // likewise
   double bubble() const;                    // share of the step, mean over ranks
   double exposed_gathers() const;           // seconds, of the rank with most
   double exposed_reductions() const;        // likewise

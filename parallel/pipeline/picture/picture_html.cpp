@@ -48,7 +48,7 @@ Json rank_json(const PictureRank& rank, Strings& strings) {
     memory.push_back(std::move(entry));
   }
   return {{"rank", rank.rank},
-          {"peak_bytes", rank.peak_bytes()},
+          {"peak_bytes", rank.peak_bytes},
           {"boxes", std::move(boxes)},
           {"idle", std::move(idle)},
           {"memory", std::move(memory)}};
@@ -77,6 +77,7 @@ Json variant_json(const Picture& picture, Strings& strings) {
           {"exposed_gathers", picture.exposed_gathers()},
           {"exposed_reductions", picture.exposed_reductions()},
           {"peak_bytes", picture.peak_bytes()},
+          {"highest_bytes", picture.highest_bytes()},
           {"lanes", std::move(lanes)},
           {"shades", std::move(shades)},
           {"hops", std::move(hops)},

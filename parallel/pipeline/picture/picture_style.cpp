@@ -16,6 +16,7 @@ constexpr Colour orange{0xE6, 0x9F, 0x00}, sky_blue{0x56, 0xB4, 0xE9}, bluish_gr
     yellow{0xF0, 0xE4, 0x42}, blue{0x00, 0x72, 0xB2}, vermillion{0xD5, 0x5E, 0x00}, reddish_purple{0xCC, 0x79, 0xA7};
 // Not of that palette, which has nothing left beside the other computations and their paler chunks in every sight.
 constexpr Colour violet{0x90, 0x00, 0xF0};
+constexpr Colour grey{0xB0, 0xB0, 0xB0};
 // Beyond this much white the last chunks of two kinds run into each other.
 constexpr double lightest = 0.45;
 
@@ -133,10 +134,12 @@ Colour text_colour_on(Colour colour) {
 
 BucketStyle bucket_style(int bucket) {
   constexpr std::array<BucketStyle, curve_bucket_count> styles = {
+      BucketStyle{"shards, replicas and states", grey, Texture::plain, &MemorySample::kept},
       BucketStyle{"unsharded parameters", bluish_green, Texture::plain, &MemorySample::unsharded_parameters},
       BucketStyle{"unsharded gradients", orange, Texture::crossed, &MemorySample::unsharded_gradients},
       BucketStyle{"communication", reddish_purple, Texture::upright, &MemorySample::communication},
-      BucketStyle{"activations", sky_blue, Texture::dots, &MemorySample::activations}};
+      BucketStyle{"activations", sky_blue, Texture::dots, &MemorySample::activations},
+      BucketStyle{"workspace", yellow, Texture::rising, &MemorySample::workspace}};
   return styles.at(static_cast<std::size_t>(bucket));
 }
 

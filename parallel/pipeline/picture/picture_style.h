@@ -56,7 +56,7 @@ struct BucketStyle {
   Texture texture;
   std::int64_t MemorySample::*bytes;
 };
-inline constexpr int curve_bucket_count = 4;
+inline constexpr int curve_bucket_count = 6;
 BucketStyle bucket_style(int bucket);
 
 // Of things that are compared in one diagram; they repeat after seven, so that a shape has to tell them apart as well.

@@ -44,7 +44,7 @@ class SvgPainter {
         chunks_(picture.chunks_of_kind()),
         width_(width_of(picture)),
         scale_(picture.seconds > 0.0 ? width_ / picture.seconds : 0.0),
-        peak_(picture.peak_bytes()) {}
+        highest_(picture.highest_bytes()) {}
 
   std::string document() {
     const double all = left + width_ + right;
@@ -83,7 +83,10 @@ class SvgPainter {
       figures +=
           fmt::format(", waits for reductions {}", format_time(picture_.exposed_reductions(), picture_.unit_time));
     }
-    if (peak_ > 0) figures += fmt::format(", peak {}", format_bytes(peak_));
+    if (highest_ > 0) figures += fmt::format(", peak {}", format_bytes(picture_.peak_bytes()));
+    if (highest_ > picture_.peak_bytes()) {
+      figures += fmt::format(", {} where lanes run ahead", format_bytes(highest_));
+    }
     return fmt::format(
         "<text x=\"{}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{}</text>\n<text x=\"{}\" y=\"38\">{}</text>\n",
         left, escaped_markup(picture_.title), left, figures);
@@ -220,7 +223,7 @@ class SvgPainter {
   // From the highest stack down, each painted over the one before: every path is the sum of the buckets up to its own.
   void memory(std::size_t row) {
     const PictureRank& rank = picture_.ranks[row];
-    const double ground = memory_[row] + memory_height, per_byte = (memory_height - 4) / static_cast<double>(peak_);
+    const double ground = memory_[row] + memory_height, per_byte = (memory_height - 4) / static_cast<double>(highest_);
     for (int bucket = curve_bucket_count - 1; bucket >= 0; --bucket) {
       std::string outline;
       for (const MemorySample& sample : rank.memory) {
@@ -236,7 +239,7 @@ class SvgPainter {
     }
     put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left, ground, width_);
     put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 6, memory_[row] + 10,
-        format_bytes(rank.peak_bytes()));
+        format_bytes(rank.peak_bytes));
     put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">memory</text>\n", left - 6, ground - 2);
   }
 
@@ -249,7 +252,7 @@ class SvgPainter {
   const Picture& picture_;
   const std::vector<int> chunks_;
   const double width_, scale_;
-  const std::int64_t peak_;
+  const std::int64_t highest_;
   std::vector<std::vector<double>> lanes_;  // upper edge by row and lane
   std::vector<double> memory_;              // upper edge by row
   double bottom_ = 0.0;

@@ -27,9 +27,11 @@ struct Fills {
   }
 };
 
-bool has_memory(const Picture& picture) {
-  return std::any_of(picture.ranks.begin(), picture.ranks.end(),
-                     [](const PictureRank& rank) { return !rank.memory.empty(); });
+bool has_memory(const Picture& picture, int bucket) {
+  return std::ranges::any_of(picture.ranks, [bucket](const PictureRank& rank) {
+    return std::ranges::any_of(rank.memory,
+                               [bucket](const MemorySample& sample) { return sample.*bucket_style(bucket).bytes > 0; });
+  });
 }
 
 bool has_idle(const Picture& picture, IdleReason reason) {
@@ -65,7 +67,8 @@ std::vector<LegendEntry> entries_of(const Picture& picture) {
     }
   }
   entries.push_back({{"critical"}, "critical path"});
-  for (int bucket = 0; bucket < curve_bucket_count && has_memory(picture); ++bucket) {
+  for (int bucket = 0; bucket < curve_bucket_count; ++bucket) {
+    if (!has_memory(picture, bucket)) continue;
     entries.push_back({{fmt::format("m{}", bucket)}, std::string(bucket_style(bucket).name)});
   }
   return entries;

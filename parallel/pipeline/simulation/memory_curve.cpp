@@ -1,19 +1,42 @@
+#include "parallel/pipeline/simulation/memory_curve.h"
+
 #include <algorithm>
 #include <deque>
 
 #include "parallel/pipeline/pieces.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
+void add(MemorySample& sum, const MemorySample& more, std::int64_t sign) {
+  sum.unsharded_parameters += sign * more.unsharded_parameters;
+  sum.unsharded_gradients += sign * more.unsharded_gradients;
+  sum.communication += sign * more.communication;
+  sum.activations += sign * more.activations;
+  sum.kept += sign * more.kept;
+  sum.workspace += sign * more.workspace;
+}
+
+MemorySample sample_of(const BucketBytes& bytes) {
+  return {.unsharded_parameters = bytes[Bucket::unsharded_parameters],
+          .unsharded_gradients = bytes[Bucket::unsharded_gradients],
+          .communication = bytes[Bucket::communication],
+          .activations = bytes[Bucket::activations] + bytes[Bucket::moe_routing],
+          .kept = bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters] +
+                  bytes[Bucket::sharded_gradients] + bytes[Bucket::optimizer_state],
+          .workspace = bytes[Bucket::workspace]};
+}
+
 // The walk of transient_peak.cpp over one rank's list, but each thing comes and goes at a time. What happens at one
-// time happens in the order of the list.
+// time happens in the order of the list. A RESHARD happens when the compute before it is over, and whatever takes turns
+// with compute.
 class TimedWalk {
  public:
-  TimedWalk(const Program& program, const std::vector<SimulatedAction>& simulated)
+  TimedWalk(const Program& program, const std::vector<SimulatedAction>& simulated, const LaneChannels& channels)
       : program_(program),
         simulated_(simulated),
+        channels_(channels),
         pieces_(program),
         gathered_(program.units.size(), false),
         in_island_(program.units.size(), false),
@@ -25,11 +48,36 @@ class TimedWalk {
     const SimulatedAction& times = simulated_[index];
     if (is_compute(action.op)) compute(action, times);
     if (is_gather(action.op)) for_units_of(action, [&](std::size_t unit) { gather(unit, action.op, times.start); });
-    if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op, times.end); });
+    if (is_reshard(action.op)) for_units_of(action, [&](std::size_t unit) { reshard(unit, action.op, computed_); });
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit, times); });
     if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { give_up_through(unit); });
     if (action.op == Op::gradient_norm) give_up_until(0);
-    if (lane_of(program_, action) == Lane::compute) computed_ = times.end;
+    if (channel_of(lane_of(program_, action)) == channel_of(Lane::compute)) computed_ = std::max(computed_, times.end);
+  }
+
+  // The same action with what a ledger counts beside or in the place of these things: the difference along the list
+  // stands while the action runs, at its most, and behind it. Before the first action all is difference.
+  void begin(const LedgerWalk& ledger) { differ(0.0, sample_of(ledger.before)); }
+  void run(const Action& action, std::size_t index, const LedgerAction& ledger) {
+    const std::size_t first = changes_.size();
+    const SimulatedAction& times = simulated_[index];
+    const double start = is_reshard(action.op) ? computed_ : times.start;
+    run(action, index);
+    std::vector<MemorySample> own(changes_.begin() + static_cast<std::ptrdiff_t>(first), changes_.end());
+    changes_.resize(first);
+    std::ranges::stable_sort(own, {}, &MemorySample::time);
+    MemorySample most = listed_;
+    for (const MemorySample& change : own) {
+      add(listed_, change, 1);
+      // What the pool gives up goes before an action that waits for other ranks.
+      if (change.time < start || listed_.bytes() > most.bytes()) most = listed_;
+    }
+    MemorySample during = sample_of(ledger.most), after = sample_of(ledger.after);
+    add(during, most, -1);
+    add(after, listed_, -1);
+    differ(start, during);
+    changes_.insert(changes_.end(), own.begin(), own.end());
+    differ(is_reshard(action.op) ? computed_ : times.end, after);
   }
 
   std::vector<MemorySample> samples() && {
@@ -39,10 +87,7 @@ class TimedWalk {
     std::vector<MemorySample> samples = {now};
     for (const MemorySample& change : changes_) {
       now.time = change.time;
-      now.unsharded_parameters += change.unsharded_parameters;
-      now.unsharded_gradients += change.unsharded_gradients;
-      now.communication += change.communication;
-      now.activations += change.activations;
+      add(now, change, 1);
       samples.push_back(now);
     }
     return samples;
@@ -60,6 +105,19 @@ class TimedWalk {
     changes_.push_back({.time = time});
     changes_.back().*bucket = bytes;
   }
+
+  // From `time` on a ledger holds so much more.
+  void differ(double time, const MemorySample& more) {
+    MemorySample change = more;
+    add(change, differs_, -1);
+    differs_ = more;
+    change.time = 0.0;
+    if (change == MemorySample()) return;
+    change.time = time;
+    changes_.push_back(change);
+  }
+
+  int channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
 
   void compute(const Action& action, const SimulatedAction& times) {
     const auto [begin, end] = pieces_.of(action);
@@ -171,20 +229,37 @@ class TimedWalk {
 
   const Program& program_;
   const std::vector<SimulatedAction>& simulated_;
+  const LaneChannels& channels_;
   PieceTable pieces_;
   std::vector<MemorySample> changes_;                      // each a difference, in the order of the list
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
   std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
-  double computed_ = 0.0;                                  // when the compute lane had done what stands before
+  double computed_ = 0.0;                                  // when compute had done what stands before
+  MemorySample listed_, differs_;                          // along the list: these things, and how a ledger differs
 };
 
 }  // namespace
 
-std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank) {
+std::int64_t LedgerWalk::peak_bytes() const {
+  std::int64_t peak = before.total();
+  for (const LedgerAction& action : actions) peak = std::max(peak, action.most.total());
+  return peak;
+}
+
+std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
+                                       const LaneChannels& channels, const LedgerWalk* ledger) {
   const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
-  TimedWalk walk(program, simulation.ranks.at(static_cast<std::size_t>(rank)));
-  for (std::size_t i = 0; i < actions.size(); ++i) walk.run(actions[i], i);
+  require(!ledger || ledger->actions.size() == actions.size(), "a ledger's walk has every action of the list");
+  TimedWalk walk(program, simulation.ranks.at(static_cast<std::size_t>(rank)), channels);
+  if (ledger) walk.begin(*ledger);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (ledger) {
+      walk.run(actions[i], i, ledger->actions[i]);
+    } else {
+      walk.run(actions[i], i);
+    }
+  }
   return std::move(walk).samples();
 }
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "parallel/pipeline/pieces.h"
-#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 
 namespace weft {
 namespace {

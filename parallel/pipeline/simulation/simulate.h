@@ -119,20 +119,4 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
 // From the last action that ends back to the first: each one let the next start. In the order of time.
 std::vector<ActionAt> critical_path(const Simulation& simulation);
 
-// What is held on a rank from `time` on, until the next sample: the buckets of transient_peak (check.h), along time
-// instead of along the list. Samples of one time are in the order of the list; all but the last of them are instants.
-struct MemorySample {
-  double time = 0.0;
-  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  std::int64_t bytes() const { return unsharded_parameters + unsharded_gradients + communication + activations; }
-  bool operator==(const MemorySample&) const = default;
-};
-std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank);
-
-// The largest that any such curve can have, whatever things cost. Lanes run ahead of each other, so this is more than
-// transient_peak, which is what the ledger counts: a gather that no RESHARD holds back begins before the compute in
-// front of it has given its activations back, and slow reductions keep their gradients while compute goes on, until it
-// needs an accumulator. Where all lanes take turns (LaneChannels::serial) transient_peak is the bound.
-std::int64_t peak_at_any_times(const Program& program, int rank);
-
 }  // namespace weft

@@ -76,7 +76,7 @@ function fillControls() {
   for (const [name, lanes] of groups) {
     if (lanes.some(lane => used.has(lane))) box(name, true, on => hide(lanes, on));
   }
-  if (data.variants.some(variant => variant.peak_bytes > 0)) box("memory", true, on => { view.memory = on; });
+  if (data.variants.some(variant => variant.highest_bytes > 0)) box("memory", true, on => { view.memory = on; });
   box("critical path", true, on => { view.critical = on; });
   if (data.variants.length < 2) return;
   box("common time scale", view.common, on => { view.common = on; });
@@ -114,8 +114,9 @@ function legendOf(variant, section) {
     entry(style.name, [whole(pen => idleFill(pen, reason))]);
   });
   entry("critical path", [pen => { pen.fillStyle = theme.ink; pen.fillRect(0, 5, 18, 3); }]);
-  if (variant.peak_bytes === 0) return;
-  for (const bucket of data.buckets) {
+  if (variant.highest_bytes === 0) return;
+  for (const [b, bucket] of data.buckets.entries()) {
+    if (!variant.ranks.some(row => row.memory.some(sample => sample[b + 1] > 0))) continue;
     entry(bucket.name, [whole(pen => fill(pen, bucket.colour, bucket.texture, data.strength))]);
   }
 }

@@ -58,7 +58,7 @@ class Plot {
       for (const box of row.boxes) lanes[box[LANE]].push(box);
       return lanes;
     });
-    this.peak = Math.max(1, ...data.variants.map(other => other.peak_bytes));
+    this.peak = Math.max(1, ...data.variants.map(other => other.highest_bytes));
     this.listen();
   }
 
