@@ -9,6 +9,8 @@ namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
 enum class Scoring : std::uint8_t { softmax, sigmoid };
+// Over which tokens the load-balancing loss takes its statistics: each sequence, or all of a rank's microbatch.
+enum class AuxiliaryLoss : std::uint8_t { sequence, batch };
 
 // Reads a layer pattern: `d` a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
 // ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
@@ -21,6 +23,7 @@ struct MoeConfig {
   std::int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert
   bool norm_topk_prob = true;
   Scoring scoring = Scoring::softmax;
+  AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
   double router_aux_loss_coef = 0.0;
   double router_z_loss_coef = 0.0;
 

@@ -14,12 +14,22 @@ ParameterSpec Router::parameter() const {
                          Initializer::normal, setup_.model.initializer_range);
 }
 
+std::int64_t Router::balanced_sequences() const {
+  const bool each = setup_.model.moe.aux_loss == AuxiliaryLoss::sequence;
+  return each ? setup_.microbatch_tokens / setup_.local_sequence() : 1;
+}
+
+TokenSlice Router::slice() const {
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+  return {setup_.tensor_rank * setup_.slice_tokens(), setup_.microbatch_tokens / balanced_sequences(),
+          sequences / balanced_sequences() * setup_.sequence_length};
+}
+
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 +
-         (balances() ? 2 * sequences * moe.num_experts * 4 : 0);
+         (balances() ? 2 * balanced_sequences() * moe.num_experts * 4 : 0);
 }
 
 std::int64_t Router::pending_bytes() const {
@@ -30,8 +40,7 @@ std::int64_t Router::pending_bytes() const {
 
 std::vector<SegmentTraffic> Router::traffic() const {
   if (!balances()) return {};
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
-  const std::int64_t bytes = 2 * sequences * setup_.model.moe.num_experts * size_of(DType::float32);
+  const std::int64_t bytes = 2 * balanced_sequences() * setup_.model.moe.num_experts * size_of(DType::float32);
   std::vector<SegmentTraffic> traffic;
   for (const auto& [group, ranks] : {std::pair(Group::tp, setup_.tensor), std::pair(Group::cp, setup_.context)}) {
     if (ranks > 1) traffic.push_back({SegmentTraffic::When::forward, CollectiveOp::all_reduce, group, 1, bytes, false});
@@ -68,7 +77,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   const MoeConfig& moe = setup_.model.moe;
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+  const std::int64_t sequences = balanced_sequences();
   kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
@@ -78,8 +87,9 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every rank of both groups
   // knows the loss of the whole microbatch; it is counted once.
   if (context.tensor.rank() == 0 && context.sequence.rank() == 0 && !context.again) {
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor;
-    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, setup_.sequence_length, factor,
+    const std::int64_t length = slice().sequence_length;
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.loss_factor;
+    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, length, factor,
                    context.report.auxiliary_loss(block_));
   }
 }
@@ -94,8 +104,8 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(setup_.sequence_length) * context.loss_factor *
-                          context.loss_scale;
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) *
+                          context.loss_factor * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }

@@ -1,6 +1,6 @@
 // The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated
 // in float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
-// microbatch size nor the layout changes the objective.
+// microbatch size nor the layout changes the objective; or of the whole microbatch where the model asks for that.
 #pragma once
 
 #include "layers/kernels/load_balance.h"
@@ -17,9 +17,10 @@ class Router {
     Tensor input;
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
-    Tensor expert_counts;     // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of
-                              // scores; only with an auxiliary loss
-    Tensor dlogits;           // from input gradient to weight gradient
+    // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of scores; only with an
+    // auxiliary loss. One sequence where it is taken over the microbatch.
+    Tensor expert_counts;
+    Tensor dlogits;  // from input gradient to weight gradient
   };
 
   ParameterSpec parameter() const;
@@ -41,9 +42,9 @@ class Router {
   // x itself where it is float32, otherwise a copy in `storage`.
   ConstTensorView in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
-  TokenSlice slice() const {
-    return {setup_.tensor_rank * setup_.slice_tokens(), setup_.local_sequence(), setup_.sequence_length};
-  }
+  // What the auxiliary loss takes for sequences: so many in a microbatch, and what this rank holds of them.
+  std::int64_t balanced_sequences() const;
+  TokenSlice slice() const;
   void balance(LayerContext& context, Kept& kept) const;
 
   SegmentSetup setup_;

@@ -166,14 +166,15 @@ MoeReference ModelReference::moe(int block, const Values& x) const {
   const std::string scope = fmt::format("blocks.{}", block);
   const MoeConfig& moe = model_.moe;
   const std::size_t hidden = to_size(model_.hidden_size), experts = to_size(moe.num_experts);
-  const std::size_t tokens = x.size() / hidden, length = to_size(sequence_length_);
+  const std::size_t tokens = x.size() / hidden;
+  const std::size_t length = moe.aux_loss == AuxiliaryLoss::batch ? tokens : to_size(sequence_length_);
   const Values normed = norm(x, scope + ".experts.norm.weight");
   const Values logits = product_with_transpose(normed, parameter(scope + ".router.weight"), hidden);
 
   MoeReference result{x, 0.0, 0.0, std::vector<std::int64_t>(experts, 0)};
   if (moe.shared_expert_intermediate_size > 0) add_to(result.y, swiglu(normed, scope + ".shared_expert"));
-  // E / (K S^2), times S and the loss factor: each sequence is a batch of its own, and the mean over all tokens is
-  // taken.
+  // E / (K S^2), times S and the loss factor: each sequence, or the microbatch that x is, is a batch of its
+  // own, and the mean over all tokens is taken.
   const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(experts) /
                                 static_cast<double>(to_size(moe.num_experts_per_tok) * length);
   for (std::size_t sequence = 0; sequence < tokens; sequence += length) {

@@ -54,6 +54,24 @@ using MoeSegment = DeviceTest;
 TEST_F(MoeSegment, SoftmaxNormalised) {
   expect_reference_in_all_layouts(Scoring::softmax, true, 0);
 }
+// Statistics of all tokens of a microbatch, of which a rank of the tensor group holds a part.
+TEST_F(MoeSegment, BalancesTheMicrobatch) {
+  for (const Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {
+    const auto batch_case = [&](Layout layout) {
+      SegmentCase the_case = moe_case(scoring, true, 0, layout);
+      the_case.model.moe.aux_loss = AuxiliaryLoss::batch;
+      return the_case;
+    };
+    const SegmentInputs inputs = draw_inputs(batch_case({2, 1, 1}));
+    const Outcome expected = expected_outcome(batch_case({2, 1, 1}), inputs);
+    for (const Layout& layout : layouts) {
+      if (layout.data == 2) expect_reference(batch_case(layout), inputs, expected);
+    }
+    // By sequence it is another loss.
+    const Outcome by_sequence = expected_outcome(moe_case(scoring, true, 0, {2, 1, 1}), inputs);
+    EXPECT_GT(largest_relative_error(by_sequence, expected), 100 * tolerance(batch_case({2, 1, 1})));
+  }
+}
 TEST_F(MoeSegment, SoftmaxNormalisedWithSharedExpert) {
   expect_reference_in_all_layouts(Scoring::softmax, true, 8);
 }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <random>
 
 #include "tests/trainer/tiny_layout.h"
@@ -143,6 +144,18 @@ double tolerance(const Config& config) {
   return config.precision.compute == DType::float32 ? 1e-5 : 2e-2;
 }
 
+// Units that a rank gathers where it has dropped them, nothing computed between.
+int gathered_where_dropped(const Program& program, int pipeline_rank) {
+  std::set<int> dropped;
+  int again = 0;
+  for (const Action& action : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    if (is_compute(action.op)) dropped.clear();
+    if (action.op == Op::reshard) dropped.insert(*action.unit);
+    if (action.op == Op::unshard) again += static_cast<int>(dropped.count(*action.unit));
+  }
+  return again;
+}
+
 TEST(RandomLayouts, LearnTheSameAndTakeWhatTheirDryRunsSay) {
   int taken = 0, empty_stages = 0;
   std::map<std::string, int> schedules;
@@ -168,6 +181,7 @@ TEST(RandomLayouts, LearnTheSameAndTakeWhatTheirDryRunsSay) {
     CommunicationCounters counted;
     for (int rank = 0; rank < mesh.world(); ++rank) {
       const Program program = step_program(resolved, mesh.coordinates(rank));
+      EXPECT_EQ(gathered_where_dropped(program, mesh.coordinates(rank).pp), 0) << "rank " << rank;
       const DryRun dry = dry_run(resolved.config(), mesh, program, rank);
       const BucketBytes& measured = run.result.measured[static_cast<std::size_t>(rank)];
       if (routing_decides(config)) {
