@@ -1,5 +1,5 @@
-// shard.memory_budget over every shipped configuration: what the fullest rank takes by a dry run, which equals the ledger
-// of a run to the byte (dry_run_test.cpp), stays within the budget from the smallest that is accepted up.
+// shard.memory_budget over every shipped configuration: what the fullest rank takes by a dry run, which equals the
+// ledger of a run to the byte (dry_run_test.cpp), stays within the budget from the smallest that is accepted up.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,31 +14,39 @@ namespace {
 Overrides solved(const std::string& recompute, std::int64_t budget) {
   Overrides words = {"--training.recompute=" + recompute, fmt::format("--shard.memory_budget={}", budget)};
   for (const char* section : {"shard", "shard.dense", "shard.experts", "shard.embedding", "shard.head", "shard.root"}) {
-    for (const char* value : {"strategy=full_shard", "residency=auto", "reduction=auto", "lookahead=1",
-                              "accumulation=unsharded"}) {
+    for (const char* value :
+         {"strategy=full_shard", "residency=auto", "reduction=auto", "lookahead=1", "accumulation=unsharded"}) {
       words.push_back(fmt::format("--{}.{}", section, value));
     }
   }
   return words;
 }
 
+// From the smallest budget that `words` have to the largest of `shares` of it.
+void expect_kept(const char* config, const Overrides& more, const std::string& recompute,
+                 std::initializer_list<double> shares) {
+  const auto file = std::filesystem::path(WEFT_SOURCE_DIR) / "configs" / fmt::format("{}.toml", config);
+  const auto resolved = [&](std::int64_t budget) {
+    Overrides words = solved(recompute, budget);
+    words.insert(words.end(), more.begin(), more.end());
+    return read_config(file, words).config;
+  };
+  const auto refused = refusal_of([&] { ResolvedRun{resolved(1)}; });
+  ASSERT_TRUE(refused.has_value());
+  const std::string_view mark = "the smallest budget that does is ";
+  ASSERT_NE(refused->find(mark), std::string::npos) << *refused;
+  const std::int64_t smallest = std::stoll(refused->substr(refused->find(mark) + mark.size()));
+  for (const double share : shares) {
+    const auto budget = static_cast<std::int64_t>(share * static_cast<double>(smallest));
+    SCOPED_TRACE(fmt::format("recompute {}, {} x {} bytes", recompute, share, smallest));
+    EXPECT_LE(fullest_peak(ResolvedRun(resolved(budget))).total(), budget);
+  }
+}
+
 class BudgetOfShippedConfigs : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(BudgetOfShippedConfigs, IsKeptFromTheSmallestUp) {
-  const auto file = std::filesystem::path(WEFT_SOURCE_DIR) / "configs" / fmt::format("{}.toml", GetParam());
-  for (const std::string recompute : {"none", "full"}) {
-    const auto refused = refusal_of([&] { ResolvedRun{read_config(file, solved(recompute, 1)).config}; });
-    ASSERT_TRUE(refused.has_value());
-    const std::string_view mark = "the smallest budget that does is ";
-    ASSERT_NE(refused->find(mark), std::string::npos) << *refused;
-    const std::int64_t smallest = std::stoll(refused->substr(refused->find(mark) + mark.size()));
-    for (const double share : {1.0, 1.05, 1.2, 1.5}) {
-      const auto budget = static_cast<std::int64_t>(share * static_cast<double>(smallest));
-      SCOPED_TRACE(fmt::format("recompute {}, {} x {} bytes", recompute, share, smallest));
-      const ResolvedRun run(read_config(file, solved(recompute, budget)).config);
-      EXPECT_LE(fullest_peak(run).total(), budget);
-    }
-  }
+  for (const char* recompute : {"none", "full"}) expect_kept(GetParam(), {}, recompute, {1.0, 1.05, 1.2, 1.5});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BudgetOfShippedConfigs,
@@ -46,6 +54,33 @@ INSTANTIATE_TEST_SUITE_P(All, BudgetOfShippedConfigs,
                                            "layouts_h200", "moe_1024", "plan_7b_2_nodes", "plan_7b_long",
                                            "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });
+
+// Six seconds each, so fewer of them.
+TEST(BudgetOfATrillionParameters, IsKeptFromTheSmallestUp) {
+  expect_kept("plan_1t_moe", {}, "none", {1.0, 1.2});
+  expect_kept("plan_1t_moe", {}, "full", {1.0});
+}
+
+class BudgetOfSchedules : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(BudgetOfSchedules, IsKeptFromTheSmallestUp) {
+  const auto [config, schedule] = GetParam();
+  const std::string_view name = schedule;
+  const bool one_stage = name == "gpipe" || name == "1f1b" || name == "zb1p" || name == "zb_h1";
+  const Overrides words = {fmt::format("--pipeline.schedule={}", name),
+                           fmt::format("--pipeline.chunks={}", one_stage ? 1 : 2), "--pipeline.layout=auto"};
+  for (const char* recompute : {"none", "full"}) expect_kept(config, words, recompute, {1.0, 1.05, 1.2, 1.5});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BudgetOfSchedules,
+                         ::testing::Combine(::testing::Values("quickstart", "layouts", "plan_llama3_8b"),
+                                            ::testing::Values("gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1",
+                                                              "zb1p", "zbv", "v_half", "v_min", "dualpipev")),
+                         [](const auto& instance) {
+                           const auto& [config, schedule] = instance.param;
+                           const bool digit = schedule[0] >= '0' && schedule[0] <= '9';
+                           return fmt::format("{}_{}{}", config, digit ? "s" : "", schedule);
+                         });
 
 }  // namespace
 }  // namespace weft

@@ -82,7 +82,7 @@ Config routed_config(const std::string& schedule, int chunks = 1) {
 }
 
 TEST(OneMemory, HoldsWithSpreadExpertsAndEverySchedule) {
-  for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) expect_one_memory(routed_config(schedule));
+  for (const char* schedule : {"gpipe", "1f1b", "zb1p"}) expect_one_memory(routed_config(schedule));
   for (const char* schedule : {"interleaved", "zbv", "dualpipev"}) {
     SCOPED_TRACE(schedule);
     expect_one_memory(routed_config(schedule, 2));

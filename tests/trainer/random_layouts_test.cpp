@@ -1,7 +1,7 @@
 // Layouts drawn at random over every axis at once: mesh, schedule, stage layout with empty stages, strategy, residency,
-// lookahead, reduction, accumulation, wrap, recompute, tied weights, dtypes. Each that the rules accept trains, and must
-// learn what one rank learns, hold what its dry run says to the byte, and communicate as often as its dry run does.
-// WEFT_TRIALS=N draws more.
+// lookahead, reduction, accumulation, wrap, recompute, tied weights, dtypes. Each that the rules accept trains, and
+// must learn what one rank learns, hold what its dry run says to the byte, and communicate as often as its dry run
+// does. WEFT_TRIALS=N draws more.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <array>
 #include <cstdlib>
 #include <map>
-#include <set>
 #include <random>
+#include <set>
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_rules.h"
@@ -38,7 +38,9 @@ class Draw {
     return all[engine_() % all.size()];
   }
   bool once_in(std::uint64_t many) { return engine_() % many == 0; }
-  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(bound)); }
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(bound));
+  }
 
  private:
   std::mt19937_64 engine_;
@@ -62,9 +64,9 @@ Drawn draw_config(std::uint64_t seed) {
     const char* schedule;
     int chunks;
   };
-  const Order order = draw.from(Order{"1f1b", 1}, Order{"gpipe", 1}, Order{"zb_h1", 1}, Order{"interleaved", 2},
-                                Order{"looped_bfs", 2}, Order{"zb1p", 2}, Order{"zbv", 2}, Order{"v_half", 2},
-                                Order{"v_min", 2}, Order{"dualpipev", 2});
+  const Order order =
+      draw.from(Order{"1f1b", 1}, Order{"gpipe", 1}, Order{"zb_h1", 1}, Order{"interleaved", 2}, Order{"looped_bfs", 2},
+                Order{"zb1p", 2}, Order{"zbv", 2}, Order{"v_half", 2}, Order{"v_min", 2}, Order{"dualpipev", 2});
   TinyLayout layout;
   layout.layers = draw.from("d*4", "e*4", "d e d e", "e d d", "d d e d e");
   layout.degrees.pipeline = draw.from(1, 2, 2, 3, 4);
@@ -78,8 +80,8 @@ Drawn draw_config(std::uint64_t seed) {
   layout.chunks = layout.degrees.pipeline == 1 ? 1 : order.chunks;
   layout.strategy = draw.from(ShardStrategy::full_shard, ShardStrategy::full_shard, ShardStrategy::full_shard,
                               ShardStrategy::shard_grad_op, ShardStrategy::optimizer, ShardStrategy::no_shard);
-  layout.residency =
-      draw.from("stage", "stage", "each_use", "keep_after_forward", "keep_after_backward", "visit", "window 2", "step", "2");
+  layout.residency = draw.from("stage", "stage", "each_use", "keep_after_forward", "keep_after_backward", "visit",
+                               "window 2", "step", "2");
   layout.reduction = draw.from("auto", "auto", "last_microbatch", "each_microbatch", "every 3");
   layout.accumulate_sharded = draw.once_in(4);
   layout.lookahead = draw.from(0, 1, 1, 2, 3);
@@ -100,7 +102,8 @@ Drawn draw_config(std::uint64_t seed) {
   }
   const Degrees& d = layout.degrees;
   drawn.text = fmt::format(
-      "seed {}: {}, pp {} dp {}x{} cp {} tp {} ep {} etp {}, {} x {}, stages {}, {} {} reduction {}{} lookahead {} wrap {} "
+      "seed {}: {}, pp {} dp {}x{} cp {} tp {} ep {} etp {}, {} x {}, stages {}, {} {} reduction {}{} lookahead {} "
+      "wrap {} "
       "inputs {}, recompute {}, {}{}, microbatch {}",
       seed, layout.layers, d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor,
       layout.schedule, layout.chunks, stages, name_of(layout.strategy), layout.residency, layout.reduction,
@@ -122,8 +125,8 @@ bool accepted(const Config& config) {
 
 // One rank, everything kept, one microbatch after the other: what any layout must learn.
 const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRun>& runs) {
-  const std::string key = fmt::format("{} {} {}", config.layers_text, config.model.tie_word_embeddings,
-                                      name_of(config.precision.compute));
+  const std::string key =
+      fmt::format("{} {} {}", config.layers_text, config.model.tie_word_embeddings, name_of(config.precision.compute));
   auto found = runs.find(key);
   if (found == runs.end()) {
     Config one = config;
