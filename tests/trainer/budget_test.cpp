@@ -77,9 +77,7 @@ INSTANTIATE_TEST_SUITE_P(All, BudgetOfSchedules,
                                             ::testing::Values("gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1",
                                                               "zb1p", "zbv", "v_half", "v_min", "dualpipev")),
                          [](const auto& instance) {
-                           const auto& [config, schedule] = instance.param;
-                           const bool digit = schedule[0] >= '0' && schedule[0] <= '9';
-                           return fmt::format("{}_{}{}", config, digit ? "s" : "", schedule);
+                           return fmt::format("{}_{}", std::get<0>(instance.param), std::get<1>(instance.param));
                          });
 
 }  // namespace

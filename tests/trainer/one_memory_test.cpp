@@ -51,11 +51,20 @@ void expect_one_memory(const Config& config) {
     EXPECT_EQ(picture.peak_bytes(), plan.even);
     // Where lanes take turns the curve is the ledger's, to the byte.
     const bool serial = channels.channel == LaneChannels::serial().channel;
-    if (serial) EXPECT_EQ(picture.highest_bytes(), plan.even);
+    if (serial) {
+      EXPECT_EQ(picture.highest_bytes(), plan.even);
+    }
     for (const PictureRank& rank : picture.ranks) {
       const DryRun& dry = simulated.ranks[static_cast<std::size_t>(rank.rank)];
       EXPECT_EQ(rank.memory.back().bytes(), dry.walk.actions.back().after.total());
-      for (const MemorySample& sample : rank.memory) EXPECT_GE(sample.bytes(), dry.walk.before.total() / 2);
+      // Whatever moves, nothing is given back before it is there.
+      for (const MemorySample& sample : rank.memory) {
+        ASSERT_GE(sample.activations, 0);
+        ASSERT_GE(sample.unsharded_parameters, 0);
+        ASSERT_GE(sample.unsharded_gradients, 0);
+        ASSERT_GE(sample.communication, 0);
+        ASSERT_GT(sample.kept, 0);
+      }
     }
   }
 }
@@ -95,9 +104,9 @@ TEST(OneMemory, OfStagesAddsUp) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     Config config = routed_config("gpipe");
     config.training.recompute = recompute;
-    config.training.global_batch_size = 8;  // two microbatches
+    config.training.global_batch_size = 8;  // four microbatches
     Config more = config;
-    more.training.global_batch_size = 12;  // three
+    more.training.global_batch_size = 10;  // five
     const ResolvedRun run(config), longer(more);
     const LayoutSummary summary = summarize_layout(run.config(), run.layout());
     const LayoutMemory memory = layout_memory(run), of_more = layout_memory(longer);
@@ -114,9 +123,9 @@ TEST(OneMemory, OfStagesAddsUp) {
     }
     const Mesh& mesh = run.mesh();
     for (const Routing routing : {Routing::even, Routing::worst}) {
-      const auto two = dry_runs(run.config(), mesh, step_program(run, mesh.coordinates(0)), {}, routing);
-      const auto three = dry_runs(longer.config(), mesh, step_program(longer, mesh.coordinates(0)), {}, routing);
-      for (std::size_t rank = 0; rank < two.size(); ++rank) {
+      const auto four = dry_runs(run.config(), mesh, step_program(run, mesh.coordinates(0)), {}, routing);
+      const auto five = dry_runs(longer.config(), mesh, step_program(longer, mesh.coordinates(0)), {}, routing);
+      for (std::size_t rank = 0; rank < four.size(); ++rank) {
         const auto most = [&](const DryRun& dry) {
           std::int64_t saved = 0;
           for (const LedgerAction& action : dry.walk.actions) {
@@ -125,7 +134,7 @@ TEST(OneMemory, OfStagesAddsUp) {
           return saved;
         };
         const RoutedBytes& kept = memory.kept[rank];
-        EXPECT_EQ(most(three[rank]) - most(two[rank]), routing == Routing::even ? kept.even : *kept.worst);
+        EXPECT_EQ(most(five[rank]) - most(four[rank]), routing == Routing::even ? kept.even : *kept.worst);
       }
     }
     EXPECT_EQ(of_more.kept[0].even, memory.kept[0].even);

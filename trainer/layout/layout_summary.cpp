@@ -34,7 +34,9 @@ void count_bytes(const PlannedStage& planned, StageSummary& summary) {
   for (const PlannedUnit& unit : planned.units) {
     summary.optimizer_bytes += unit.optimizer_state_bytes;
     if (unit.plan.replicated()) {
-      summary.parameter_bytes += ReplicatedParameters::bytes(unit.plan.parameters);
+      const std::int64_t bytes = ReplicatedParameters::bytes(unit.plan.parameters);
+      summary.parameter_bytes += bytes;
+      if (!unit.frozen) summary.gradient_bytes += bytes;
       continue;
     }
     const UnitBytes bytes = unit_bytes(unit.setup());

@@ -19,7 +19,7 @@ struct StageSummary {
   std::int64_t active_parameters = 0;  // that a token uses
   double forward_flops = 0;            // for a token
   std::int64_t parameter_bytes = 0;    // stored, sharded and replicated
-  std::int64_t gradient_bytes = 0;     // of the shards
+  std::int64_t gradient_bytes = 0;     // of the shards, likewise
   std::int64_t optimizer_bytes = 0;
   double load = 0;  // forward_flops relative to the mean of the stages
 };

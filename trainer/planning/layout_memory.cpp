@@ -18,7 +18,10 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
   std::int64_t before = saved(walk.before);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const std::int64_t after = saved(walk.actions[i].after);
-    if (actions[i].op == Op::forward && actions[i].microbatch == 0) {
+    // What is received is kept too, and what is sent on goes.
+    const Op op = actions[i].op;
+    const bool goes_forward = op == Op::forward || op == Op::send_activations || op == Op::receive_activations;
+    if (goes_forward && actions[i].microbatch == 0) {
       left[static_cast<std::size_t>(*actions[i].stage)] += after - before;
     }
     before = after;

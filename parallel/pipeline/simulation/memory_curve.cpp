@@ -57,33 +57,39 @@ class TimedWalk {
 
   // The same action with what a ledger counts beside or in the place of these things: the difference along the list
   // stands while the action runs, at its most, and behind it. Before the first action all is difference.
-  void begin(const LedgerWalk& ledger) { differ(0.0, sample_of(ledger.before)); }
+  void begin(const LedgerWalk& ledger) { first_ = differs_ = sample_of(ledger.before); }
   void run(const Action& action, std::size_t index, const LedgerAction& ledger) {
     const std::size_t first = changes_.size();
     const SimulatedAction& times = simulated_[index];
     const double start = is_reshard(action.op) ? computed_ : times.start;
     run(action, index);
+    const double end = is_reshard(action.op) ? computed_ : times.end;
+    // A change at each time, of which no instant in between is shown.
     std::vector<MemorySample> own(changes_.begin() + static_cast<std::ptrdiff_t>(first), changes_.end());
     changes_.resize(first);
-    std::ranges::stable_sort(own, {}, &MemorySample::time);
-    MemorySample most = listed_;
+    own.push_back({.time = start});
+    if (end > start) own.push_back({.time = end});
+    merge_times(own);
+    MemorySample most;
     for (const MemorySample& change : own) {
       add(listed_, change, 1);
       // What the pool gives up goes before an action that waits for other ranks.
-      if (change.time < start || listed_.bytes() > most.bytes()) most = listed_;
+      if (change.time <= start || (change.time < end && listed_.bytes() > most.bytes())) most = listed_;
     }
     MemorySample during = sample_of(ledger.most), after = sample_of(ledger.after);
     add(during, most, -1);
     add(after, listed_, -1);
-    differ(start, during);
+    differ(*std::ranges::find(own, start, &MemorySample::time), during);
+    if (end == start) own.push_back({.time = end});
+    const auto last = std::ranges::find_if(own.rbegin(), own.rend(), [end](const auto& c) { return c.time == end; });
+    differ(*last, after);
     changes_.insert(changes_.end(), own.begin(), own.end());
-    differ(is_reshard(action.op) ? computed_ : times.end, after);
   }
 
   std::vector<MemorySample> samples() && {
     std::stable_sort(changes_.begin(), changes_.end(),
                      [](const MemorySample& one, const MemorySample& other) { return one.time < other.time; });
-    MemorySample now;
+    MemorySample now = first_;
     std::vector<MemorySample> samples = {now};
     for (const MemorySample& change : changes_) {
       now.time = change.time;
@@ -106,15 +112,24 @@ class TimedWalk {
     changes_.back().*bucket = bytes;
   }
 
-  // From `time` on a ledger holds so much more.
-  void differ(double time, const MemorySample& more) {
-    MemorySample change = more;
+  // From this change on a ledger holds so much more.
+  void differ(MemorySample& change, const MemorySample& more) {
+    add(change, more, 1);
     add(change, differs_, -1);
     differs_ = more;
-    change.time = 0.0;
-    if (change == MemorySample()) return;
-    change.time = time;
-    changes_.push_back(change);
+  }
+
+  static void merge_times(std::vector<MemorySample>& changes) {
+    std::ranges::stable_sort(changes, {}, &MemorySample::time);
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < changes.size(); ++i) {
+      if (changes[i].time == changes[kept].time) {
+        add(changes[kept], changes[i], 1);
+      } else {
+        changes[++kept] = changes[i];
+      }
+    }
+    changes.resize(kept + 1);
   }
 
   int channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
@@ -236,6 +251,7 @@ class TimedWalk {
   std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
   double computed_ = 0.0;                                  // when compute had done what stands before
+  MemorySample first_;                                     // before the first action
   MemorySample listed_, differs_;                          // along the list: these things, and how a ledger differs
 };
 
