@@ -51,7 +51,15 @@ std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardwar
   return std::nullopt;
 }
 
+std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
+                                           std::string_view words) {
+  const std::int64_t bytes = evidence.program.peak_bytes - alternative.peak_bytes;
+  if (bytes <= 0) return std::nullopt;
+  return MemoryCost{bytes, Basis::predicted, fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
+}
+
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more) {
+  if (bytes_more <= 0) return true;
   const auto headroom = evidence.headroom_bytes();
   if (!headroom) return std::nullopt;
   return bytes_more <= *headroom;
