@@ -15,8 +15,10 @@ using Json = nlohmann::ordered_json;
 std::string cost_text(const RunEvidence& evidence, const DiagnosedFault& finding) {
   std::vector<std::string> parts;
   if (finding.step) {
-    parts.push_back(fmt::format("at most {:.3g} s of a step, which takes {:.3g} s; {}: {}", finding.step->seconds,
-                                evidence.step_seconds, name_of(finding.step->basis), finding.step->source));
+    const bool measured = finding.step->basis == Basis::measured;
+    parts.push_back(fmt::format("{} {:.3g} s of a step, which takes {:.3g} s; {}: {}", measured ? "at most" : "about",
+                                finding.step->seconds, evidence.step_seconds, name_of(finding.step->basis),
+                                finding.step->source));
   }
   if (finding.memory) {
     parts.push_back(fmt::format("{} bytes of the fullest rank; {}: {}", finding.memory->bytes,

@@ -114,8 +114,9 @@ TEST_F(DiagnoseCommand, SaysOfEachCostWhereItComesFrom) {
     ASSERT_EQ(trained.exit_code, 0) << trained.messages;
     ASSERT_EQ(std::filesystem::exists(folder_ / "out/tiny/trace_rank0.json"), has_traces);
     const auto text = weft("diagnose out/tiny");
-    const std::string words =
-        has_traces ? "; measured: computation of rank " : "; modelled: gathers, one after the other over the links of cpu";
+    const std::string words = has_traces
+                                  ? "; measured: computation of rank "
+                                  : "; modelled: latencies and bytes on the links of cpu, one call after the other";
     const std::size_t found = text.output.find("gathers_in_fp32: ");
     ASSERT_NE(found, std::string::npos) << text.output;
     EXPECT_NE(text.output.find(words, found), std::string::npos) << text.output;

@@ -30,7 +30,8 @@ struct EvidenceLine {
   bool operator==(const EvidenceLine&) const = default;
 };
 
-// What a fault takes at most of a step. Measured: a time that the traces show of one rank, which `source` names.
+// What a fault takes of a step. Measured: a time that the traces show of one rank, which `source` names; a change
+// brings no more than that.
 struct StepCost {
   double seconds = 0.0;
   Basis basis = Basis::measured;

@@ -112,16 +112,15 @@ std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
 
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
-                                     std::optional<double> modelled) {
+                                     const ModelledSeconds& modelled) {
   if (const auto wait = most_waiting(evidence, counts)) {
     if (wait->seconds <= 0.0) return std::nullopt;
     return StepCost{
         wait->seconds, Basis::measured,
         fmt::format("computation of rank {} stands still for {} (trace_rank{}.json)", wait->rank, what, wait->rank)};
   }
-  if (modelled.value_or(0.0) <= 0.0) return std::nullopt;
-  return StepCost{*modelled, Basis::modelled,
-                  fmt::format("{}, one after the other over the links of {}", what, evidence.hardware.name)};
+  if (modelled.seconds <= 0.0) return std::nullopt;
+  return StepCost{modelled.seconds, Basis::modelled, modelled.by};
 }
 
 bool is_traced_gather(const TracedExchange& exchange) {

@@ -54,11 +54,17 @@ struct TracedWait {
 std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
                                        const std::function<bool(const TracedExchange&)>& counts);
 
+// What a model of the hardware says in place of traces.
+struct ModelledSeconds {
+  double seconds = 0.0;
+  std::string by;  // of what, and by which figures
+};
+
 // The wait that the traces show for such exchanges, `what` in words; absent where they show none. Without traces
-// `modelled` seconds, where there are any.
+// `modelled`, if it is more than nothing.
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
-                                     std::optional<double> modelled = std::nullopt);
+                                     const ModelledSeconds& modelled = {});
 
 bool is_traced_gather(const TracedExchange& exchange);
 

@@ -96,8 +96,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
                               static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
   const auto again = [](const TracedExchange& exchange) { return !is_traced_gather(exchange) && exchange.again; };
   finding.step = waiting_cost(evidence, again, "reductions before a unit's last",
-                              link_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) -
-                                  link_seconds(deferred->exchange, evidence.mesh, evidence.hardware));
+                              saved_on_links(evidence, evidence.measured.exchange, deferred->exchange));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), metrics_file},
                       {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
@@ -147,7 +146,8 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
                                          "times less between them",
                                          hardware.ranks_per_node, egress / other)};
   finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions",
-                              (egress - other) / hardware.node_bytes_per_second);
+                              {(egress - other) / hardware.node_bytes_per_second,
+                               fmt::format("bytes that leave a node of {}, at its rate", hardware.name)});
   const double model =
       static_cast<double>(count_parameters(config.model).total * size_of(config.precision_of(Family::dense).compute));
   finding.evidence = {
@@ -182,7 +182,9 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   const double times = std::ceil(exchange / compute);
   DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
-  finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions", exchange - compute);
+  finding.step =
+      waiting_cost(evidence, all_exchanges, "gathers and reductions",
+                   {exchange - compute, fmt::format("bytes at the rates of {} beyond its computation", hardware.name)});
   finding.evidence = {
       {"tokens of a rank in a step", fmt::format("{:.0f}", tokens), fmt::format("at least {:.0f}", needed),
        metrics_file},

@@ -72,9 +72,8 @@ void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_blo
   if (!is_solved(evidence.config())) finding.memory = predicted_excess(evidence, by_block, "with units by block");
 }
 
-double saved_seconds(const RunEvidence& evidence, const ProgramFigures& other) {
-  return link_seconds(evidence.program.exchange, evidence.mesh, evidence.hardware) -
-         link_seconds(other.exchange, evidence.mesh, evidence.hardware);
+ModelledSeconds saved_on_links(const RunEvidence& evidence, const ProgramFigures& other) {
+  return saved_on_links(evidence, evidence.program.exchange, other.exchange);
 }
 
 }  // namespace
@@ -143,7 +142,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
                                          "{} microbatches",
                                          config.microbatches())};
   const auto again = [](const TracedExchange& exchange) { return is_traced_gather(exchange) && exchange.again; };
-  finding.step = waiting_cost(evidence, again, "gathers that repeat one of the step", saved_seconds(evidence, *kept));
+  finding.step = waiting_cost(evidence, again, "gathers that repeat one of the step", saved_on_links(evidence, *kept));
   finding.evidence = {
       {"gathers of a step, all ranks", fmt::format("{}", gathers),
        fmt::format("{} for {} units under residency \"{}\"", kept->gathers, kept->gathered_units, residency),
@@ -186,7 +185,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   const auto small = [&](const TracedExchange& exchange) {
     return is_traced_gather(exchange) && static_cast<double>(exchange.bytes) < needed;
   };
-  finding.step = waiting_cost(evidence, small, "gathers below that size", saved_seconds(evidence, *merged));
+  finding.step = waiting_cost(evidence, small, "gathers below that size", saved_on_links(evidence, *merged));
   finding.evidence = {
       {has_trace ? "bytes of a gather, median" : "bytes of a gather, mean", fmt::format("{:.0f}", payload),
        fmt::format("at least {:.0f}: {} ranks x {:.1f} us x {:.1f} GB/s ({})", needed, evidence.program.shard_ranks,
@@ -213,7 +212,7 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{:.0f}", 2.0 * elements), metrics_file}};
   if (const auto narrow = figures_with(evidence.config(), compute_in_16_bits)) {
-    finding.step = waiting_cost(evidence, is_traced_gather, "gathers", saved_seconds(evidence, *narrow));
+    finding.step = waiting_cost(evidence, is_traced_gather, "gathers", saved_on_links(evidence, *narrow));
     finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
   }
   finding.changes = {

@@ -69,6 +69,7 @@ std::vector<TracedExchange> exchanges_at(const Program& program, const std::vect
     before->second = exchanges.size();
     exchanges.push_back({.op = action.op,
                          .unit = *action.unit,
+                         .group = program.units[static_cast<std::size_t>(*action.unit)].group,
                          .bytes = action.bytes,
                          .again = gathers && !first,
                          .late = gathers && is_late_gather(program, actions, place.at)});
@@ -106,11 +107,32 @@ void add_computation(const Program& program, const std::vector<Action>& actions,
   }
 }
 
-void add_waits(const std::vector<ExchangePlace>& places, std::span<const TracedAction> step, bool lanes_take_turns,
+// Seconds by traced step and exchange.
+using Waits = std::vector<std::vector<double>>;
+
+std::vector<double> waits_of(const std::vector<ExchangePlace>& places, std::span<const TracedAction> step,
+                             bool lanes_take_turns) {
+  std::vector<double> waits;
+  for (const ExchangePlace& place : places) {
+    const TraceSpan& span = *step[place.at].span;
+    waits.push_back(lanes_take_turns ? span.end - span.begin : wait_for(place, step));
+  }
+  return waits;
+}
+
+// The last rank of a group to come to a call waits for no other, so the least wait of the group is the call's own.
+void add_waits(const Mesh& mesh, std::span<const TracedRank> ranks, std::span<const Waits> waits, std::size_t at,
                TracedRank& rank) {
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const TraceSpan& span = *step[places[i].at].span;
-    rank.exchanges[i].wait += lanes_take_turns ? span.end - span.begin : wait_for(places[i], step);
+  for (std::size_t e = 0; e < rank.exchanges.size(); ++e) {
+    const std::vector<int> group = mesh.group_of(rank.exchanges[e].group, rank.rank);
+    for (std::size_t step = 0; step < waits[at].size(); ++step) {
+      double least = waits[at][step][e];
+      for (std::size_t other = 0; other < ranks.size(); ++other) {
+        const bool peer = std::ranges::find(group, ranks[other].rank) != group.end();
+        if (peer && step < waits[other].size()) least = std::min(least, waits[other][step].at(e));
+      }
+      rank.exchanges[e].wait += least / static_cast<double>(waits[at].size());
+    }
   }
 }
 
@@ -125,6 +147,7 @@ double TracedRank::compute_seconds() const {
 std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {
   const ResolvedRun run(config);
   std::vector<TracedRank> ranks;
+  std::vector<Waits> waits;
   for (const RankTrace& trace : traces) {
     const Coordinates at = mesh.coordinates(std::clamp(trace.rank, 0, mesh.world() - 1));
     const Program program = step_program(run, at);
@@ -136,14 +159,15 @@ std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std
     rank.rank = trace.rank;
     rank.pipeline_rank = at.pp;
     rank.exchanges = exchanges_at(program, actions, places);
+    Waits& own = waits.emplace_back();
     for (std::size_t first = 0; first < traced.size(); first += actions.size()) {
       const auto step = std::span(traced).subspan(first, actions.size());
       add_computation(program, actions, step, rank);
-      add_waits(places, step, lanes_take_turns(config), rank);
+      own.push_back(waits_of(places, step, lanes_take_turns(config)));
     }
     for (auto& [what, compute] : rank.computed) compute.a_step /= steps;
-    for (TracedExchange& exchange : rank.exchanges) exchange.wait /= steps;
   }
+  for (std::size_t i = 0; i < ranks.size(); ++i) add_waits(mesh, ranks, waits, i, ranks[i]);
   return ranks;
 }
 

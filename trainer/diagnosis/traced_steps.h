@@ -23,13 +23,14 @@ struct TracedCompute {
 struct TracedExchange {
   Op op = Op::unshard;
   int unit = 0;
-  std::int64_t bytes = 0;  // payload
-  bool again = false;      // a gather of what was gathered earlier in the step; a reduction with another one to come
-  bool late = false;       // a gather of which the list has nothing computed between it and its first use
-  // Seconds of a step, on average, that computation stood still for it. Where all lanes take turns: its whole span.
-  // Otherwise: the part of its span in which the compute lane had come to the first reader of the gathered parameters,
-  // and the reader's message was there; of a reduction, had come to WAIT_REDUCE of the unit or to GRAD_NORM. Its wait
-  // for other ranks is inside.
+  Group group = Group::dp_shard;  // of the unit
+  std::int64_t bytes = 0;         // payload
+  bool again = false;  // a gather of what was gathered earlier in the step; a reduction with another one to come
+  bool late = false;   // a gather of which the list has nothing computed between it and its first use
+  // Seconds of a step, on average, that computation stood still for it, whoever else was late: in each step as long as
+  // with the traced rank of the group that waited least. Where all lanes take turns a rank waits for the whole span.
+  // Otherwise for the part of it in which the compute lane had come to the first reader of the gathered parameters, and
+  // the reader's message was there; of a reduction, had come to WAIT_REDUCE of the unit or to GRAD_NORM.
   double wait = 0.0;
 };
 
