@@ -495,6 +495,23 @@ TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
             Names{"batch_below_break_even"});
 }
 
+// By its rates the network is too slow for this batch; but computation waited for nothing to speak of, and where the
+// traces say so the model is not believed.
+TEST(Diagnosis, BelievesTracesBeforeAModel) {
+  const TemporaryFolder folder;
+  leave_run(folder, written_out);
+  RunOutputs run = read_run(folder.path());
+  retimed_on_own_lanes(run, {.name = "cpu", .flops_per_second = 1e8});
+  const HardwareConfig slow_network{.name = "cpu", .ranks_per_node = 1, .node_bytes_per_second = 1e9};
+  const Diagnosed traced = diagnosed(run, slow_network);
+  EXPECT_EQ(traced.names, Names{}) << traced.text;
+  EXPECT_NE(verdict_of(traced.diagnosis, "batch_below_break_even").note.find("stands still for"), std::string::npos);
+  run.traces.clear();
+  const Diagnosed untraced = diagnosed(run, slow_network);
+  ASSERT_EQ(untraced.names, Names{"batch_below_break_even"}) << untraced.text;
+  EXPECT_EQ(untraced.diagnosis.findings.front().step.value_or(StepCost{}).basis, Basis::modelled);
+}
+
 // What costs most comes first: the same two faults on links with little and with much latency.
 TEST(Diagnosis, TellsTheMostExpensiveFirst) {
   const TemporaryFolder folder;

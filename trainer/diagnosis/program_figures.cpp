@@ -85,10 +85,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
       if (is_gather(action.op)) figures.shard_ranks = std::max(figures.shard_ranks, ranks);
     }
     if (!moves) continue;
-    if (is_reduction(action.op)) {
-      if (!unit.replicated) figures.reductions += times;
-      continue;
-    }
+    if (is_reduction(action.op)) continue;
     figures.gathers += times;
     figures.gather_bytes += times * unit.gather_bytes;
     figures.gathered_elements += times * unit.gather_bytes / size_of(config.precision_of(unit.family).compute);

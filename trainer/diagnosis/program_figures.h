@@ -27,17 +27,12 @@ struct ProgramFigures {
   // Summed over the ranks, as counters.h counts. `exchange`: gathers and reductions of units and of routing helpers.
   CommunicationCounters exchange;
   std::int64_t gathers = 0, gather_bytes = 0, gathered_elements = 0;  // over whole shard groups and over islands
-  std::int64_t reductions = 0;                                        // of units that are gathered, one each
   // Those for which is_late_gather() holds.
   std::int64_t late_gathers = 0;
   std::vector<WholeStageUnit> whole_stage_units;
   std::int64_t gathered_units = 0;  // over all ranks
   std::int64_t peak_bytes = 0;      // predicted, of the fullest rank
   int shard_ranks = 1;              // of the largest group that gathers
-
-  double bytes_a_gather() const {
-    return gathers == 0 ? 0.0 : static_cast<double>(gather_bytes) / static_cast<double>(gathers);
-  }
 };
 
 // Ranks that differ in their data alone have the same sizes, so one of them stands for all. Throws Error when the
