@@ -14,12 +14,18 @@ using Json = nlohmann::ordered_json;
 
 std::string cost_text(const RunEvidence& evidence, const DiagnosedFault& finding) {
   std::vector<std::string> parts;
-  if (finding.seconds) {
-    parts.push_back(
-        fmt::format("about {:.3g} s a step, which takes {:.3g} s", *finding.seconds, evidence.step_seconds));
+  if (finding.step) {
+    const bool measured = finding.step->basis == Basis::measured;
+    parts.push_back(fmt::format("{} {:.3g} s of a step, which takes {:.3g} s; {}: {}", measured ? "at most" : "about",
+                                finding.step->seconds, evidence.step_seconds, name_of(finding.step->basis),
+                                finding.step->source));
   }
-  if (finding.bytes) parts.push_back(fmt::format("{} bytes of the fullest rank", *finding.bytes));
-  return parts.empty() ? "not estimated" : fmt::format("{}", fmt::join(parts, "; "));
+  if (finding.memory) {
+    parts.push_back(fmt::format("{} bytes of the fullest rank; {}: {}", finding.memory->bytes,
+                                name_of(finding.memory->basis), finding.memory->source));
+  }
+  if (!parts.empty()) return fmt::format("{}", fmt::join(parts, "\n             "));
+  return evidence.traced.empty() ? "not known: the run left no traces" : "none that the traces show";
 }
 
 std::string change_text(const SettingChange& change) {
@@ -32,8 +38,8 @@ std::string finding_text(const RunEvidence& evidence, std::size_t number, const 
   std::string text = fmt::format("\n{}. {}: {}\n   cost      {}\n", number, finding.rule, finding.sentence,
                                  cost_text(evidence, finding));
   for (const EvidenceLine& line : finding.evidence) {
-    text += fmt::format("   measured  {}: {} ({})\n   expected  {}\n", line.what, line.measured, line.source,
-                        line.expected);
+    text += fmt::format("   {:9} {}: {} ({})\n   expected  {}\n", name_of(line.basis), line.what, line.value,
+                        line.source, line.expected);
   }
   for (const SettingChange& change : finding.changes) text += fmt::format("   change    {}\n", change_text(change));
   return text;
@@ -64,12 +70,18 @@ std::string memory_text(const RunEvidence& evidence) {
 
 Json json_of(const DiagnosedFault& finding) {
   Json json = {{"rule", finding.rule}, {"sentence", finding.sentence}};
-  json["seconds"] = finding.seconds ? Json(*finding.seconds) : Json();
-  json["bytes"] = finding.bytes ? Json(*finding.bytes) : Json();
+  const auto cost = [](const char* unit, const auto& figure, const auto& of) {
+    return Json{{unit, figure}, {"basis", name_of(of.basis)}, {"source", of.source}};
+  };
+  json["step"] = finding.step ? cost("seconds", finding.step->seconds, *finding.step) : Json();
+  json["memory"] = finding.memory ? cost("bytes", finding.memory->bytes, *finding.memory) : Json();
   json["evidence"] = Json::array();
   for (const EvidenceLine& line : finding.evidence) {
-    json["evidence"].push_back(
-        {{"what", line.what}, {"measured", line.measured}, {"expected", line.expected}, {"source", line.source}});
+    json["evidence"].push_back({{"what", line.what},
+                                {"value", line.value},
+                                {"basis", name_of(line.basis)},
+                                {"expected", line.expected},
+                                {"source", line.source}});
   }
   json["changes"] = Json::array();
   for (const SettingChange& change : finding.changes) {

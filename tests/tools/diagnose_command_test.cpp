@@ -51,8 +51,8 @@ TEST_F(DiagnoseCommand, SaysInOneLineThatARunIsHealthy) {
   EXPECT_TRUE(diagnosis.at("findings").empty());
 }
 
-// Other wraps of a run whose gathers are solved for are solved anew. A plan of other units broke the rules, and a list of
-// broken rules was destroyed as one of another type.
+// Other wraps of a run whose gathers are solved for are solved anew. A plan of other units broke the rules, and a list
+// of broken rules was destroyed as one of another type.
 TEST_F(DiagnoseCommand, ResolvesEachAlternativeOfASolvedRun) {
   const std::string solved =
       " --model.layers=d*4 --shard.residency=auto --shard.memory_budget=6MiB --shard.wrap=root"
@@ -64,6 +64,63 @@ TEST_F(DiagnoseCommand, ResolvesEachAlternativeOfASolvedRun) {
   EXPECT_EQ(text.exit_code, 0) << text.messages;
   EXPECT_EQ(text.messages, "");
   EXPECT_NE(text.output.find("root_only_units: "), std::string::npos) << text.output;
+}
+
+// Units that outweigh the latency of their links, a dense block and one with experts over two ranks.
+constexpr const char* hybrid =
+    " --model.hidden_size=64 --model.intermediate_size=128 --model.head_dim=16 --model.num_key_value_heads=4"
+    " --model.moe.moe_intermediate_size=64 --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=4"
+    " --training.global_batch_size=16";
+constexpr const char* traced = " --profiling.first_step=2 --profiling.last_step=3";
+
+TEST_F(DiagnoseCommand, FindsRootOnlyUnitsOfAHybridUnderAnyResidency) {
+  for (const char* residency : {"", " --shard.residency=auto --shard.memory_budget=8MiB",
+                                " --shard.residency=auto --shard.memory_budget=2MiB", " --hardware.memory=1GiB"}) {
+    std::filesystem::remove_all(folder_ / "out");
+    const auto trained = weft(std::string("train run.toml --shard.wrap=root") + hybrid + traced + residency);
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+    const auto text = weft("diagnose out/tiny");
+    EXPECT_EQ(text.exit_code, 0) << text.messages;
+    EXPECT_NE(text.output.find("root_only_units: all blocks of a stage are gathered in one unit, stage.0.root:"),
+              std::string::npos)
+        << residency << text.output;
+    EXPECT_NE(text.output.find("change    shard.wrap = \"block\""), std::string::npos) << text.output;
+    const Json diagnosis = Json::parse(weft("diagnose out/tiny --json").output);
+    for (const Json& finding : diagnosis.at("findings")) {
+      if (finding.at("rule") != "root_only_units") continue;
+      EXPECT_TRUE(finding.at("step").is_null()) << "nothing is gathered beside computation on the CPU: " << finding;
+    }
+  }
+}
+
+// On the CPU lanes take turns: a gather that starts earlier hides behind nothing, so nothing is claimed.
+TEST_F(DiagnoseCommand, ClaimsNothingForLateGathersOnTheCpu) {
+  for (const char* stack : {hybrid, " --model.layers=d*2 --parallelism.expert=1 --parallelism.pipeline=1"}) {
+    std::filesystem::remove_all(folder_ / "out");
+    const auto trained = weft(std::string("train run.toml --shard.lookahead=0") + stack + traced);
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+    EXPECT_FALSE(has_finding(Json::parse(weft("diagnose out/tiny --json").output), "lookahead_off"));
+    const auto text = weft("diagnose out/tiny");
+    EXPECT_NE(text.output.find("the lanes of this device take turns"), std::string::npos) << text.output;
+  }
+}
+
+// A time is one of the traces, or says that it was modelled, and of which hardware.
+TEST_F(DiagnoseCommand, SaysOfEachCostWhereItComesFrom) {
+  for (const bool has_traces : {true, false}) {
+    std::filesystem::remove_all(folder_ / "out");
+    const auto trained =
+        weft(std::string("train run.toml --precision.compute=float32") + hybrid + (has_traces ? traced : ""));
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+    ASSERT_EQ(std::filesystem::exists(folder_ / "out/tiny/trace_rank0.json"), has_traces);
+    const auto text = weft("diagnose out/tiny");
+    const std::string words = has_traces
+                                  ? "; measured: computation of rank "
+                                  : "; modelled: latencies and bytes on the links of cpu, one call after the other";
+    const std::size_t found = text.output.find("gathers_in_fp32: ");
+    ASSERT_NE(found, std::string::npos) << text.output;
+    EXPECT_NE(text.output.find(words, found), std::string::npos) << text.output;
+  }
 }
 
 TEST_F(DiagnoseCommand, RefusesWhatIsNoRun) {

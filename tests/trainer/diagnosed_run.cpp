@@ -4,7 +4,9 @@
 #include <memory>
 #include <thread>
 
+#include "trainer/costs/hardware.h"
 #include "trainer/costs/step_costs.h"
+#include "trainer/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -73,6 +75,34 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
   };
   const TrainResult result = run_steps(config, observer);
   directory.summary(result.steps, result.predicted, result.measured, {"weft train", "none"});
+}
+
+std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware) {
+  run.config.run.device = DeviceKind::cuda;
+  run.config.hardware = hardware;
+  const ResolvedRun resolved(run.config);
+  const Mesh& mesh = resolved.mesh();
+  std::vector<Simulation> simulations;
+  for (RankTrace& trace : run.traces) {
+    const Coordinates at = mesh.coordinates(trace.rank);
+    const Program program = step_program(resolved, at);
+    const ProgramCosts costs =
+        modelled_costs(resolved.config(), mesh, at, hardware_costs(hardware_of(run.config), resolved.config(), mesh));
+    const Simulation& simulation = simulations.emplace_back(simulate(program, costs, LaneChannels::own()));
+    const auto traced = traced_actions(program, mesh, trace);
+    const auto& simulated = simulation.ranks[static_cast<std::size_t>(at.pp)];
+    std::vector<TraceSpan> spans;
+    for (const TracedAction& action : traced) {
+      const SimulatedAction& as = simulated[action.index];
+      TraceSpan& span = spans.emplace_back(*action.span);
+      // A lane's span begins where the lane is free, before what it waits for.
+      span.begin = static_cast<double>(span.step) + as.start - as.waited;
+      span.end = static_cast<double>(span.step) + as.end;
+    }
+    trace.spans = std::move(spans);
+    for (StepMetrics& step : run.steps) step.seconds = simulation.seconds;
+  }
+  return simulations;
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/diagnosis/diagnose.h"
 #include "trainer/train.h"
@@ -39,6 +40,13 @@ last_step = 5
 inline const Overrides pipelined_dense = {"parallelism.pipeline=2", "parallelism.data_shard=2"};
 inline const Overrides mixture = {"model.layers=\"d e*3\"", "model.moe.num_experts=4",
                                   "model.moe.num_experts_per_tok=2", "model.moe.moe_intermediate_size=64"};
+inline Overrides operator+(Overrides one, const Overrides& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+// Experts over two ranks; wide enough for attention alone to outweigh its latency between four ranks.
+inline const Overrides sharded_hybrid = mixture + Overrides{"parallelism.expert=2", "model.hidden_size=128"};
+inline const Overrides pipelined_hybrid = sharded_hybrid + pipelined_dense;
 
 struct RunFaults {
   std::string text = "warp and weft on a loom, thread by thread, the shuttle flies and the cloth grows; ";  // repeated
@@ -52,9 +60,8 @@ struct RunFaults {
 // that what the traces tell does not depend on the machine.
 void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const RunFaults& faults = {});
 
-inline Overrides operator+(Overrides one, const Overrides& other) {
-  one.insert(one.end(), other.begin(), other.end());
-  return one;
-}
+// The run as if each lane had been its own, as on a GPU: its clocks are those of a simulated step on this hardware.
+// Returns the simulation of each rank's step.
+std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware);
 
 }  // namespace weft

@@ -110,17 +110,29 @@ TEST(RunOutputs, OfAnotherConfigurationAreRefused) {
   EXPECT_REFUSED(folder.path(), "the trace is of another configuration");
 }
 
-// What decides by counters does so without traces and summary.
+// What decides by counters does so without traces and summary. What it costs is then modelled, or not known, and says
+// so.
 TEST(RunOutputs, ThatAreNotThereLeaveRulesUnchecked) {
   const TemporaryFolder folder;
-  leave_run(folder, short_run + Overrides{"shard.lookahead=0", "profiling.first_step=0", "profiling.last_step=0"});
+  leave_run(folder, short_run + Overrides{"precision.compute=\"float32\"", "shard.lookahead=0",
+                                          "profiling.first_step=0", "profiling.last_step=0"});
   std::filesystem::remove(folder / "summary.json");
   EXPECT_EQ(unchecked_rules(folder.path()), (std::vector<std::string>{"slow_rank", "memory"}));
-  const RunOutputs run = read_run(folder.path());
+  RunOutputs run = read_run(folder.path());
+  retimed_on_own_lanes(run, {.name = "cpu"});
   const Diagnosis diagnosis = diagnose(gather_evidence(run));
-  const auto late = std::ranges::find(diagnosis.findings, "lookahead_off", &DiagnosedFault::rule);
+  const auto found = [&](std::string_view rule) {
+    return std::ranges::find(diagnosis.findings, rule, &DiagnosedFault::rule);
+  };
+  const auto late = found("lookahead_off"), whole = found("gathers_in_fp32");
   ASSERT_NE(late, diagnosis.findings.end());
   EXPECT_EQ(late->evidence.front().source, "config.toml");
+  EXPECT_EQ(late->evidence.front().basis, Basis::predicted);
+  EXPECT_FALSE(late->step);
+  ASSERT_NE(whole, diagnosis.findings.end());
+  ASSERT_TRUE(whole->step);
+  EXPECT_EQ(whole->step->basis, Basis::modelled);
+  EXPECT_NE(whole->step->source.find("links of cpu"), std::string::npos) << whole->step->source;
 }
 
 }  // namespace

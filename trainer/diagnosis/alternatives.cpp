@@ -51,7 +51,22 @@ std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardwar
   return std::nullopt;
 }
 
+std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
+                                           std::string_view words) {
+  const std::int64_t bytes = evidence.program.peak_bytes - alternative.peak_bytes;
+  if (bytes <= 0) return std::nullopt;
+  return MemoryCost{bytes, Basis::predicted, fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
+}
+
+ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
+                               const CommunicationCounters& other) {
+  const RunHardware& hardware = evidence.hardware;
+  return {link_seconds(own, evidence.mesh, hardware) - link_seconds(other, evidence.mesh, hardware),
+          fmt::format("latencies and bytes on the links of {}, one call after the other", hardware.name)};
+}
+
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more) {
+  if (bytes_more <= 0) return true;
   const auto headroom = evidence.headroom_bytes();
   if (!headroom) return std::nullopt;
   return bytes_more <= *headroom;

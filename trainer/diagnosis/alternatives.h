@@ -20,7 +20,17 @@ void look_ahead(Config& config);
 // or where none that shards does.
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware);
 
-// Whether so many bytes more would fit beside the measured peak; nothing where the memory of a rank is not known.
+// What the run's peak is predicted to have more than that of the alternative, `words` saying which; absent where it has
+// not.
+std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
+                                           std::string_view words);
+
+// What the links of a rank would be busy for less with the other exchange, each call behind the one before it.
+ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
+                               const CommunicationCounters& other);
+
+// Whether so many bytes more would fit beside the measured peak, as fewer always do; nothing where the memory of a rank
+// is not known.
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more);
 // The same in words, for the evidence of a finding.
 std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more);

@@ -16,7 +16,9 @@ Diagnosis diagnose(const RunEvidence& evidence) {
     diagnosis.rules.push_back({std::string(rule.name), std::string(rule.asks), std::move(verdict)});
   }
   const auto cost = [](const DiagnosedFault& finding) {
-    return std::tuple(finding.seconds.has_value(), finding.seconds.value_or(0.0), finding.bytes.value_or(0));
+    const StepCost step = finding.step.value_or(StepCost{});
+    return std::tuple(finding.step.has_value(), step.basis == Basis::measured, step.seconds,
+                      finding.memory.value_or(MemoryCost{}).bytes);
   };
   std::stable_sort(diagnosis.findings.begin(), diagnosis.findings.end(),
                    [&](const DiagnosedFault& one, const DiagnosedFault& other) { return cost(one) > cost(other); });

@@ -15,8 +15,8 @@ struct RuleResult {
 
 struct Diagnosis {
   std::vector<RuleResult> rules;  // every one, in the order of the table
-  // By what they cost: those known in seconds first, then those in bytes, each largest first, then the rest in the
-  // order of the table.
+  // By what they cost, each largest first: measured seconds, modelled seconds, bytes; then the rest in the order of the
+  // table.
   std::vector<DiagnosedFault> findings;
 
   bool healthy() const { return findings.empty(); }

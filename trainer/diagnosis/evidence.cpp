@@ -97,6 +97,36 @@ std::optional<std::int64_t> RunEvidence::headroom_bytes() const {
   return *hardware.memory - peak_bytes();
 }
 
+std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
+                                       const std::function<bool(const TracedExchange&)>& counts) {
+  std::optional<TracedWait> most;
+  for (const TracedRank& rank : evidence.traced) {
+    TracedWait wait{rank.rank, 0.0};
+    for (const TracedExchange& exchange : rank.exchanges) {
+      if (counts(exchange)) wait.seconds += exchange.wait;
+    }
+    if (!most || wait.seconds > most->seconds) most = wait;
+  }
+  return most;
+}
+
+std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
+                                     const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
+                                     const ModelledSeconds& modelled) {
+  if (const auto wait = most_waiting(evidence, counts)) {
+    if (wait->seconds <= 0.0) return std::nullopt;
+    return StepCost{
+        wait->seconds, Basis::measured,
+        fmt::format("computation of rank {} stands still for {} (trace_rank{}.json)", wait->rank, what, wait->rank)};
+  }
+  if (modelled.seconds <= 0.0) return std::nullopt;
+  return StepCost{modelled.seconds, Basis::modelled, modelled.by};
+}
+
+bool is_traced_gather(const TracedExchange& exchange) {
+  return is_gather(exchange.op);
+}
+
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {
   const Config& config = run.config;
   const Mesh mesh(config.parallelism);

@@ -33,13 +33,32 @@ class GroupRanks {
   std::map<Group, int> ranks_;
 };
 
-// Whether the gather at `at` has something computed before it and nothing between it and its first use.
-bool is_late(const Program& program, const std::vector<Action>& actions, std::size_t at) {
-  const auto computes = [](const Action& action) { return is_compute(action.op); };
-  const auto gather = actions.begin() + static_cast<std::ptrdiff_t>(at);
-  if (std::none_of(actions.begin(), gather, computes)) return false;
-  const auto next = std::find_if(gather, actions.end(), computes);
-  return next != actions.end() && reads_unit(program, *next, *actions[at].unit);
+// Units with parameters of blocks, by stage and by whether they are experts, and the blocks that read them.
+using BlocksOfUnits = std::map<std::pair<int, bool>, std::map<int, std::set<int>>>;
+
+BlocksOfUnits blocks_of_units(const Program& program) {
+  BlocksOfUnits blocks;
+  for (const ProgramSegment& segment : program.segments) {
+    if (!segment.part.block) continue;
+    for (const int index : segment.units) {
+      const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+      if (unit.replicated || unit.gather_bytes == 0) continue;
+      blocks[{unit.stage, unit.family == Family::experts}][index].insert(*segment.part.block);
+    }
+  }
+  return blocks;
+}
+
+std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
+  std::vector<WholeStageUnit> whole;
+  for (const auto& [kind, units] : blocks_of_units(program)) {
+    const auto& [index, blocks] = *units.begin();
+    if (units.size() > 1 || blocks.size() < 2) continue;
+    const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+    whole.push_back(
+        {index, unit.name, unit.family, unit.stage, static_cast<int>(std::ssize(blocks)), unit.gather_bytes});
+  }
+  return whole;
 }
 
 // Adds one rank, which stands for `times` of them.
@@ -48,7 +67,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
   const int pipeline_rank = mesh.coordinates(rank).pp;
   const auto& actions = program.ranks[static_cast<std::size_t>(pipeline_rank)];
   GroupRanks group_ranks(mesh, rank);
-  std::set<int> gathered_stages, gathered_units;
+  std::set<int> gathered_units;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!action.unit || !(is_gather(action.op) || is_reduction(action.op))) continue;
@@ -66,22 +85,25 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
       if (is_gather(action.op)) figures.shard_ranks = std::max(figures.shard_ranks, ranks);
     }
     if (!moves) continue;
-    if (is_reduction(action.op)) {
-      if (!unit.replicated) figures.reductions += times;
-      continue;
-    }
+    if (is_reduction(action.op)) continue;
     figures.gathers += times;
     figures.gather_bytes += times * unit.gather_bytes;
     figures.gathered_elements += times * unit.gather_bytes / size_of(config.precision_of(unit.family).compute);
-    if (is_late(program, actions, i)) figures.late_gathers += times;
-    gathered_stages.insert(unit.stage);
-    if (gathered_units.insert(*action.unit).second) figures.stage_bytes += times * unit.gather_bytes;
+    if (is_late_gather(program, actions, i)) figures.late_gathers += times;
+    gathered_units.insert(*action.unit);
   }
-  figures.gathered_stages += times * std::ssize(gathered_stages);
   figures.gathered_units += times * std::ssize(gathered_units);
 }
 
 }  // namespace
+
+bool is_late_gather(const Program& program, const std::vector<Action>& actions, std::size_t at) {
+  const auto computes = [](const Action& action) { return is_compute(action.op); };
+  const auto gather = actions.begin() + static_cast<std::ptrdiff_t>(at);
+  if (std::none_of(actions.begin(), gather, computes)) return false;
+  const auto next = std::find_if(gather, actions.end(), computes);
+  return next != actions.end() && reads_unit(program, *next, *actions[at].unit);
+}
 
 bool reads_unit(const Program& program, const Action& action, int unit) {
   if (!reads_parameters(action.op) || !action.segment) return false;
@@ -103,6 +125,7 @@ ProgramFigures program_figures(const ResolvedRun& run) {
   for (const auto& [kind, ranks] : kinds) {
     const auto& [first, times] = ranks;
     const Program program = step_program(run, mesh.coordinates(first));
+    if (first == 0) figures.whole_stage_units = whole_stage_units(program);
     for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
       const int rank = first + pp * config.parallelism.stage_ranks();
       add_rank(program, config, mesh, rank, times, figures);

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "trainer/diagnosis/rules.h"
+#include "trainer/dry_run.h"
+#include "trainer/optimizer/muon_rows.h"
+#include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -25,24 +30,19 @@ std::string_view assumption_of(Bucket bucket) {
     case Bucket::unsharded_gradients:
       return "gradients live from their first addition to the end of their reduction";
     case Bucket::activations:
-      return "segments keep what they declare, routed tokens up to their bound";
+      return "segments keep what they declare";
     case Bucket::moe_routing:
-      return "tokens are routed evenly";
+      return "every token has as many choices as the model says";
     case Bucket::communication:
       return "buffers of an exchange live while it runs";
     case Bucket::workspace:
-      return "libraries need no workspace to speak of";
+      return "kernels take the workspace that they declare";
   }
   return "";
 }
 
-// Of what a rank holds, routed rows count as activations in the prediction.
 std::int64_t excess(const RankMemory& memory, Bucket bucket) {
-  if (bucket == Bucket::moe_routing) return 0;
-  std::int64_t bytes = memory.measured[bucket] - memory.predicted[bucket];
-  if (bucket == Bucket::activations)
-    bytes += memory.measured[Bucket::moe_routing] - memory.predicted[Bucket::moe_routing];
-  return bytes;
+  return memory.measured[bucket] - memory.predicted[bucket];
 }
 
 EvidenceLine line_of(const RankMemory& memory, Bucket bucket) {
@@ -50,73 +50,135 @@ EvidenceLine line_of(const RankMemory& memory, Bucket bucket) {
           fmt::format("{}; assumed: {}", memory.predicted[bucket], assumption_of(bucket)), summary_file};
 }
 
-// What rows arrive where is the router's choice: the rank with most of them beside the mean of its stage's.
-void add_routing(const RunEvidence& evidence, DiagnosedFault& finding, const RankMemory& memory) {
-  if (memory.measured[Bucket::moe_routing] == 0) return;
-  const int stage = evidence.mesh.coordinates(memory.rank).pp;
-  double sum = 0.0, ranks = 0.0;
-  for (const RankMemory& other : evidence.run.memory) {
-    if (evidence.mesh.coordinates(other.rank).pp != stage) continue;
-    sum += static_cast<double>(other.measured[Bucket::moe_routing]);
-    ++ranks;
+Bucket most_exceeding(const RankMemory& memory) {
+  Bucket most = Bucket::workspace;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (excess(memory, bucket) > excess(memory, most)) most = bucket;
   }
-  finding.evidence.push_back({fmt::format("moe_routing of rank {}", memory.rank),
-                              fmt::format("{} bytes", memory.measured[Bucket::moe_routing]),
-                              fmt::format("{:.0f} on the mean of its stage", sum / ranks), summary_file});
+  return most;
+}
+
+// The most that ranks may hold: what is predicted, to the byte; where routing decides, what the worst routing takes.
+class MemoryBounds {
+ public:
+  explicit MemoryBounds(const Config& config)
+      : config_(config), routed_(routing_decides(config)), own_matrices_(!muon_groups(config).empty()) {}
+
+  std::int64_t of(const RankMemory& memory) {
+    const std::int64_t even = memory.predicted.total();
+    if (!routed_ || memory.measured.total() <= even) return even;
+    return worst(memory.rank);
+  }
+  std::string text_of(const RankMemory& memory) {
+    if (!routed_) return fmt::format("{} bytes, exactly", memory.predicted.total());
+    return fmt::format("at most {} bytes, whatever is routed where; {} with tokens routed evenly", of(memory),
+                       memory.predicted.total());
+  }
+
+ private:
+  // Ranks of one pipeline and tensor position hold the same, except owners of whole matrices.
+  std::int64_t worst(int rank) {
+    if (!run_) run_.emplace(config_);
+    const Coordinates at = run_->mesh().coordinates(rank);
+    const auto [found, fresh] = worst_.try_emplace({at.pp, at.tp, own_matrices_ ? rank : 0});
+    if (fresh) {
+      const Program program = step_program(*run_, at);
+      found->second = dry_run(run_->config(), run_->mesh(), program, rank, Routing::worst).peak.total();
+    }
+    return found->second;
+  }
+
+  const Config& config_;
+  bool routed_, own_matrices_;
+  std::optional<ResolvedRun> run_;
+  std::map<std::tuple<int, int, int>, std::int64_t> worst_;
+};
+
+// Bytes that only a rank's workspace can explain are no fault on a GPU: the dry run leaves out that of cuDNN and of the
+// sums of kernels (dry_run.h). On the CPU it has all of it.
+std::int64_t unpredicted_workspace(const Config& config, const RankMemory& memory) {
+  return config.run.device == DeviceKind::cpu ? 0 : memory.measured[Bucket::workspace];
+}
+
+struct MemoryFindings {
+  DiagnosedFault finding;
+  MemoryCost most;
+  bool planned_wrong = false;
+  std::string note;
+
+  void add(const MemoryCost& cost) {
+    if (cost.bytes > most.bytes) most = cost;
+  }
+};
+
+void check_static(const RankMemory& memory, MemoryFindings& found) {
+  for (const Bucket bucket : differing_static_buckets(memory.predicted, memory.measured)) {
+    found.finding.evidence.push_back(line_of(memory, bucket));
+    found.finding.sentence = "parameters, gradients or states that live all run differ from the plan: a bug of Weft";
+    found.add({std::abs(excess(memory, bucket)), Basis::measured,
+               fmt::format("{} of rank {} against the plan", name_of(bucket), memory.rank)});
+    found.planned_wrong = true;
+  }
+}
+
+void check_peak(const RunEvidence& evidence, const RankMemory& memory, MemoryBounds& bounds, MemoryFindings& found) {
+  const std::int64_t more = memory.measured.total() - bounds.of(memory);
+  if (more <= 0) return;
+  if (more <= unpredicted_workspace(evidence.config(), memory)) {
+    found.note = fmt::format(
+        "rank {} holds {} bytes more than predicted, no more than its workspace: that of cuDNN and "
+        "of the sums of kernels is not predicted",
+        memory.rank, more);
+    return;
+  }
+  const Bucket most = most_exceeding(memory);
+  if (found.finding.sentence.empty()) {
+    found.finding.sentence =
+        fmt::format("rank {} holds {} bytes more than predicted, most of it {}", memory.rank, more, name_of(most));
+  }
+  found.finding.evidence.push_back({fmt::format("peak of rank {}", memory.rank),
+                                    fmt::format("{} bytes", memory.measured.total()), bounds.text_of(memory),
+                                    summary_file});
+  found.finding.evidence.push_back(line_of(memory, most));
+  found.add({more, Basis::measured, fmt::format("rank {} beyond the prediction ({})", memory.rank, summary_file)});
+}
+
+// A pool may still grow once where routed tokens are more than ever before.
+void check_allocations(const RunEvidence& evidence, MemoryFindings& found) {
+  if (evidence.run.steps.size() <= 2) return;
+  const auto allocating =
+      std::ranges::count_if(evidence.steady, [](const StepMetrics& step) { return step.system_allocations > 0; });
+  if (2 * allocating <= std::ssize(evidence.steady)) return;
+  if (found.finding.sentence.empty()) {
+    found.finding.sentence = "steps go on asking the system for memory after the first two";
+  }
+  found.finding.evidence.push_back(
+      {"allocations by the system in a step",
+       fmt::format("{}, some in {} of {} steps", evidence.run.steps.back().system_allocations, allocating,
+                   evidence.steady.size()),
+       "0: a step uses the blocks of the one before", "metrics.jsonl"});
 }
 
 }  // namespace
 
-// Static buckets are exact. Transient ones are taken at one instant and without what libraries need, so their sum may
-// be off by a tenth; beyond that an assumption failed, that of the bucket with the largest excess.
+// The dry run behind the prediction makes every tensor that a run makes, token ids and totals included, so there is no
+// tolerance: less is held where a step was skipped, or where other ranks have the tokens; more never.
 RuleVerdict check_memory(const RunEvidence& evidence) {
-  constexpr double allowed = 0.1;
-  constexpr std::int64_t small = 1 << 20;  // token ids and the totals of a step, which no plan counts, are kilobytes
-  DiagnosedFault finding;
-  std::int64_t largest = 0;
-  bool planned_wrong = false;
+  MemoryFindings found;
+  MemoryBounds bounds(evidence.config());
   for (const RankMemory& memory : evidence.run.memory) {
-    for (const Bucket bucket : differing_static_buckets(memory.predicted, memory.measured)) {
-      finding.evidence.push_back(line_of(memory, bucket));
-      finding.sentence = "parameters, gradients or states that live all run differ from the plan: a bug of Weft";
-      largest = std::max(largest, std::abs(excess(memory, bucket)));
-      planned_wrong = true;
-    }
-    const std::int64_t more = memory.measured.total() - memory.predicted.total();
-    const double of_prediction = static_cast<double>(more) / static_cast<double>(memory.predicted.total());
-    if (more <= small || of_prediction <= allowed) continue;
-    largest = std::max(largest, more);
-    Bucket worst = Bucket::workspace;
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
-      if (excess(memory, bucket) > excess(memory, worst)) worst = bucket;
-    }
-    if (finding.sentence.empty()) {
-      finding.sentence = fmt::format("rank {} holds {:.0f} % more than predicted, most of it {}", memory.rank,
-                                     100.0 * of_prediction, name_of(worst));
-    }
-    finding.evidence.push_back(line_of(memory, worst));
-    if (worst == Bucket::activations) add_routing(evidence, finding, memory);
+    check_static(memory, found);
+    check_peak(evidence, memory, bounds, found);
   }
-  if (evidence.run.steps.size() > 2) {
-    const auto allocating = std::count_if(evidence.steady.begin(), evidence.steady.end(),
-                                          [](const StepMetrics& step) { return step.system_allocations > 0; });
-    // A pool may still grow once where routed tokens are more than ever before.
-    if (2 * allocating > std::ssize(evidence.steady)) {
-      if (finding.sentence.empty()) finding.sentence = "steps go on asking the system for memory after the first two";
-      finding.evidence.push_back(
-          {"allocations by the system in a step",
-           fmt::format("{}, some in {} of {} steps", evidence.run.steps.back().system_allocations, allocating,
-                       evidence.steady.size()),
-           "0: a step uses the blocks of the one before", "metrics.jsonl"});
-    }
-  }
+  check_allocations(evidence, found);
+  DiagnosedFault& finding = found.finding;
   if (finding.sentence.empty()) {
     if (evidence.run.memory.empty()) return RuleVerdict::unchecked("needs summary.json, which a run writes at its end");
-    return RuleVerdict::silent();
+    return RuleVerdict::silent(found.note);
   }
-  if (largest > 0) finding.bytes = largest;
-  if (!planned_wrong) {
+  if (found.most.bytes > 0) finding.memory = found.most;
+  if (!found.planned_wrong) {
     finding.changes = {{"hardware.memory", "", "what is planned for a rank must leave room for this"}};
   }
   return RuleVerdict::found(std::move(finding));

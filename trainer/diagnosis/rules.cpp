@@ -6,7 +6,7 @@ namespace weft {
 namespace {
 
 constexpr std::array<Rule, 12> table = {{
-    {"root_only_units", "bytes of a gather against those of a whole stage", check_root_only_units},
+    {"root_only_units", "blocks of a stage that are gathered together", check_root_only_units},
     {"reductions_not_deferred", "reductions of a step against one for each unit", check_reductions},
     {"gathers_repeated", "gathers of a step against what keeping parameters takes", check_repeated_gathers},
     {"units_too_small", "payload of a gather against the latency of its link", check_small_units},

@@ -55,6 +55,19 @@ std::optional<LayoutSummary> even_layout(Config config) {
   return summary;
 }
 
+// What the slowest pipeline rank computes longer than the mean, or by operations `more` of the mean.
+std::optional<StepCost> slowest_stage_cost(const RunEvidence& evidence, const std::optional<StageTimes>& times,
+                                           double more) {
+  if (times) {
+    return StepCost{times->seconds[times->slowest] - times->mean, Basis::measured,
+                    fmt::format("rank {} of the pipeline computes so much longer than the mean (trace_rank*.json)",
+                                times->slowest)};
+  }
+  return StepCost{
+      more * evidence.compute_seconds(evidence.hardware.flops_per_second), Basis::modelled,
+      fmt::format("operations at {:.3g} a second of {}", evidence.hardware.flops_per_second, evidence.hardware.name)};
+}
+
 // What a rank's comparable actions take against the same of its peers.
 struct Comparison {
   std::vector<double> ratios;
@@ -103,7 +116,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
   DiagnosedFault finding;
-  const double mean = times ? times->mean : evidence.compute_seconds(evidence.hardware.flops_per_second);
+  finding.step = slowest_stage_cost(evidence, times, modelled - best);
   if (times) {
     finding.evidence.push_back({"computation of the slowest pipeline rank over the mean",
                                 fmt::format("{:.2f}: rank {} of the pipeline, {:.3g} s a step", times->imbalance,
@@ -112,17 +125,15 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   }
   finding.evidence.push_back({"operations of the most loaded pipeline rank over the mean",
                               fmt::format("{:.2f} with layout \"{}\"", modelled, run.layout),
-                              fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml"});
+                              fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml", Basis::predicted});
   if (by_model) {
-    finding.sentence = fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's work",
-                                   times ? times->imbalance : modelled);
-    finding.seconds = mean * (modelled - best);
+    finding.sentence =
+        fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's operations", modelled);
     finding.changes = {{"pipeline.layout", "\"" + even.layout + "\""}};
   } else {
     finding.sentence =
         fmt::format("the pipeline waits for one rank: it takes {:.2f} times the mean, though operations are even",
                     times->imbalance);
-    finding.seconds = mean * (times->imbalance - 1.0);
     finding.changes = {{"pipeline.layout", "\"auto\"",
                         "with pipeline.costs, a table of what the traces measured; or the rank is slow"}};
   }
@@ -174,7 +185,11 @@ RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
     const double quarter = comparison.ratios[comparison.ratios.size() / 4], median = median_of(comparison.ratios);
     if (quarter <= slow) continue;
     slow_ranks.push_back(rank.rank);
-    finding.seconds = std::max(finding.seconds.value_or(0.0), comparison.seconds_more);
+    if (!finding.step || comparison.seconds_more > finding.step->seconds) {
+      finding.step = StepCost{
+          comparison.seconds_more, Basis::measured,
+          fmt::format("rank {} computes so much longer than its peers (trace_rank{}.json)", rank.rank, rank.rank)};
+    }
     finding.evidence.push_back(
         {fmt::format("computation of rank {} over that of the ranks with the same work", rank.rank),
          fmt::format("{:.2f} in the median of {} kinds of action, above {:.2f} in three of four", median,
@@ -183,7 +198,8 @@ RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
     finding.changes.push_back({fmt::format("the machine of rank {}", rank.rank), "",
                                "clocks, temperature, other processes; no setting of the run makes it faster"});
   }
-  if (!compared) return RuleVerdict::unchecked("no two traced ranks do the same work without waiting for each other in it");
+  if (!compared)
+    return RuleVerdict::unchecked("no two traced ranks do the same work without waiting for each other in it");
   if (slow_ranks.empty()) return RuleVerdict::silent();
   finding.sentence =
       slow_ranks.size() == 1

@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trainer/chosen_timing.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/rules.h"
-#include "trainer/unit_policy.h"
 #include "trainer/solved_timing.h"
 #include "trainer/step_plan.h"
+#include "trainer/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -22,6 +23,22 @@ std::int64_t reducing_calls(const CommunicationCounters& exchange) {
     if (key.op == CollectiveOp::reduce_scatter || key.op == CollectiveOp::all_reduce) calls += count.count;
   }
   return calls;
+}
+
+bool all_exchanges(const TracedExchange&) {
+  return true;
+}
+
+// Why the traces say that nothing is lost to exchanges; nothing where they do not. They tell of the hardware that the
+// run had, and only where its lanes are their own does computation hide anything.
+std::optional<std::string> hidden(const RunEvidence& evidence) {
+  if (!evidence.hardware_name.empty() || lanes_take_turns(evidence.config())) return std::nullopt;
+  const auto wait = most_waiting(evidence, all_exchanges);
+  if (!wait || wait->seconds >= (timing_tie - 1.0) * evidence.step_seconds) return std::nullopt;
+  return fmt::format(
+      "computation of rank {}, which waits most, stands still for gathers and reductions for {:.3g} s of "
+      "a step",
+      wait->rank, wait->seconds);
 }
 
 std::string size_text(double bytes) {
@@ -59,19 +76,27 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   const std::int64_t least = reducing_calls(deferred->exchange);
   if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return RuleVerdict::silent();
   const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
+  const auto fit = fits(evidence, more);
   // Where it is left to Weft, gradients wait only in memory that is known to be free.
-  const bool left_open = std::ranges::any_of(
-      config.shard_by_family, [](const auto& entry) { return leaves_reduction_open(entry.second); });
-  if (!fits(evidence, more).value_or(!left_open)) {
-    return RuleVerdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
-                                       memory_text(evidence, more)));
+  const bool left_open = std::ranges::any_of(config.shard_by_family,
+                                             [](const auto& entry) { return leaves_reduction_open(entry.second); });
+  if (left_open && !evidence.headroom_bytes()) {
+    return RuleVerdict::silent(
+        fmt::format("{} reducing calls, as full_shard promises where nothing says what memory a "
+                    "rank has; gradients that wait take {}",
+                    calls, memory_text(evidence, more)));
   }
-  DiagnosedFault finding{.sentence =
-                      fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
-                                  "last of {} microbatches",
-                                  static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
-  finding.seconds = link_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) -
-                    link_seconds(deferred->exchange, evidence.mesh, evidence.hardware);
+  if (!fit.value_or(true)) {
+    return RuleVerdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}",
+                                           calls, memory_text(evidence, more)));
+  }
+  DiagnosedFault finding{
+      .sentence = fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
+                              "last of {} microbatches",
+                              static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
+  const auto again = [](const TracedExchange& exchange) { return !is_traced_gather(exchange) && exchange.again; };
+  finding.step = waiting_cost(evidence, again, "reductions before a unit's last",
+                              saved_on_links(evidence, evidence.measured.exchange, deferred->exchange));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), metrics_file},
                       {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
@@ -95,7 +120,8 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const RunHardware& hardware = evidence.hardware;
   const Config& config = evidence.config();
   const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
-  if (egress == 0.0) return RuleVerdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
+  if (egress == 0.0)
+    return RuleVerdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
   const auto hybrid = hybrid_of(config, hardware);
   if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");
   const auto figures = figures_with(*hybrid, [](Config&) {});
@@ -106,34 +132,40 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (seconds <= compute) {
     return RuleVerdict::silent(fmt::format("{:.0f} bytes leave a node in {:.3g} s, which {:.3g} s of computation hide",
-                                       egress, seconds, compute));
+                                           egress, seconds, compute));
   }
+  if (const auto why = hidden(evidence)) return RuleVerdict::silent(*why);
   const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
   if (!fits(evidence, more).value_or(true)) {
-    return RuleVerdict::silent(fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
-                                       egress / other, memory_text(evidence, more)));
+    return RuleVerdict::silent(
+        fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}", egress / other,
+                    memory_text(evidence, more)));
   }
-  DiagnosedFault finding{.sentence = fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
-                                          "times less between them",
-                                          hardware.ranks_per_node, egress / other)};
-  finding.seconds = (egress - other) / hardware.node_bytes_per_second;
+  DiagnosedFault finding{.sentence =
+                             fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
+                                         "times less between them",
+                                         hardware.ranks_per_node, egress / other)};
+  finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions",
+                              {(egress - other) / hardware.node_bytes_per_second,
+                               fmt::format("bytes that leave a node of {}, at its rate", hardware.name)});
   const double model =
       static_cast<double>(count_parameters(config.model).total * size_of(config.precision_of(Family::dense).compute));
-  finding.evidence = {{"bytes that leave the busiest node in a step",
-                       fmt::format("{:.0f}, {:.1f} times the model's {:.0f}", egress, egress / model, model),
-                       fmt::format("{:.0f} with hybrid sharding", other), metrics_file},
-                      {"seconds that takes",
-                       fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
-                       fmt::format("{:.3g} of computation to hide it ({})", compute, hardware.name), metrics_file},
-                      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
-                       fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
+  finding.evidence = {
+      {"bytes that leave the busiest node in a step",
+       fmt::format("{:.0f}, {:.1f} times the model's {:.0f}", egress, egress / model, model),
+       fmt::format("{:.0f} with hybrid sharding", other), metrics_file},
+      {"seconds that takes",
+       fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
+       fmt::format("{:.3g} of computation to hide it, modelled", compute), hardware.name, Basis::modelled},
+      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
+       fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
                      {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
   return RuleVerdict::found(std::move(finding));
 }
 
-// Exact bytes and tokens, and computation as the hardware reaches it: on a GPU the measured one has waits for gathers
-// inside and would always seem to hide them.
+// Exact bytes and tokens, and computation and links as the hardware reaches them: whether another batch breaks even, no
+// trace of this one shows. Where computation waits for nothing in the traces, the model is not believed.
 RuleVerdict check_batch(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
@@ -145,19 +177,21 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (exchange <= compute) return RuleVerdict::silent();
+  if (const auto why = hidden(evidence)) return RuleVerdict::silent(*why);
   const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
   DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
-  finding.seconds = exchange - compute;
+  finding.step =
+      waiting_cost(evidence, all_exchanges, "gathers and reductions",
+                   {exchange - compute, fmt::format("bytes at the rates of {} beyond its computation", hardware.name)});
   finding.evidence = {
       {"tokens of a rank in a step", fmt::format("{:.0f}", tokens), fmt::format("at least {:.0f}", needed),
        metrics_file},
       {"seconds that shards travel",
        fmt::format("{:.3g}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
-       fmt::format("{:.3g} with all that can be spared, against {:.3g} s of computation ({})", exchange, compute,
-                   hardware.name),
-       metrics_file}};
+       fmt::format("{:.3g} with all that can be spared, against {:.3g} of computation, modelled", exchange, compute),
+       hardware.name, Basis::modelled}};
   const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
   finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
   // Where every microbatch has gathers of its own, only larger microbatches have more to hide them behind.

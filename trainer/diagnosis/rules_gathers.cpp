@@ -1,9 +1,11 @@
 // How often parameters are gathered, in which pieces, in which dtype and when.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "parallel/shard/wrap.h"
+#include "trainer/chosen_timing.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/rules.h"
 #include "trainer/solved_timing.h"
@@ -45,45 +47,67 @@ std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
   return RuleVerdict::silent("nothing is gathered");
 }
 
-double saved_seconds(const RunEvidence& evidence, const ProgramFigures& other) {
-  return link_seconds(evidence.program.exchange, evidence.mesh, evidence.hardware) -
-         link_seconds(other.exchange, evidence.mesh, evidence.hardware);
+// Whether units of the family are as small or large as shard.wrap says in bytes.
+bool merges_by_size(const Config& config, Family family) {
+  const auto own = config.shard_by_family.find(family);
+  const ShardPolicy& policy = own == config.shard_by_family.end() ? config.shard : own->second;
+  return parse_wrap(policy.wrap).kind == WrapKind::minimum_bytes;
+}
+
+std::string names_of(const std::vector<WholeStageUnit>& units) {
+  std::vector<std::string> names;
+  for (const WholeStageUnit& unit : units) names.push_back(unit.name);
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
+// A solved timing fills its budget whatever the units are, so its peak says nothing of them.
+void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_block, DiagnosedFault& finding) {
+  finding.evidence.push_back({"gathers of a step, all ranks", fmt::format("{}", evidence.measured.gathers),
+                              fmt::format("{} by block", by_block.gathers), metrics_file});
+  finding.evidence.push_back({"full parameters at the fullest rank's peak",
+                              fmt::format("{} bytes", evidence.run.steps.back().memory[Bucket::unsharded_parameters]),
+                              fmt::format("the whole peak is predicted as {} bytes, and {} by block",
+                                          evidence.program.peak_bytes, by_block.peak_bytes),
+                              metrics_file});
+  if (!is_solved(evidence.config())) finding.memory = predicted_excess(evidence, by_block, "with units by block");
+}
+
+ModelledSeconds saved_on_links(const RunEvidence& evidence, const ProgramFigures& other) {
+  return saved_on_links(evidence, evidence.program.exchange, other.exchange);
 }
 
 }  // namespace
 
-// One unit a stage has a gather of the whole stage, two equal ones have halves: 0.75 lies between. A stage that is
-// smaller than what a latency moves is better gathered at once.
+// Units with all blocks of a stage, whatever else they have: a hybrid's experts are never in the unit of its dense
+// parts, so each is looked at by itself. A unit that is smaller than what a latency moves is better gathered at once;
+// minimum_bytes asks for that.
 RuleVerdict check_root_only_units(const RunEvidence& evidence) {
-  constexpr double whole_stage = 0.75;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
-  const ProgramFigures& program = evidence.program;
-  const double stage = static_cast<double>(program.stage_bytes) / static_cast<double>(program.gathered_stages);
-  const double payload = mean_payload(evidence);
-  if (payload <= whole_stage * stage || stage <= break_even_payload(evidence)) return RuleVerdict::silent();
-  const auto by_block = figures_with(evidence.config(), [](Config& config) { wrap_all(config, "block"); });
-  if (!by_block || by_block->gathered_units < program.gathered_units * 3 / 2) {
-    return RuleVerdict::silent("stages have one block each: by block they are one unit too");
+  const Config& config = evidence.config();
+  std::vector<WholeStageUnit> whole = evidence.program.whole_stage_units;
+  std::erase_if(whole, [&](const WholeStageUnit& unit) { return merges_by_size(config, unit.family); });
+  if (whole.empty()) return RuleVerdict::silent();
+  const WholeStageUnit& largest = *std::ranges::max_element(whole, {}, &WholeStageUnit::bytes);
+  const double needed = break_even_payload(evidence);
+  if (static_cast<double>(largest.bytes) <= needed) {
+    return RuleVerdict::silent(
+        fmt::format("{} has {} blocks, but its {} bytes are less than its link moves within its latency, {:.0f}",
+                    largest.name, largest.blocks, largest.bytes, needed));
   }
-  const double units = static_cast<double>(by_block->gathered_units) / static_cast<double>(by_block->gathered_stages);
-  DiagnosedFault finding{.sentence = fmt::format("everything of a stage is gathered in one unit: computation waits for all of "
-                                          "it, and all of it is there at once")};
-  // By block only the first of the units is waited for.
-  const double gathers_a_rank = static_cast<double>(evidence.measured.gathers) / evidence.mesh.world();
-  finding.seconds = gathers_a_rank * (1.0 - 1.0 / units) *
-                    link_seconds(gather_link(evidence), CollectiveOp::all_gather, payload, program.shard_ranks);
-  finding.bytes = program.peak_bytes - by_block->peak_bytes;
-  finding.evidence = {
-      {"bytes of a gather, mean", fmt::format("{:.0f}", payload),
-       fmt::format("{:.0f} by block; a whole stage is {:.0f}", by_block->bytes_a_gather(), stage), metrics_file},
-      {"gathers of a step, all ranks", fmt::format("{}", evidence.measured.gathers),
-       fmt::format("{} by block", by_block->gathers), metrics_file},
-      {"full parameters at the fullest rank's peak",
-       fmt::format("{} bytes", evidence.run.steps.back().memory[Bucket::unsharded_parameters]),
-       fmt::format("the whole peak is {} bytes lower by block", program.peak_bytes - by_block->peak_bytes),
-       metrics_file}};
+  DiagnosedFault finding{.sentence = fmt::format("all blocks of a stage are gathered in one unit, {}: none is computed "
+                                                 "before all are there, and all are there at once",
+                                                 names_of(whole))};
+  finding.evidence = {{fmt::format("bytes of a gather of {}", largest.name), fmt::format("{}", largest.bytes),
+                       fmt::format("a unit for each of {} blocks", largest.blocks), "config.toml", Basis::predicted}};
+  const auto by_block = figures_with(config, [](Config& other) { wrap_all(other, "block"); });
+  if (by_block) add_smaller_units(evidence, *by_block, finding);
+  // Where lanes take turns nothing is gathered beside computation, in whatever pieces.
+  const auto of_whole = [&](const TracedExchange& exchange) {
+    return is_traced_gather(exchange) && std::ranges::find(whole, exchange.unit, &WholeStageUnit::unit) != whole.end();
+  };
+  if (!lanes_take_turns(config)) finding.step = waiting_cost(evidence, of_whole, "gathers of these units");
   finding.changes = {
-      {policy_setting(evidence.config(), "wrap",
+      {policy_setting(config, "wrap",
                       [](const ShardPolicy& policy) { return parse_wrap(policy.wrap).kind != WrapKind::block; }),
        "\"block\""}};
   return RuleVerdict::found(std::move(finding));
@@ -100,22 +124,25 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   const std::string residency = "step";
   const auto kept = figures_with(config, [&](Config& other) { set_residency(other, residency); });
   const auto gathers = evidence.measured.gathers;
-  if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers)) return RuleVerdict::silent();
+  if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers))
+    return RuleVerdict::silent();
   const std::int64_t more = kept->peak_bytes - evidence.program.peak_bytes;
   const auto fit = fits(evidence, more);
   // Dropping parameters is what sharding them is for: only memory that is known to be free speaks against it.
   if (!fit.has_value()) {
     return RuleVerdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
-                                       memory_text(evidence, more)));
+                                           memory_text(evidence, more)));
   }
   if (!*fit) {
     return RuleVerdict::silent(fmt::format("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
-                                       memory_text(evidence, more)));
+                                           memory_text(evidence, more)));
   }
-  DiagnosedFault finding{.sentence = fmt::format("parameters are gathered again for every use, though they could stay between "
-                                          "{} microbatches",
-                                          config.microbatches())};
-  finding.seconds = saved_seconds(evidence, *kept);
+  DiagnosedFault finding{.sentence =
+                             fmt::format("parameters are gathered again for every use, though they could stay between "
+                                         "{} microbatches",
+                                         config.microbatches())};
+  const auto again = [](const TracedExchange& exchange) { return is_traced_gather(exchange) && exchange.again; };
+  finding.step = waiting_cost(evidence, again, "gathers that repeat one of the step", saved_on_links(evidence, *kept));
   finding.evidence = {
       {"gathers of a step, all ranks", fmt::format("{}", gathers),
        fmt::format("{} for {} units under residency \"{}\"", kept->gathers, kept->gathered_units, residency),
@@ -139,7 +166,9 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   const double needed = break_even_payload(evidence);
   std::vector<std::int64_t> traced;
   for (const TracedRank& rank : evidence.traced) {
-    traced.insert(traced.end(), rank.gather_bytes.begin(), rank.gather_bytes.end());
+    for (const TracedExchange& exchange : rank.exchanges) {
+      if (is_traced_gather(exchange)) traced.push_back(exchange.bytes);
+    }
   }
   const bool has_trace = !traced.empty();
   const double payload = has_trace ? median_of(traced) : mean_payload(evidence);
@@ -153,7 +182,10 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   }
   const LinkCost link = gather_link(evidence);
   DiagnosedFault finding{.sentence = fmt::format("a gather moves less than its link does within its latency")};
-  finding.seconds = saved_seconds(evidence, *merged);
+  const auto small = [&](const TracedExchange& exchange) {
+    return is_traced_gather(exchange) && static_cast<double>(exchange.bytes) < needed;
+  };
+  finding.step = waiting_cost(evidence, small, "gathers below that size", saved_on_links(evidence, *merged));
   finding.evidence = {
       {has_trace ? "bytes of a gather, median" : "bytes of a gather, mean", fmt::format("{:.0f}", payload),
        fmt::format("at least {:.0f}: {} ranks x {:.1f} us x {:.1f} GB/s ({})", needed, evidence.program.shard_ranks,
@@ -180,8 +212,8 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{:.0f}", 2.0 * elements), metrics_file}};
   if (const auto narrow = figures_with(evidence.config(), compute_in_16_bits)) {
-    finding.seconds = saved_seconds(evidence, *narrow);
-    finding.bytes = evidence.program.peak_bytes - narrow->peak_bytes;
+    finding.step = waiting_cost(evidence, is_traced_gather, "gathers", saved_on_links(evidence, *narrow));
+    finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
   }
   finding.changes = {
       {"precision.compute", "\"bfloat16\"", "parameters, gradients' sums and optimizer stay in float32"}};
@@ -189,38 +221,30 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
 }
 
 // A gather that is late cannot hide behind anything. With a lookahead only those stay late that follow the drop of the
-// same unit; so more than half of the late ones must go with one, and be more than a quarter of all.
+// same unit; so more than half of the late ones must go with one, and be more than a quarter of all. What the traces
+// show is believed from the hundredth of a step on by which timings differ.
 RuleVerdict check_lookahead(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (lanes_take_turns(evidence.config())) {
+    return RuleVerdict::silent("the lanes of this device take turns: an earlier gather would hide behind nothing");
+  }
   const ProgramFigures& program = evidence.program;
   if (4 * program.late_gathers <= program.gathers) return RuleVerdict::silent();
   const auto ahead = figures_with(evidence.config(), look_ahead);
   if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return RuleVerdict::silent();
+  const auto late = [](const TracedExchange& exchange) { return exchange.late; };
+  const auto wait = most_waiting(evidence, late);
+  if (wait && wait->seconds < (timing_tie - 1.0) * evidence.step_seconds) {
+    return RuleVerdict::silent(
+        fmt::format("{} of {} gathers start late, and computation of rank {}, which waits most, "
+                    "stands still for {:.3g} s of a step",
+                    program.late_gathers, program.gathers, wait->rank, wait->seconds));
+  }
   DiagnosedFault finding{.sentence = "gathers start only when the computation before their use has ended"};
   finding.evidence = {{"gathers with nothing computed between them and their use",
                        fmt::format("{} of {}", program.late_gathers, program.gathers),
-                       fmt::format("{} with a lookahead of 1", ahead->late_gathers), "config.toml"}};
-  double gathers = 0.0, late = 0.0, waited = 0.0;
-  for (const TracedRank& rank : evidence.traced) {
-    gathers += rank.gathers;
-    late += rank.late_gathers;
-    waited = std::max(waited, rank.late_seconds);
-  }
-  if (!evidence.traced.empty()) {
-    if (2.0 * late <= gathers) {
-      return RuleVerdict::silent(
-          fmt::format("{:.0f} of {:.0f} traced gathers ended after the computation before their use", late, gathers));
-    }
-    finding.seconds = waited;
-    finding.evidence.push_back({"traced gathers that ended after the computation before their use",
-                                fmt::format("{:.0f} of {:.0f}", late, gathers), "few", "trace_rank*.json"});
-    finding.evidence.push_back({"computation stood still for them, most of a rank",
-                                fmt::format("{:.3g} s a step", waited), "0", "trace_rank*.json"});
-  } else {
-    const double one =
-        link_seconds(gather_link(evidence), CollectiveOp::all_gather, mean_payload(evidence), program.shard_ranks);
-    finding.seconds = one * static_cast<double>(program.late_gathers - ahead->late_gathers) / evidence.mesh.world();
-  }
+                       fmt::format("{} with a lookahead of 1", ahead->late_gathers), "config.toml", Basis::predicted}};
+  finding.step = waiting_cost(evidence, late, "these gathers");
   finding.changes = {
       {policy_setting(evidence.config(), "lookahead", [](const ShardPolicy& policy) { return policy.lookahead == 0; }),
        "1"}};

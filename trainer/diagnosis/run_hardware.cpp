@@ -64,6 +64,10 @@ RunHardware run_hardware(const Config& config, const std::string& name, DType co
   return hardware;
 }
 
+bool lanes_take_turns(const Config& config) {
+  return config.run.device == DeviceKind::cpu;
+}
+
 LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware) {
   return shared_link(group_links(mesh, group, hardware.ranks_per_node), hardware.inside, hardware.between_nodes);
 }

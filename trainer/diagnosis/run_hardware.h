@@ -23,6 +23,9 @@ struct RunHardware {
 // of dense parts. shard.memory_budget bounds the memory as well. Throws Error (request) for a name that is not known.
 RunHardware run_hardware(const Config& config, const std::string& name, DType compute);
 
+// Whether nothing overlaps on the device that the run had: one channel for computation and communication.
+bool lanes_take_turns(const Config& config);
+
 // What one group of this kind has when all of them communicate (topology.h).
 LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware);
 // Whether a group of this kind has ranks on several nodes, which hold neighbouring ranks.

@@ -3,31 +3,87 @@
 #include <algorithm>
 
 #include "trainer/diagnosis/program_figures.h"
+#include "trainer/diagnosis/run_hardware.h"
 #include "trainer/resolved_run.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
 namespace {
 
-// A gather of a list, and the last computation before the first that reads what it gathers; `none` where there is none.
 constexpr std::size_t none = static_cast<std::size_t>(-1);
-struct GatherPlace {
-  std::size_t gather = none, compute_before_use = none;
+
+// An exchange in a rank's list, and the actions around it that say how long computation waited.
+struct ExchangePlace {
+  std::size_t at = none;
+  std::size_t reader = none;   // the first action of the compute lane that cannot run before the exchange has ended
+  std::size_t message = none;  // what that one receives
 };
 
-std::vector<GatherPlace> gather_places(const Program& program, const std::vector<Action>& actions) {
-  std::vector<GatherPlace> places;
+bool needs_reduction(const Action& action, int unit) {
+  return action.op == Op::gradient_norm || (action.op == Op::wait_reduction && action.unit.value_or(unit) == unit);
+}
+
+std::size_t message_of(const Program& program, const std::vector<Action>& actions, std::size_t reader) {
+  const Action& action = actions[reader];
+  if (!action.segment) return none;
+  const int stage = program.segments[static_cast<std::size_t>(*action.segment)].stage;
+  for (std::size_t before = reader; before-- > 0;) {
+    const Action& other = actions[before];
+    if (is_receive(other.op) && other.stage == stage && other.microbatch == action.microbatch) return before;
+  }
+  return none;
+}
+
+ExchangePlace place_of(const Program& program, const std::vector<Action>& actions, std::size_t at) {
+  const bool gathers = is_gather(actions[at].op);
+  const int unit = *actions[at].unit;
+  ExchangePlace place{.at = at};
+  for (std::size_t after = at + 1; after < actions.size() && place.reader == none; ++after) {
+    const bool needs = gathers ? reads_unit(program, actions[after], unit) : needs_reduction(actions[after], unit);
+    if (needs) place.reader = after;
+  }
+  if (place.reader != none && program.ranks.size() > 1) place.message = message_of(program, actions, place.reader);
+  return place;
+}
+
+std::vector<ExchangePlace> exchange_places(const Program& program, const std::vector<Action>& actions) {
+  std::vector<ExchangePlace> places;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (!is_gather(actions[i].op) || actions[i].bytes == 0) continue;
-    std::size_t use = i + 1;
-    while (use < actions.size() && !reads_unit(program, actions[use], *actions[i].unit)) ++use;
-    GatherPlace place{i, none};
-    for (std::size_t before = use; before-- > 0 && place.compute_before_use == none;) {
-      if (is_compute(actions[before].op)) place.compute_before_use = before;
+    const bool moves = actions[i].unit && actions[i].bytes > 0;
+    if (moves && (is_gather(actions[i].op) || is_reduction(actions[i].op))) {
+      places.push_back(place_of(program, actions, i));
     }
-    places.push_back(place);
   }
   return places;
+}
+
+std::vector<TracedExchange> exchanges_at(const Program& program, const std::vector<Action>& actions,
+                                         const std::vector<ExchangePlace>& places) {
+  std::vector<TracedExchange> exchanges;
+  std::map<std::pair<int, bool>, std::size_t> last;  // by unit and whether it is a gather
+  for (const ExchangePlace& place : places) {
+    const Action& action = actions[place.at];
+    const bool gathers = is_gather(action.op);
+    const auto [before, first] = last.try_emplace({*action.unit, gathers}, exchanges.size());
+    if (!first && !gathers) exchanges[before->second].again = true;
+    before->second = exchanges.size();
+    exchanges.push_back({.op = action.op,
+                         .unit = *action.unit,
+                         .group = program.units[static_cast<std::size_t>(*action.unit)].group,
+                         .bytes = action.bytes,
+                         .again = gathers && !first,
+                         .late = gathers && is_late_gather(program, actions, place.at)});
+  }
+  return exchanges;
+}
+
+// Of lanes of their own.
+double wait_for(const ExchangePlace& place, std::span<const TracedAction> step) {
+  if (place.reader == none) return 0.0;
+  const TraceSpan& exchange = *step[place.at].span;
+  double from = std::max(exchange.begin, step[place.reader].span->begin);
+  if (place.message != none) from = std::max(from, step[place.message].span->end);
+  return std::max(std::min(exchange.end, step[place.reader].span->end) - from, 0.0);
 }
 
 bool is_comparable(const Program& program, const ProgramSegment& segment) {
@@ -37,8 +93,8 @@ bool is_comparable(const Program& program, const ProgramSegment& segment) {
   });
 }
 
-void add_step(const Program& program, const std::vector<Action>& actions, const std::vector<GatherPlace>& places,
-              std::span<const TracedAction> step, TracedRank& rank) {
+void add_computation(const Program& program, const std::vector<Action>& actions, std::span<const TracedAction> step,
+                     TracedRank& rank) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
     const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
@@ -49,13 +105,34 @@ void add_step(const Program& program, const std::vector<Action>& actions, const 
     compute.comparable = is_comparable(program, segment);
     ++compute.a_step;
   }
-  for (const GatherPlace& place : places) {
-    if (place.compute_before_use == none) continue;
-    ++rank.gathers;
-    const TraceSpan &gather = *step[place.gather].span, &before = *step[place.compute_before_use].span;
-    if (place.compute_before_use > place.gather || gather.end <= before.end) continue;
-    ++rank.late_gathers;
-    rank.late_seconds += gather.end - std::max(gather.begin, before.end);
+}
+
+// Seconds by traced step and exchange.
+using Waits = std::vector<std::vector<double>>;
+
+std::vector<double> waits_of(const std::vector<ExchangePlace>& places, std::span<const TracedAction> step,
+                             bool lanes_take_turns) {
+  std::vector<double> waits;
+  for (const ExchangePlace& place : places) {
+    const TraceSpan& span = *step[place.at].span;
+    waits.push_back(lanes_take_turns ? span.end - span.begin : wait_for(place, step));
+  }
+  return waits;
+}
+
+// The last rank of a group to come to a call waits for no other, so the least wait of the group is the call's own.
+void add_waits(const Mesh& mesh, std::span<const TracedRank> ranks, std::span<const Waits> waits, std::size_t at,
+               TracedRank& rank) {
+  for (std::size_t e = 0; e < rank.exchanges.size(); ++e) {
+    const std::vector<int> group = mesh.group_of(rank.exchanges[e].group, rank.rank);
+    for (std::size_t step = 0; step < waits[at].size(); ++step) {
+      double least = waits[at][step][e];
+      for (std::size_t other = 0; other < ranks.size(); ++other) {
+        const bool peer = std::ranges::find(group, ranks[other].rank) != group.end();
+        if (peer && step < waits[other].size()) least = std::min(least, waits[other][step].at(e));
+      }
+      rank.exchanges[e].wait += least / static_cast<double>(waits[at].size());
+    }
   }
 }
 
@@ -70,25 +147,27 @@ double TracedRank::compute_seconds() const {
 std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {
   const ResolvedRun run(config);
   std::vector<TracedRank> ranks;
+  std::vector<Waits> waits;
   for (const RankTrace& trace : traces) {
     const Coordinates at = mesh.coordinates(std::clamp(trace.rank, 0, mesh.world() - 1));
     const Program program = step_program(run, at);
     const auto traced = traced_actions(program, mesh, trace);
     const auto& actions = program.ranks[static_cast<std::size_t>(at.pp)];
-    const auto places = gather_places(program, actions);
+    const auto places = exchange_places(program, actions);
     const auto steps = static_cast<int>(traced.size() / actions.size());
     TracedRank& rank = ranks.emplace_back();
     rank.rank = trace.rank;
     rank.pipeline_rank = at.pp;
-    for (const GatherPlace& place : places) rank.gather_bytes.push_back(actions[place.gather].bytes);
+    rank.exchanges = exchanges_at(program, actions, places);
+    Waits& own = waits.emplace_back();
     for (std::size_t first = 0; first < traced.size(); first += actions.size()) {
-      add_step(program, actions, places, std::span(traced).subspan(first, actions.size()), rank);
+      const auto step = std::span(traced).subspan(first, actions.size());
+      add_computation(program, actions, step, rank);
+      own.push_back(waits_of(places, step, lanes_take_turns(config)));
     }
     for (auto& [what, compute] : rank.computed) compute.a_step /= steps;
-    rank.gathers /= steps;
-    rank.late_gathers /= steps;
-    rank.late_seconds /= steps;
   }
+  for (std::size_t i = 0; i < ranks.size(); ++i) add_waits(mesh, ranks, waits, i, ranks[i]);
   return ranks;
 }
 

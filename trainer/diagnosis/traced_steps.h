@@ -1,4 +1,5 @@
-// What the traces of a run say of its ranks: how long each computed, and which gathers computation stood still for.
+// What the traces of a run say of its ranks: how long each computed, and how long computation stood still for
+// gathers and reductions.
 #pragma once
 
 #include <map>
@@ -18,14 +19,25 @@ struct TracedCompute {
   bool comparable = false;
 };
 
+// A gather or a reduction of the rank's list, which moves something.
+struct TracedExchange {
+  Op op = Op::unshard;
+  int unit = 0;
+  Group group = Group::dp_shard;  // of the unit
+  std::int64_t bytes = 0;         // payload
+  bool again = false;  // a gather of what was gathered earlier in the step; a reduction with another one to come
+  bool late = false;   // a gather of which the list has nothing computed between it and its first use
+  // Seconds of a step, on average, that computation stood still for it, whoever else was late: in each step as long as
+  // with the traced rank of the group that waited least. Where all lanes take turns a rank waits for the whole span.
+  // Otherwise for the part of it in which the compute lane had come to the first reader of the gathered parameters, and
+  // the reader's message was there; of a reduction, had come to WAIT_REDUCE of the unit or to GRAD_NORM.
+  double wait = 0.0;
+};
+
 struct TracedRank {
   int rank = 0, pipeline_rank = 0;
   std::map<std::pair<std::string, Op>, TracedCompute> computed;  // by name of the segment
-  std::vector<std::int64_t> gather_bytes;                        // payloads of a step's gathers
-
-  // Of a step on average: gathers with something computed before them, and those of them that ended after all that was
-  // computed before their first use, though their turn in the list came only then; and for how long computation waited.
-  double gathers = 0.0, late_gathers = 0.0, late_seconds = 0.0;
+  std::vector<TracedExchange> exchanges;                         // in the order of the list
 
   double compute_seconds() const;  // of a step, undisturbed
 };
