@@ -64,8 +64,13 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
       pictures.push_back(picture_of(program, step, options));
       continue;
     }
-    SimulatedVariant variant{options.title,       config,         forecast_of(config, mesh, program, step), "",
-                             source.text(config), costs.unit_time};
+    SimulatedVariant variant{options.title,
+                             config,
+                             forecast_of(config, mesh, program, step),
+                             "",
+                             source.text(config),
+                             costs.unit_time,
+                             source.certainty(config)};
     if (format == "text") variant.grid = time_grid(picture_of(program, step, options));
     variants.push_back(std::move(variant));
   }
