@@ -6,6 +6,8 @@
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "tools/kept_whole.h"
+#include "trainer/chosen_timing.h"
 #include "trainer/config/config_sources.h"
 
 namespace weft {
@@ -18,6 +20,12 @@ std::string full_name(const CLI::App& command) {
     name = above->get_name() + " " + name;
   }
   return name;
+}
+
+void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
+  const bool process = config.run.launch == LaunchKind::processes;
+  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
 }
 
 }  // namespace
@@ -85,14 +93,16 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
   return overrides;
 }
 
+void warn_of_kept_whole(const Config& config) {
+  print_warnings(config, kept_whole_warnings(config));
+}
+
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
   ResolvedConfig resolved = read_config(file, overrides);
   if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
-  const bool process = resolved.config.run.launch == LaunchKind::processes;
-  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return resolved;
-  for (const std::string& warning : resolved.warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
+  print_warnings(resolved.config, resolved.warnings);
   return resolved;
 }
 

@@ -11,6 +11,7 @@ void add_bench_command(CLI::App& program) {
   add_bench_timing_command(*bench);
   add_bench_simulated_command(*bench);
   add_bench_checkpoint_command(*bench);
+  add_bench_published_command(*bench);
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/commands.h"
+#include "tools/kept_whole.h"
 #include "trainer/backend.h"
 #include "trainer/start_check.h"
 
@@ -15,6 +16,7 @@ void add_check_command(CLI::App& program) {
   add_config_arguments(*command, *file)->required();
   command->callback([command, file] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    warn_of_kept_whole(resolved.config);
     fmt::print("{}", resolved.annotated);
     if (resolved.config.data.train.empty()) {
       // One to plan with: every command that reads no text takes it.

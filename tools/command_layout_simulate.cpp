@@ -63,8 +63,13 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
       pictures.push_back(picture_of(simulated.program, simulated.step, options));
       continue;
     }
-    SimulatedVariant variant{options.title,       config,         forecast_of(run, simulated), "",
-                             source.text(config), costs.unit_time};
+    SimulatedVariant variant{options.title,
+                             config,
+                             forecast_of(run, simulated),
+                             "",
+                             source.text(config),
+                             costs.unit_time,
+                             source.certainty(config)};
     if (format == "text") variant.grid = time_grid(picture_of(simulated.program, simulated.step, options));
     variants.push_back(std::move(variant));
   }

@@ -63,10 +63,11 @@ void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
     sweep = run_sweep(request.file, common, choices, costs, [&](std::size_t count) { progress.done(count); });
   }
   const std::string title = fmt::format("{}, costs {}", request.file, costs.text(config));
-  if (!request.csv.empty()) write_result(name, sweep_csv(sweep, common), request.csv);
+  if (!request.csv.empty()) write_result(name, sweep_csv(sweep, common, costs.certainty(config)), request.csv);
   if (!request.svg.empty()) write_result(name, sweep_svg(sweep, title, costs.unit_time()), request.svg);
   fmt::print("{}\n{} combinations, {} can be run, {} programs simulated\n\n{}", title, sweep.choices,
-             sweep.points.size(), sweep.simulated, sweep_table(sweep, request.top, costs.unit_time()));
+             sweep.points.size(), sweep.simulated,
+             sweep_table(sweep, request.top, costs.unit_time(), costs.certainty(config)));
   if (sweep.points.empty()) fail_request("{}: error: none of the combinations can be run", name);
 }
 

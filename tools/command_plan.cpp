@@ -4,6 +4,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "tools/kept_whole.h"
 #include "tools/plan_coarse.h"
 #include "tools/plan_compare.h"
 #include "tools/plan_explain.h"
@@ -78,6 +79,7 @@ void plan(const CLI::App& command, const PlanRequest& request) {
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
+  warn_of_kept_whole(config);
   if (request.explain) return explain(command, request, config);
   const Hardware hardware = hardware_of(config);
   if (request.compare) {
@@ -85,7 +87,7 @@ void plan(const CLI::App& command, const PlanRequest& request) {
     return;
   }
   const RunPlan planned = plan_run(config, hardware);
-  fmt::print("{}", request.json ? plan_json(hardware, planned) : plan_text(config, hardware, planned));
+  fmt::print("{}", request.json ? plan_json(config, hardware, planned) : plan_text(config, hardware, planned));
 }
 
 void add_coarse_options(CLI::App& command, PlanRequest& request) {

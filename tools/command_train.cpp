@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tools/commands.h"
+#include "tools/kept_whole.h"
 #include "tools/launch_gate.h"
 #include "trainer/console.h"
 #include "trainer/run_signals.h"
@@ -45,6 +46,7 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    warn_of_kept_whole(resolved.config);
     require_fit(*command, *file, resolved.config);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;

@@ -6,6 +6,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "tools/kept_whole.h"
 #include "tools/unit_rows.h"
 #include "trainer/resolved_run.h"
 
@@ -121,7 +122,9 @@ void add_units_command(CLI::App& program) {
   command->add_flag("--json", *json, "print one JSON document");
   command->add_flag("--owners", *owners, "which rank owns which rows of every parameter instead of the units");
   command->callback([command, file, json, owners] {
-    const Config config = ResolvedRun(read_config_given_to(*command, *file).config).config();
+    const Config given = read_config_given_to(*command, *file).config;
+    warn_of_kept_whole(given);
+    const Config config = ResolvedRun(given).config();
     if (*owners) return print_owners(config, *json);
     const auto rows = unit_rows(config);
     *json ? print_json(rows) : print_text(rows);

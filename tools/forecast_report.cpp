@@ -49,6 +49,7 @@ std::string report(const SimulatedVariant& variant) {
   text += fmt::format("  layout      {} ({}, {} microbatches)\n", forecast.layout, schedule_text(variant.config),
                       variant.config.microbatches());
   text += fmt::format("  costs       {}\n", variant.costs);
+  text += fmt::format("  certainty   {}\n", variant.certainty.text);
   text += fmt::format("  step        {}{}, bubble {}\n", time(forecast.seconds), variant.unit_time ? " units" : "",
                       percent(forecast.bubble, 1.0));
   text += fmt::format("  exposed     gathers {}, reductions {}, on the rank with most\n",
@@ -67,15 +68,25 @@ std::string report(const SimulatedVariant& variant) {
   return text + "\n" + variant.grid;
 }
 
+// Of variants that all have costs of one kind.
+std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
+  std::vector<double> seconds;
+  for (const SimulatedVariant& variant : variants) seconds.push_back(variant.forecast.seconds);
+  const auto least_sure =
+      std::ranges::max_element(variants, {}, [](const SimulatedVariant& variant) { return variant.certainty.apart; });
+  return ranks_with_ties(seconds, least_sure->certainty);
+}
+
 BenchTable comparison(std::span<const SimulatedVariant> variants) {
-  BenchTable table{{"variant", "schedule", "layout", "step", "of the first", "bubble", "gathers wait",
+  const std::vector<int> ranks = ranks_of(variants);
+  BenchTable table{{"variant", "schedule", "layout", "step", "rank", "of the first", "bubble", "gathers wait",
                     "reductions wait", "fullest rank", "gathers", "reductions"},
                    {}};
   for (const SimulatedVariant& variant : variants) {
     const StepForecast& forecast = variant.forecast;
     const bool alike = variant.unit_time == variants.front().unit_time;
     table.rows.push_back({std::to_string(table.rows.size() + 1), schedule_text(variant.config), forecast.layout,
-                          format_time(forecast.seconds, variant.unit_time),
+                          format_time(forecast.seconds, variant.unit_time), rank_text(ranks, table.rows.size()),
                           alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-",
                           percent(forecast.bubble, 1.0), format_time(forecast.exposed_gathers, variant.unit_time),
                           format_time(forecast.exposed_reductions, variant.unit_time),
@@ -109,6 +120,8 @@ Json variant_json(const SimulatedVariant& variant) {
   }
   return {{"title", variant.title},
           {"costs", variant.costs},
+          {"certainty", variant.certainty.text},
+          {"tie_factor", variant.certainty.apart},
           {"unit_time", variant.unit_time},
           {"schedule", variant.config.pipeline.schedule},
           {"chunks", variant.config.pipeline.chunks},
@@ -150,12 +163,18 @@ std::string forecast_report(std::span<const SimulatedVariant> variants) {
         "\nto scale, time to the right: (microbatch) forward, [microbatch] backward or input gradient, <microbatch> "
         "weight gradient\n";
   }
-  return variants.size() > 1 ? text + "\n" + aligned_text(comparison(variants)) : text;
+  if (variants.size() > 1) text += "\n" + aligned_text(comparison(variants));
+  return text;
 }
 
 std::string forecast_json(std::span<const SimulatedVariant> variants) {
   Json all = Json::array();
-  for (const SimulatedVariant& variant : variants) all.push_back(variant_json(variant));
+  const std::vector<int> ranks = ranks_of(variants);
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    Json variant = variant_json(variants[v]);
+    variant["rank"] = ranks[v];
+    all.push_back(std::move(variant));
+  }
   return Json{{"variants", std::move(all)}}.dump() + "\n";
 }
 

@@ -6,6 +6,7 @@
 
 #include "trainer/config/config.h"
 #include "trainer/costs/step_forecast.h"
+#include "trainer/planning/published.h"
 
 namespace weft {
 
@@ -16,6 +17,7 @@ struct SimulatedVariant {
   std::string grid;   // time_grid(), where the step is small
   std::string costs;  // where they come from, in words
   bool unit_time = false;
+  Certainty certainty = {};
 };
 
 // The variants one by one, and beside each other where there are several.

@@ -145,6 +145,14 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
           hardware.name == "cpu" ? LaneChannels::serial() : LaneChannels::own()};
 }
 
+Certainty CostSource::certainty(const Config& config) const {
+  if (!words_.empty()) return given_certainty(words_);
+  if (measured_) return given_certainty(fmt::format("the traces of {}", file_));
+  if (table_) return given_certainty(file_);
+  if (!hardware_.empty()) return modelled_certainty(hardware_for(config));
+  return certainty_of(config, hardware_for(config));
+}
+
 std::string CostSource::text(const Config& config) const {
   if (!words_.empty()) return fmt::format("given as {}, in units of time", words_);
   if (measured_) return fmt::format("measured in {}", file_);

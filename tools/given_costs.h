@@ -18,6 +18,7 @@
 #include "trainer/config/config.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/planning/published.h"
 
 namespace weft {
 
@@ -37,6 +38,7 @@ class CostSource {
   StepCosts costs_of(const Config& config, const Mesh& mesh, const Program& program) const;
   // "modelled for h200", "measured in runs/x", for a heading.
   std::string text(const Config& config) const;
+  Certainty certainty(const Config& config) const;
   bool unit_time() const { return !words_.empty(); }
 
  private:

@@ -1,12 +1,15 @@
 #include "tools/pareto_svg.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "parallel/pipeline/picture/picture_style.h"
 
@@ -15,7 +18,7 @@ namespace {
 
 // Pixels.
 constexpr double width = 960, height = 600, left = 96, right = 176, top = 56, bottom = 64;
-constexpr double mark_radius = 5, character = 5.8, line_height = 12;
+constexpr double mark_radius = 5, character = 5.8, line_height = 12, descent = 2.5;
 
 struct Box {
   double left = 0, top = 0, right = 0, bottom = 0;
@@ -119,7 +122,7 @@ class ParetoPainter {
     }
     put("<path fill=\"none\" stroke=\"#444\" d=\"M{0} {1}V{2}H{3}\"/>\n", left, top, floor, end);
     put("<text text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", (left + end) / 2, height - 22,
-        picture_.unit_time ? "step, units of time" : "step");
+        picture_.unit_time ? "time of a step, units" : "time of a step");
     put("<text text-anchor=\"middle\" transform=\"translate(18 {:.1f}) rotate(-90)\">peak of the fullest rank</text>\n",
         (top + floor) / 2);
   }
@@ -152,28 +155,52 @@ class ParetoPainter {
         series_colour(mark.style).hex(), mark.front ? "#000" : "#fff", mark.front ? "1" : "0.55");
   }
 
-  // Each where it first fits of eight places around its mark; where none is free the tooltip has to do.
   void labels() {
-    std::vector<Box> taken;
+    std::vector<Box> taken = front_boxes();
     for (const ParetoMark* mark : front()) taken.push_back(around(*mark));
     for (const ParetoMark* mark : front()) {
-      const double length = character * static_cast<double>(mark->label.size());
-      for (const auto& [dx, dy] : std::array<std::pair<double, double>, 8>{
-               {{1, -1}, {1, 1}, {-1, 1}, {-1, -1}, {1, -2.2}, {1, 2.2}, {-1, 2.2}, {-1, -2.2}}}) {
-        const double from = dx > 0 ? x(*mark) + 8 : x(*mark) - 8 - length;
-        const double middle = y(*mark) + dy * line_height * 0.9;
-        const Box box{from, middle - line_height / 2, from + length, middle + line_height / 2};
-        const bool inside =
-            box.left > left && box.right < width - 4 && box.top > top - 8 && box.bottom < height - bottom;
-        const bool free = std::none_of(taken.begin(), taken.end(), [&](const Box& other) { return other.meets(box); });
-        if (!inside || !free) continue;
-        taken.push_back(box);
-        put("<text class=\"label\" font-size=\"10\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\" "
-            "x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-            from, middle + 3.5, escaped_markup(mark->label));
-        break;
-      }
+      const std::optional<Box> box = free_box(*mark, taken);
+      if (!box) continue;
+      taken.push_back(*box);
+      // Any font is drawn as wide as the box.
+      put("<text class=\"label\" font-size=\"10\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\" "
+          "textLength=\"{:.1f}\" lengthAdjust=\"spacingAndGlyphs\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
+          box->right - box->left, box->left, box->bottom - descent, escaped_markup(mark->label));
     }
+  }
+
+  // The first of several places beside a mark that is inside the picture and clear of all that is taken; those on the
+  // side of what nothing beats come first, because the line of the front runs above and to the right. Where none is
+  // free the tooltip has to do.
+  std::optional<Box> free_box(const ParetoMark& mark, const std::vector<Box>& taken) const {
+    using Place = std::pair<double, double>;
+    constexpr std::array<Place, 12> places = {Place{-1, 1},   Place{-1, 0},   Place{1, 1},    Place{1, -1},
+                                              Place{-1, 2.2}, Place{1, 2.2},  Place{1, -2.2}, Place{-1, 3.4},
+                                              Place{1, 3.4},  Place{1, -3.4}, Place{-1, -1},  Place{-1, -2.2}};
+    const double length = character * static_cast<double>(mark.label.size());
+    for (const auto& [dx, dy] : places) {
+      const double from = dx > 0 ? x(mark) + 8 : x(mark) - 8 - length;
+      const double middle = y(mark) + dy * line_height * 0.9;
+      const Box box{from, middle - line_height / 2, from + length, middle + line_height / 2};
+      const bool inside = box.left > left && box.right < width - right && box.top > top && box.bottom < height - bottom;
+      if (inside && std::ranges::none_of(taken, [&](const Box& other) { return other.meets(box); })) return box;
+    }
+    return std::nullopt;
+  }
+
+  // The pieces of the front's line.
+  std::vector<Box> front_boxes() const {
+    std::vector<Box> boxes;
+    double from_y = top;
+    const ParetoMark* before = nullptr;
+    for (const ParetoMark* mark : front()) {
+      if (before != nullptr) boxes.push_back({x(*before), y(*before) - 1, x(*mark), y(*before) + 1});
+      boxes.push_back({x(*mark) - 1, std::min(from_y, y(*mark)), x(*mark) + 1, std::max(from_y, y(*mark))});
+      from_y = y(*mark);
+      before = mark;
+    }
+    if (before != nullptr) boxes.push_back({x(*before), y(*before) - 1, width - right, y(*before) + 1});
+    return boxes;
   }
 
   Box around(const ParetoMark& mark) const {
@@ -198,6 +225,18 @@ class ParetoPainter {
 };
 
 }  // namespace
+
+std::vector<std::string> distinguishing(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::string> labels;
+  for (const auto& row : rows) {
+    std::vector<std::string> differing;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (std::ranges::any_of(rows, [&](const auto& other) { return other[i] != row[i]; })) differing.push_back(row[i]);
+    }
+    labels.push_back(differing.empty() ? row.front() : fmt::format("{}", fmt::join(differing, ", ")));
+  }
+  return labels;
+}
 
 std::string to_svg(const ParetoPicture& picture) {
   return ParetoPainter(picture).document();

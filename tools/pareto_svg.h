@@ -15,7 +15,8 @@ struct ParetoMark {
   double seconds = 0.0;
   std::int64_t bytes = 0;
   bool front = false;
-  std::string label = {};    // beside a mark of the front, where there is room
+  // Beside a mark of the front, where there is room that neither the front's line, its marks nor other labels take.
+  std::string label = {};
   std::string tooltip = {};  // lines of text
 };
 
@@ -26,5 +27,9 @@ struct ParetoPicture {
 };
 
 std::string to_svg(const ParetoPicture& picture);
+
+// Labels of points that have a row of values each, the same ones in the same order: of each row the values that are not
+// alike in all rows, or the first value where all are.
+std::vector<std::string> distinguishing(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace weft

@@ -10,7 +10,7 @@ namespace weft {
 
 // Throws Error (request) as compare_strategies does.
 std::string plan_compare_text(const Config& config, const Hardware& hardware);
-// {"hardware", "node_bytes_per_second", "compute_seconds", "tokens_per_rank", "strategies": [...], "recommendation"};
+// {"hardware", "node_bytes_per_second", "compute_seconds", "tokens_per_rank", "certainty", "tie_factor", "strategies": [...], "recommendation"};
 // bytes are of a step, a strategy that does not apply has "refused" and no figures.
 std::string plan_compare_json(const Config& config, const Hardware& hardware);
 

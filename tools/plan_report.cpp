@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/picture/picture_style.h"
 #include "tools/bench_table.h"
+#include "trainer/planning/published.h"
 
 namespace weft {
 namespace {
@@ -110,9 +111,10 @@ Json rank_json(const RankPlan& rank, std::int64_t reserved) {
     if (item.microbatch) entry["microbatch"] = *item.microbatch;
     live.push_back(std::move(entry));
   }
-  Json json = {{"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
-               {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
-               {"live", std::move(live)}};
+  Json json = {
+      {"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
+      {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
+      {"live", std::move(live)}};
   if (rank.worst_bytes) json["worst_peak_bytes"] = *rank.worst_bytes;
   return json;
 }
@@ -143,6 +145,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       hardware.node_bytes_per_second.value / 1e9,
       format_time(plan.node_egress_bytes / hardware.node_bytes_per_second.value, false),
       config.pipeline.has_cost_table() ? "of which the costs that are given know nothing" : "which no step beats");
+  text += fmt::format("certainty  {}\n", certainty_of(config, hardware).text);
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   if (const auto worst = plan.worst_bytes()) {
     text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",
@@ -159,7 +162,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   return text;
 }
 
-std::string plan_json(const Hardware& hardware, const RunPlan& plan) {
+std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan) {
   Json ranks = Json::array(), communication = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.verdict.reserved));
   for (const GroupTraffic& traffic : plan.communication) {
@@ -171,7 +174,10 @@ std::string plan_json(const Hardware& hardware, const RunPlan& plan) {
                              {"out_of_a_node", traffic.node_egress}});
   }
   const Verdict& verdict = plan.verdict;
+  const Certainty certainty = certainty_of(config, hardware);
   const Json json = {{"hardware", hardware.name},
+                     {"certainty", certainty.text},
+                     {"tie_factor", certainty.apart},
                      {"world", plan.world},
                      {"nodes", plan.nodes},
                      {"layout", plan.layout},

@@ -8,6 +8,6 @@
 namespace weft {
 
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan);
-std::string plan_json(const Hardware& hardware, const RunPlan& plan);
+std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan);
 
 }  // namespace weft

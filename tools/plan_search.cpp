@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/layout_sweep.h"
 #include "tools/plan_search_report.h"
+#include "trainer/chosen_timing.h"
 
 namespace weft {
 namespace {
@@ -104,8 +105,11 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   }
   if (result.plans.empty()) refuse_empty(space, result);
   if (!request.json) {
-    fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n\nthe fastest: {}\n",
-               search_table(space, result.plans), shell_text(words_of(space, result.plans.front().choice)));
+    fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n{}\n\nthe fastest: {}\n",
+               search_table(space, result.plans), certainty_of(space).text,
+               shell_text(words_of(space, result.plans.front().choice)));
+    const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
+    for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);
   }
   if (!request.output.empty()) write_result(name, search_toml(file, space, result), request.output);
   if (!request.pareto.empty()) write_result(name, search_svg(space, result.plans, title), request.pareto);

@@ -1,6 +1,7 @@
 #include "tools/plan_search_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -28,6 +29,12 @@ std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
   if (policy.residency != "each_use") text += ", " + policy.residency;
   if (policy.reduction != "last_microbatch") text += ", " + policy.reduction;
   return text;
+}
+
+// What is chosen, for people.
+std::vector<std::string> values_of(const SearchSpace& space, const SearchChoice& choice) {
+  return {mesh_text(choice.mesh), order_text(space, choice), fmt::format("microbatch {}", choice.microbatch_size),
+          policy_text(space, choice), fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};
 }
 
 double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
@@ -67,7 +74,17 @@ std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
   return sum;
 }
 
+std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+  std::vector<double> seconds;
+  for (const SearchedPlan& plan : plans) seconds.push_back(plan.time.seconds);
+  return ranks_with_ties(seconds, certainty_of(space));
+}
+
 }  // namespace
+
+Certainty certainty_of(const SearchSpace& space) {
+  return certainty_of(space.policies.front().base, space.hardware);
+}
 
 std::string mesh_text(const Degrees& d) {
   std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
@@ -101,9 +118,10 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
   BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
                     "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"},
                    {}};
+  const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
-    table.rows.push_back({std::to_string(table.rows.size() + 1), mesh_text(plan.choice.mesh),
+    table.rows.push_back({rank_text(ranks, table.rows.size()), mesh_text(plan.choice.mesh),
                           order_text(space, plan.choice), std::to_string(plan.choice.microbatch_size),
                           policy_text(space, plan.choice),
                           std::string(name_of(space.recomputes[plan.choice.recompute])),
@@ -122,9 +140,16 @@ std::string search_json(const SearchSpace& space, const SearchResult& result) {
     refused.push_back({{"choices", refusals.choices}, {"example", refusals.example}});
   }
   for (const auto& [rule, choices] : counts.left_out) left_out.push_back({{"choices", choices}, {"rule", rule}});
-  for (const SearchedPlan& plan : result.plans) plans.push_back(plan_json(space, plan));
+  const std::vector<int> ranks = ranks_of(space, result.plans);
+  for (const SearchedPlan& plan : result.plans) {
+    Json json = plan_json(space, plan);
+    json["rank"] = ranks[plans.size()];
+    plans.push_back(std::move(json));
+  }
   Json json = {{"hardware", space.hardware.name},
                {"world", space.world},
+               {"certainty", certainty_of(space).text},
+               {"tie_factor", certainty_of(space).apart},
                {"choices", counts.choices},
                {"refused", std::move(refused)},
                {"left_out", std::move(left_out)},
@@ -158,6 +183,9 @@ std::string search_toml(const std::string& file, const SearchSpace& space, const
 std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title) {
   ParetoPicture picture{.title = title};
   const auto known = schedules();
+  std::vector<std::vector<std::string>> values;
+  for (const SearchedPlan& plan : plans) values.push_back(values_of(space, plan.choice));
+  const std::vector<std::string> labels = distinguishing(values);
   for (const SearchedPlan& plan : plans) {
     const std::string& schedule = space.orders[plan.choice.order].schedule;
     ParetoMark mark{.series = schedule,
@@ -166,12 +194,10 @@ std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>
                     .seconds = plan.time.seconds,
                     .bytes = plan.peak.total(),
                     .front = plan.front};
-    mark.label = fmt::format("{}. {}", picture.marks.size() + 1, mesh_text(plan.choice.mesh));
-    mark.tooltip =
-        fmt::format("{}\n{}, microbatch {}, {}, recompute {}\nstep {}, MFU {:.1f} %, {}\n{}", mark.label,
-                    order_text(space, plan.choice), plan.choice.microbatch_size, policy_text(space, plan.choice),
-                    name_of(space.recomputes[plan.choice.recompute]), format_time(plan.time.seconds, false),
-                    100.0 * plan.time.mfu, format_bytes(plan.peak.total()), shell_text(words_of(space, plan.choice)));
+    mark.label = labels[picture.marks.size()];
+    mark.tooltip = fmt::format("{}\nstep {}, MFU {:.1f} %, {}\n{}", fmt::join(values[picture.marks.size()], ", "),
+                               format_time(plan.time.seconds, false), 100.0 * plan.time.mfu,
+                               format_bytes(plan.peak.total()), shell_text(words_of(space, plan.choice)));
     picture.marks.push_back(std::move(mark));
   }
   return to_svg(picture);

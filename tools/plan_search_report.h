@@ -4,9 +4,13 @@
 
 #include <string>
 
+#include "trainer/planning/published.h"
 #include "trainer/planning/search.h"
 
 namespace weft {
+
+// Of all plans of the space alike.
+Certainty certainty_of(const SearchSpace& space);
 
 // What became of the choices, a line a reason.
 std::string search_account(const SearchCounts& counts);

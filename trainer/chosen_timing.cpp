@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/costs/verdict.h"
@@ -61,8 +62,7 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
     const Kept& kept = choice.of(family);
     if (leaves_reduction_open(policy)) {
       policy.reduction = "last_microbatch";
-      policy.accumulate_sharded =
-          !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
+      policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
     }
     if (!leaves_residency_open(policy)) continue;
     policy.residency = kept.parameters ? "step" : "each_use";
@@ -135,14 +135,71 @@ std::string why_text(const Candidate& best, const std::optional<Candidate>& next
     if (!has_experts || choice.experts == choice.others) return kept_text(choice.others);
     return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
   };
-  std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice), figures_text(best),
-                                 hardware.memory->value / 0x1p30);
+  std::string text =
+      fmt::format("{}: {} of {:.2f} GiB", words(best.choice), figures_text(best), hardware.memory->value / 0x1p30);
   if (!next) return text;
-  return text + fmt::format("; {}: {}{}", words(next->choice), figures_text(*next),
-                            next->fits ? "" : ", which does not fit");
+  return text +
+         fmt::format("; {}: {}{}", words(next->choice), figures_text(*next), next->fits ? "" : ", which does not fit");
+}
+
+// Whether timing is written where full_shard alone would have kept its promise.
+bool says_more_than_full_shard(const Config& config, Family family, const ShardPolicy& policy) {
+  if (policy.strategy != ShardStrategy::full_shard || !has_family(config, family)) return false;
+  if (shard_ranks(config.parallelism, family) == 1) return false;
+  return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
+}
+
+// Of the families that say more, on the rank with these stages.
+struct WholeBytes {
+  std::int64_t parameters = 0, gradients = 0;
+};
+WholeBytes whole_bytes(const Config& config, const std::vector<PlannedStage>& stages) {
+  WholeBytes bytes;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) {
+      if (unit.plan.replicated()) continue;
+      const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
+      if (!says_more_than_full_shard(config, unit.plan.family, said)) continue;
+      const UnitPolicy& policy = unit.policy;
+      const UnitBytes sizes = unit_bytes(unit.setup());
+      const bool every_stage = policy.residency == Residency::window && policy.window_stages >= std::ssize(stages);
+      if (policy.residency == Residency::step || every_stage) bytes.parameters += sizes.unsharded_parameters;
+      const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
+      const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
+      if (summed_whole && !open && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace
+
+std::vector<std::string> kept_whole_warnings(const Config& config) {
+  const bool said = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
+    return says_more_than_full_shard(config, entry.first, entry.second);
+  });
+  if (!said) return {};
+  const Mesh mesh(config.parallelism);
+  WholeBytes most;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at));
+    most.parameters = std::max(most.parameters, bytes.parameters);
+    most.gradients = std::max(most.gradients, bytes.gradients);
+  }
+  std::vector<std::string> warnings;
+  const auto warn = [&](std::int64_t bytes, const char* what, const char* key) {
+    if (bytes == 0) return;
+    warnings.push_back(fmt::format("full_shard keeps {}, up to {} on a rank: {}", what, format_bytes(bytes), key));
+  };
+  warn(most.parameters, "full parameters from the first forward to the last backward",
+       "shard.residency = \"each_use\" drops them after each use");
+  if (config.microbatches() > 1) {
+    warn(most.gradients, "whole float32 gradients until the last microbatch",
+         "shard.accumulation = \"sharded\" reduces those of each microbatch");
+  }
+  return warnings;
+}
 
 Config with_chosen_timing(const Config& config, const Mesh& mesh) {
   const bool known = config.hardware.memory.has_value() || !config.hardware.name.empty();

@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "tests/tools/program.h"
+#include "trainer/planning/published.h"
 
 namespace weft {
 namespace {
@@ -178,6 +179,13 @@ TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
     if (!beaten) front_figures.insert(figures(row));
     front += !beaten;
   }
+  // Modelled times that are no surer than a factor of each other share a rank.
+  for (const Row& row : all) {
+    const auto surely_faster = std::ranges::count_if(
+        all, [&](const Row& other) { return figures(other).first * model_error.apart <= figures(row).first; });
+    EXPECT_EQ(std::stoi(row.at("tied_rank")), 1 + surely_faster) << row.at("words");
+  }
+  EXPECT_NE(result.output.find("\nmodelled: products at "), std::string::npos) << result.output;
   EXPECT_EQ(ranks.size(), all.size());
   EXPECT_EQ(*ranks.begin(), 1);
   EXPECT_EQ(*ranks.rbegin(), static_cast<int>(all.size()));
@@ -186,7 +194,7 @@ TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
   EXPECT_LT(front, all.size());
 
   // The printed table begins with the first rank; a line for each of five results, one for the header and the ruler.
-  EXPECT_NE(result.output.find("\n1     "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\n1"), std::string::npos) << result.output;
   // The line of the front turns once at each of its figures.
   const std::string svg = content("all.svg");
   const std::size_t path = svg.find("<path id=\"front\"");
@@ -218,6 +226,31 @@ TEST_F(LayoutSweep, ThePictureIsWellFormed) {
   EXPECT_TRUE(open.empty());
   for (const char* number : {"nan", "inf"}) EXPECT_EQ(svg.find(number), std::string::npos);
   for (const char* schedule : {">gpipe<", ">1f1b<"}) EXPECT_NE(svg.find(schedule), std::string::npos);
+}
+
+// Labels hold what differs, of each mark another; what is alike in all of them stands in no label.
+TEST_F(LayoutSweep, LabelsHoldWhatDiffers) {
+  const auto labels = [&](const std::string& options) {
+    EXPECT_EQ(weft("layout sweep run.toml --svg all.svg " + options).exit_code, 0);
+    const std::string svg = content("all.svg");
+    std::set<std::string> found;
+    for (std::size_t at = svg.find("class=\"label\""); at != std::string::npos;
+         at = svg.find("class=\"label\"", at + 1)) {
+      const std::size_t begin = svg.find('>', at) + 1;
+      EXPECT_TRUE(found.insert(svg.substr(begin, svg.find('<', begin) - begin)).second);
+    }
+    return found;
+  };
+  EXPECT_EQ(labels("--schedules 1f1b"), (std::set<std::string>{"1f1b"}));
+  for (const std::string& label : labels("--microbatches 2,4")) {
+    EXPECT_TRUE(label == "2 microbatches" || label == "4 microbatches") << label;
+  }
+  const auto both = labels("--schedules gpipe,1f1b --residencies each_use,step");
+  EXPECT_GT(both.size(), 1u);
+  for (const std::string& label : both) {
+    EXPECT_TRUE(label.starts_with("gpipe, ") || label.starts_with("1f1b, ")) << label;
+    EXPECT_EQ(label.find("microbatches"), std::string::npos) << label;
+  }
 }
 
 TEST_F(LayoutSweep, WithoutListsThereIsOneCombination) {

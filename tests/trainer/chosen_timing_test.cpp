@@ -15,6 +15,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/resolved_run.h"
+#include "trainer/step_plan.h"
 #include "trainer/train.h"
 
 namespace weft {
@@ -56,7 +57,8 @@ std::int64_t largest(const Program& program, int rank, int segments, std::int64_
     if (stage.rank != rank) continue;
     for (std::size_t first = 0; first < stage.segments.size(); ++first) {
       std::set<int> units;
-      for (std::size_t i = first; i < std::min(first + static_cast<std::size_t>(segments), stage.segments.size()); ++i) {
+      for (std::size_t i = first; i < std::min(first + static_cast<std::size_t>(segments), stage.segments.size());
+           ++i) {
         const auto& of = program.segments[static_cast<std::size_t>(stage.segments[i])].units;
         units.insert(of.begin(), of.end());
       }
@@ -184,6 +186,72 @@ TEST(ChosenTiming, LeavesNothingOpenAndNothingWrittenChanged) {
   EXPECT_TRUE(chosen.shard_by_family.at(Family::dense).accumulate_sharded);
   const Config optimizer = config_of({.degrees = {.data_shard = 2}, .strategy = ShardStrategy::optimizer});
   EXPECT_EQ(with_chosen_timing(optimizer, mesh), optimizer);
+}
+
+// What a warning says, without its bytes; these are those of all parameters, `element` each. Shards are cut between
+// rows, so that a unit takes less than a row a rank more.
+std::string judged(const Config& config, const std::string& warning) {
+  const std::size_t from = warning.find(", up to ") + 8, to = warning.find(" KiB on a rank");
+  const double told = std::stod(warning.substr(from, to - from)) * 1024.0;
+  const double element = warning.find("gradients") != std::string::npos ? 4.0 : 2.0;
+  double elements = 0.0;
+  std::int64_t columns = 0;
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    elements += static_cast<double>(parameter.global_rows * parameter.global_columns);
+    columns = std::max(columns, parameter.global_columns);
+  }
+  const auto units = static_cast<double>(config.model.blocks.size() + 3);  // blocks, embedding, head and what is left
+  const double rounded = 0.005 * 1024.0;
+  EXPECT_GE(told, element * elements - rounded) << warning;
+  EXPECT_LE(told, element * (elements + units * 2.0 * static_cast<double>(columns)) + rounded) << warning;
+  return warning.substr(0, from) + warning.substr(to);
+}
+
+// On one stage all that is sharded over two ranks is kept, in the dtypes of compute and of accumulation.
+TEST(KeptWhole, IsToldWithItsBytes) {
+  TinyLayout layout{.degrees = {.data_shard = 2},
+                    .residency = "step",
+                    .precision = {.compute = DType::bfloat16, .reduction = DType::float32}};
+  const auto warnings = [&] {
+    std::vector<std::string> said;
+    for (const std::string& warning : kept_whole_warnings(config_of(layout))) {
+      said.push_back(judged(config_of(layout), warning));
+    }
+    return said;
+  };
+  const std::string parameters =
+      "full_shard keeps full parameters from the first forward to the last backward, up to  KiB on a rank: "
+      "shard.residency = \"each_use\" drops them after each use";
+  const std::string gradients =
+      "full_shard keeps whole float32 gradients until the last microbatch, up to  KiB on a rank: "
+      "shard.accumulation = \"sharded\" reduces those of each microbatch";
+  EXPECT_EQ(warnings(), (std::vector<std::string>{parameters, gradients}));
+  layout.residency = "window 1";  // of the one stage that there is
+  EXPECT_EQ(warnings(), (std::vector<std::string>{parameters, gradients}));
+  layout.residency = "each_use";
+  EXPECT_EQ(warnings(), std::vector<std::string>{gradients});
+  layout.residency = "step";
+  layout.accumulate_sharded = true;
+  EXPECT_EQ(warnings(), std::vector<std::string>{parameters});
+  layout.reduction = "auto";  // left open
+  layout.accumulate_sharded = false;
+  EXPECT_EQ(warnings(), std::vector<std::string>{parameters});
+  layout.residency = "stage";
+  EXPECT_EQ(warnings(), std::vector<std::string>{});
+}
+
+// What promises less, or has nothing to shard over, keeps its word.
+TEST(KeptWhole, IsNotToldOfWhatWasAskedFor) {
+  TinyLayout layout{.degrees = {.data_shard = 2}, .residency = "step", .strategy = ShardStrategy::optimizer};
+  EXPECT_EQ(kept_whole_warnings(config_of(layout)), std::vector<std::string>{});
+  layout.strategy = ShardStrategy::full_shard;
+  layout.degrees = {};
+  EXPECT_EQ(kept_whole_warnings(config_of(layout)), std::vector<std::string>{});
+  // One microbatch: its gradients are reduced as they come.
+  Config config = config_of({.degrees = {.data_shard = 2}, .residency = "each_use"});
+  config.training.global_batch_size = 2 * config.training.microbatch_size;
+  ASSERT_EQ(config.microbatches(), 1);
+  EXPECT_EQ(kept_whole_warnings(config), std::vector<std::string>{});
 }
 
 }  // namespace

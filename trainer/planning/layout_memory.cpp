@@ -20,7 +20,7 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
     const std::int64_t after = saved(walk.actions[i].after);
     // What is received is kept too, and what is sent on goes.
     const Op op = actions[i].op;
-    const bool goes_forward = op == Op::forward || op == Op::send_activations || op == Op::receive_activations;
+    const bool goes_forward = op == Op::forward || op == Op::send_forward || op == Op::receive_forward;
     if (goes_forward && actions[i].microbatch == 0) {
       left[static_cast<std::size_t>(*actions[i].stage)] += after - before;
     }
