@@ -103,24 +103,58 @@ std::vector<Computed> computed_by(const TinyLayout& layout, const std::vector<St
   return all;
 }
 
-// On one rank of each stage. A unit stays where the segment that reads it next is so near that it would be gathered
-// where it is dropped: `lookahead` segments before that one.
+// Successive reads of a unit, in numbers of what the rank computes: the first, where the last forward or backward of
+// them begins, and the last.
+struct Turn {
+  int unit = 0;
+  std::size_t first = 0, begin = 0, end = 0;
+  bool backward = false;
+};
+std::vector<Turn> turns_of(const std::vector<Computed>& all) {
+  std::vector<Turn> turns;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].reads) continue;
+    if (turns.empty() || turns.back().unit != all[i].unit) turns.push_back({all[i].unit, i, i, i, all[i].backward});
+    Turn& turn = turns.back();
+    if (turn.backward != all[i].backward) turn.begin = i;
+    turn.end = i;
+    turn.backward = all[i].backward;
+  }
+  return turns;
+}
+
+// On one rank of each stage. A unit is gathered `lookahead` gathers ahead, where the turn of that one begins; and stays
+// where that is where it would be dropped.
 std::int64_t gathers_by_walk(const TinyLayout& layout, const Config& config) {
   const auto stages = stage_layout(config);
+  const auto ahead = static_cast<std::size_t>(layout.lookahead);
   std::int64_t gathers = 0;
   for (int rank = 0; rank < layout.degrees.pipeline; ++rank) {
-    const std::vector<Computed> all = computed_by(layout, stages, rank);
-    std::map<int, std::size_t> last;  // that read the unit
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!all[i].reads) continue;
-      const auto before = last.find(all[i].unit);
-      const bool near = before != last.end() && i - before->second <= static_cast<std::size_t>(layout.lookahead) + 1;
-      const bool kept =
-          before != last.end() && (layout.residency == "window 1" ||
-                                   (layout.residency == "keep_after_forward" && !all[before->second].backward) ||
-                                   (layout.residency == "keep_after_backward" && all[before->second].backward));
-      if (!near && !kept) ++gathers;
-      last[all[i].unit] = i;
+    const std::vector<Turn> turns = turns_of(computed_by(layout, stages, rank));
+    std::vector<std::size_t> begun;  // by gather, where the last turn begins that it serves
+    std::size_t latest = 0;
+    std::map<int, std::size_t> gather_of, last;  // by unit: its last gather, and its last turn
+    for (std::size_t t = 0; t < turns.size(); ++t) {
+      const Turn& turn = turns[t];
+      const auto before = last.find(turn.unit);
+      const bool first = before == last.end();
+      if (!first &&
+          (layout.residency == "window 1" ||
+           layout.residency == (turns[before->second].backward ? "keep_after_backward" : "keep_after_forward"))) {
+        begun[gather_of[turn.unit]] = turn.begin;
+        before->second = t;
+        continue;
+      }
+      std::size_t place = ahead == 0 ? turn.begin : ahead > begun.size() ? 0 : begun[begun.size() - ahead];
+      if (!first) place = std::max(place, turns[before->second + 1].first);
+      place = std::max(place, latest);  // no gather overtakes another
+      if (first || place != turns[before->second].end + 1) {
+        ++gathers;
+        latest = place;
+      }
+      gather_of[turn.unit] = begun.size();
+      begun.push_back(turn.begin);
+      last[turn.unit] = t;
     }
   }
   return gathers;

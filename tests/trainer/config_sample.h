@@ -39,7 +39,6 @@ moe_intermediate_size = 96
 shared_expert_intermediate_size = 64
 norm_topk_prob = false
 scoring = "sigmoid"
-aux_loss = "batch"
 router_aux_loss_coef = 0.01
 router_z_loss_coef = 0.001
 [parallelism]

@@ -28,7 +28,7 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   EXPECT_EQ(c.model.rope_theta, 50000.0);
   EXPECT_EQ(c.model.rms_norm_eps, 1e-5);
   EXPECT_EQ(c.model.initializer_range, 0.01);
-  EXPECT_EQ(c.model.moe, (MoeConfig{8, 2, 96, 64, false, Scoring::sigmoid, AuxiliaryLoss::batch, 0.01, 0.001}));
+  EXPECT_EQ(c.model.moe, (MoeConfig{8, 2, 96, 64, false, Scoring::sigmoid, AuxiliaryLoss::sequence, 0.01, 0.001}));
   EXPECT_EQ(c.parallelism, (Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}));
   EXPECT_EQ(c.pipeline.schedule, "gpipe");
   EXPECT_EQ(c.precision, (PrecisionConfig{DType::float32, DType::bfloat16, DType::bfloat16}));
@@ -48,6 +48,11 @@ TEST(ConfigReader, CommunicationTimesOutAfterFiveMinutesOrAsWritten) {
               fmt::format("command line: --{}: error: run.communication_timeout_seconds: {} is out of range: {}", key,
                           value, bound));
   }
+}
+
+TEST(ConfigReader, TheLoadBalancingLossHasTwoConventions) {
+  EXPECT_EQ(read(complete(), {"--model.moe.aux_loss=batch"}).config.model.moe.aux_loss, AuxiliaryLoss::batch);
+  EXPECT_THROW(read(complete(), {"--model.moe.aux_loss=global"}), Error);
 }
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {

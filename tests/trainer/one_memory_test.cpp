@@ -119,7 +119,7 @@ TEST(OneMemory, OfStagesAddsUp) {
       ASSERT_EQ(rank.stages.size(), 1u);
       const RoutedBytes& kept = memory.kept[static_cast<std::size_t>(rank.stages[0])];
       EXPECT_GT(kept.even, 0);
-      EXPECT_GT(kept.worst, kept.even);
+      EXPECT_EQ(kept.worst > kept.even, recompute != Recompute::full);  // checkpoints are as long as the microbatch
     }
     const Mesh& mesh = run.mesh();
     for (const Routing routing : {Routing::even, Routing::worst}) {

@@ -15,13 +15,14 @@ std::int64_t saved(const BucketBytes& bytes) {
 std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, const LedgerWalk& walk) {
   std::vector<std::int64_t> left(program.stages.size(), 0);
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  const int microbatch = program.microbatches > 1 ? 1 : 0;
   std::int64_t before = saved(walk.before);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const std::int64_t after = saved(walk.actions[i].after);
-    // What is received is kept too, and what is sent on goes.
+    // What is received is kept too, and what is sent takes the place of the message before it.
     const Op op = actions[i].op;
     const bool goes_forward = op == Op::forward || op == Op::send_forward || op == Op::receive_forward;
-    if (goes_forward && actions[i].microbatch == 0) {
+    if (goes_forward && actions[i].microbatch == microbatch) {
       left[static_cast<std::size_t>(*actions[i].stage)] += after - before;
     }
     before = after;

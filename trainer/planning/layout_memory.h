@@ -10,7 +10,8 @@
 namespace weft {
 
 struct LayoutMemory {
-  // By stage: what its forwards leave of the first microbatch, activations and the tables of routing.
+  // By stage: what its forwards leave of a microbatch, once there was one before it: activations and the tables of
+  // routing.
   std::vector<RoutedBytes> kept;
   // By pipeline rank: what there is before the first action, and the most of a step.
   std::vector<BucketBytes> before;
