@@ -62,8 +62,8 @@ TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
   const auto refused = weft("train run.toml '--hardware.memory=\"24 KiB\"'");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(refused.output, "");
-  for (const char* part : {"run.toml: the plan says that this run does not fit: ", " decides with ", "\n  1. ", "\n  2. ",
-                           "\n  3. ", "run.ignore_plan = true"}) {
+  for (const char* part : {"run.toml: the plan says that this run does not fit: ", " decides with ", "\n  1. ",
+                           "\n  2. ", "\n  3. ", "run.ignore_plan = true"}) {
     EXPECT_NE(refused.messages.find(part), std::string::npos) << part << "\n" << refused.messages;
   }
   EXPECT_EQ(refused.messages.find("\n  4. "), std::string::npos);
@@ -111,7 +111,7 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
       {"run.toml --parallelism.expert=3",
        {"does not split over parallelism.expert 3", "expert 3 x expert_tensor 1 = 3"}},
       {"run.toml '--pipeline.layout=Ed|L|'", {"pipeline.layout"}},
-      {"run.toml --pipeline.schedule=gone.csv", {"the schedule's file gone.csv cannot be read"}},
+      {"run.toml --pipeline.schedule=gone.csv", {"\"gone.csv\": No such file"}},
       {"run.toml --parallelism.data_shard=3", {"global_batch_size 8 is not a multiple of"}},
       {"run.toml --run.directory=text.txt", {"run.directory text.txt cannot be created"}},
       {"run.toml --run.directory=text.txt/run", {"run.directory text.txt/run cannot be created"}},
