@@ -7,7 +7,9 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t largest_model = 100'000;  // blocks; a typing error, not a model, lies beyond
+// Blocks, and parentheses inside each other; a typing error, not a model, lies beyond.
+constexpr std::size_t largest_model = 4096;
+constexpr int deepest_group = 64;
 
 // Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | '(' sequence ')'.
 class LayerPattern {
@@ -15,7 +17,7 @@ class LayerPattern {
   explicit LayerPattern(std::string_view text) : text_(text) {}
 
   std::vector<BlockKind> parse() {
-    auto blocks = sequence(false);
+    auto blocks = sequence(0);
     if (blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
     return blocks;
   }
@@ -30,9 +32,15 @@ class LayerPattern {
     ++at_;
     return true;
   }
-  [[noreturn]] void wrong(const char* what) { fail_request("column {} of \"{}\": {}", at_ + 1, text_, what); }
+  [[noreturn]] void wrong(const char* what) {
+    constexpr std::size_t readable = 200;
+    const std::string_view shown = text_.substr(0, readable);
+    fail_request("column {} of \"{}{}\": {}", at_ + 1, shown, shown.size() < text_.size() ? "..." : "", what);
+  }
 
-  std::vector<BlockKind> sequence(bool inside) {
+  std::vector<BlockKind> sequence(int depth) {
+    const bool inside = depth > 0;
+    if (depth > deepest_group) wrong("more than 64 parentheses inside each other");
     std::vector<BlockKind> blocks;
     for (;;) {
       skip_spaces();
@@ -46,14 +54,14 @@ class LayerPattern {
       } else if (take('e')) {
         item = {BlockKind::moe};
       } else if (take('(')) {
-        item = sequence(true);
+        item = sequence(depth + 1);
       } else if (inside && take(')')) {
         return blocks;
       } else {
         wrong("expected d (dense), e (experts) or a group in parentheses");
       }
       const std::size_t times = take('*') ? number() : 1;
-      if (blocks.size() + item.size() * times > largest_model) wrong("more than 100000 blocks");
+      if (blocks.size() + item.size() * times > largest_model) wrong("more than 4096 blocks");
       for (std::size_t i = 0; i < times; ++i) blocks.insert(blocks.end(), item.begin(), item.end());
     }
   }
@@ -64,7 +72,7 @@ class LayerPattern {
     const std::size_t begin = at_;
     while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
       value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
-      if (value > largest_model) wrong("more than 100000 blocks");
+      if (value > largest_model) wrong("more than 4096 blocks");
     }
     if (at_ == begin || value == 0) wrong("expected a number of repeats, at least 1");
     return value;

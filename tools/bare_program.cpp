@@ -1,15 +1,14 @@
 #include "tools/bare_program.h"
 
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/orders/order_input.h"
 #include "parallel/pipeline/passes.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 
 namespace weft {
 namespace {
@@ -38,11 +37,8 @@ BareProgram program_of_file(const std::string& path, const Words& words) {
   if (words.contains("microbatch_group")) {
     fail_request("weft program: error: {} has its own order and takes no groups; leave microbatch_group out", path);
   }
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) fail_request("weft program: error: {} cannot be read, or is empty", path);
   try {
-    const UserOrder order = order_from_csv(text.view());
+    const UserOrder order = order_from_csv(InputFile(path).text());
     require_same_counts(order,
                         {number_of(words, "pipeline"), number_of(words, "chunks"), number_of(words, "microbatches")});
     return {fmt::format("{}, {} ranks, {} stages, {} microbatches", path, order.ranks.size(), order.stage_ranks.size(),

@@ -42,7 +42,7 @@ std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int6
 
 std::string text_file_fault(const std::string& name, std::int64_t sequence_length) {
   try {
-    const auto size = static_cast<std::int64_t>(open_text(name).bytes().size());
+    const auto size = open_text(name).size();
     if (size > sequence_length) return {};
     return fmt::format("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
                        sequence_length + 1);
@@ -63,7 +63,7 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
   for (const std::string& name : files) {
-    const auto size = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size());
+    const auto size = files_.emplace_back(open_text(name)).size();
     first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
   }
 }
@@ -79,7 +79,8 @@ void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std
   const std::int64_t window = shuffled_position(seed_, sample / count, sample % count, count);
   const auto file = std::upper_bound(first_sample_.begin(), first_sample_.end(), window) - first_sample_.begin() - 1;
   const std::int64_t offset = (window - first_sample_[file]) * sequence_length_;
-  const std::span<const std::uint8_t> bytes = files_[file].bytes().subspan(offset, length + 1);
+  std::vector<std::uint8_t> bytes(length + 1);
+  files_[file].read(offset, bytes);
   for (std::size_t i = 0; i <= length; ++i) {
     if (bytes[i] >= vocab_size_) {
       fail("\"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens", files_[file].name(), bytes[i],

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/config/config.h"
 
 namespace weft {
@@ -40,7 +40,7 @@ class TokenDataset {
   void read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
-  std::vector<MappedFile> files_;
+  std::vector<InputFile> files_;
   std::vector<std::int64_t> first_sample_;  // of each file, then the number of all
   std::int64_t sequence_length_;
   std::int64_t vocab_size_;

@@ -36,6 +36,7 @@ constexpr std::array signatures = {
     Signature{"\xfe\xff"sv, "text in UTF-16; convert it to UTF-8 first"},
 };
 
+constexpr std::int64_t first_bytes = 8000, longest_line = std::int64_t{1} << 24;
 constexpr std::string_view blanks = " \t\r\n";
 
 // The first line is a whole JSON object. One that goes on over lines is as good a text as any.
@@ -47,14 +48,19 @@ bool begins_as_json_lines(std::string_view text) {
   return line[key] == '"' || key == end;
 }
 
-// What a file is that is no plain text.
+std::string beginning_of(const InputFile& file, std::int64_t most) {
+  std::string text(static_cast<std::size_t>(std::min(most, file.size())), '\0');
+  file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+// What a file is that is no plain text, by what it begins with.
 std::optional<std::string> find_format(const std::string& name, std::string_view text) {
   for (const Signature& signature : signatures) {
     if (text.starts_with(signature.bytes)) return signature.what;
   }
   if (begins_as_json_lines(text)) return "JSON lines; take the text out of their objects first";
   // As git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
-  constexpr std::size_t first_bytes = 8000;
   const std::size_t at = text.substr(0, first_bytes).find('\0');
   if (at == std::string_view::npos) return std::nullopt;
   std::error_code ignored;
@@ -77,10 +83,11 @@ void require_byte_vocabulary(const Config& config) {
       tokens, byte_tokens, tokens - byte_tokens);
 }
 
-MappedFile open_text(const std::string& name) {
-  MappedFile file(name);
-  const std::span<const std::uint8_t> bytes = file.bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+InputFile open_text(const std::string& name) {
+  InputFile file(name);
+  std::string text = beginning_of(file, first_bytes);
+  // A line of JSON may be as long as a document.
+  if (text.starts_with('{') && text.find('\n') == std::string::npos) text = beginning_of(file, longest_line);
   if (const auto format = find_format(name, text)) {
     fail_request("\"{}\": the file is {}. Weft reads plain text, a byte a token", name, *format);
   }

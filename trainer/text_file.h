@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/config/config.h"
 
 namespace weft {
@@ -17,8 +17,8 @@ inline constexpr std::int64_t byte_tokens = 256;
 // data.padded_vocab says that the rest is padding.
 void require_byte_vocabulary(const Config& config);
 
-// Throws Error (request), `"name": why`, for what MappedFile refuses and for files that begin like no plain text:
+// Throws Error (request), `"name": why`, for what InputFile refuses and for files that begin like no plain text:
 // Megatron's datasets, JSON lines, compressed files, tables, and whatever has a NUL byte near its beginning.
-MappedFile open_text(const std::string& name);
+InputFile open_text(const std::string& name);
 
 }  // namespace weft

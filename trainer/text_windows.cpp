@@ -14,7 +14,7 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   std::string faults;
   for (const std::string& name : files) {
     try {
-      const auto predicted = static_cast<std::int64_t>(files_.emplace_back(open_text(name)).bytes().size()) - 1;
+      const std::int64_t predicted = files_.emplace_back(open_text(name)).size() - 1;
       if (predicted < 1) {
         fail_request("\"{}\": a single byte leaves nothing to predict: only what follows another is", name);
       }
@@ -36,13 +36,13 @@ void TextWindows::read(std::int64_t window, std::span<std::int32_t> tokens, std:
   if (window >= count()) return;
   const auto file = static_cast<std::size_t>(std::upper_bound(first_window_.begin(), first_window_.end(), window) -
                                              first_window_.begin() - 1);
-  const auto offset = static_cast<std::size_t>((window - first_window_[file]) * window_tokens_);
-  const std::span<const std::uint8_t> whole = files_[file].bytes();
-  const std::span<const std::uint8_t> bytes = whole.subspan(offset, std::min(length + 1, whole.size() - offset));
+  const std::int64_t offset = (window - first_window_[file]) * window_tokens_;
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(std::min(window_tokens_ + 1, files_[file].size() - offset)));
+  files_[file].read(offset, bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] >= vocab_size_) {
       fail_request("--data: \"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens",
-                   files_[file].name(), bytes[i], offset + i, vocab_size_);
+                   files_[file].name(), bytes[i], offset + static_cast<std::int64_t>(i), vocab_size_);
     }
   }
   std::copy_n(bytes.begin(), bytes.size() - 1, tokens.begin());

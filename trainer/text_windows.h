@@ -28,7 +28,7 @@ class TextWindows {
   void read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
-  std::vector<MappedFile> files_;
+  std::vector<InputFile> files_;
   std::vector<std::int64_t> first_window_;  // of each file, then the number of all
   std::int64_t window_tokens_, vocab_size_, tokens_ = 0;
 };

@@ -31,8 +31,23 @@ TEST(LayerPattern, NamesTheColumnOfAFault) {
   EXPECT_NE(message("d x").find("column 3"), std::string::npos) << message("d x");
   EXPECT_NE(message("(d e").find("not closed"), std::string::npos);
   EXPECT_NE(message("d*0").find("at least 1"), std::string::npos);
-  EXPECT_NE(message("d*99999999").find("100000"), std::string::npos);
+  EXPECT_NE(message("d*99999999").find("more than 4096 blocks"), std::string::npos);
+  EXPECT_NE(message("((d*64)*8)*9").find("more than 4096 blocks"), std::string::npos);
   EXPECT_NE(message("  ").find("no block"), std::string::npos);
+}
+
+// A pattern that is read by recursion must not be as deep as a stack is long, nor be repeated in full by its message.
+TEST(LayerPattern, HasABoundToItsParentheses) {
+  const auto nested = [](std::size_t depth) { return std::string(depth, '(') + "d" + std::string(depth, ')'); };
+  EXPECT_EQ(letters(nested(64)), "d");
+  try {
+    parse_layers(nested(50'000));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    EXPECT_NE(text.find("more than 64 parentheses inside each other"), std::string::npos);
+    EXPECT_LT(text.size(), 400u);
+  }
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
        "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e)"},
       {"run.toml --shard.residency=auto --shard.memory_budget=1000", "memory_budget 1000 bytes is too small"},
       {"run.toml --pipeline.costs=gone.costs", "gone.costs"},
-      {"run.toml --pipeline.schedule=gone.csv", "the schedule's file gone.csv cannot be read"},
+      {"run.toml --pipeline.schedule=gone.csv", "\"gone.csv\": No such file"},
       {"run.toml --run.launch=processes", "ranks that are processes exchange tensors of GPUs"},
       {"run.toml --training.global_batch_size=7", "global_batch_size 7 is not a multiple of"},
   };

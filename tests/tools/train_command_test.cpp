@@ -114,7 +114,7 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
       {"run.toml --parallelism.expert=3",
        {"does not split over parallelism.expert 3", "expert 3 x expert_tensor 1 = 3"}},
       {"run.toml '--pipeline.layout=Ed|L|'", {"pipeline.layout"}},
-      {"run.toml --pipeline.schedule=gone.csv", {"the schedule's file gone.csv cannot be read"}},
+      {"run.toml --pipeline.schedule=gone.csv", {"\"gone.csv\": No such file"}},
       {"run.toml --parallelism.data_shard=3", {"global_batch_size 8 is not a multiple of"}},
       {"run.toml --run.directory=text.txt", {"run.directory text.txt cannot be created"}},
       {"run.toml --run.directory=text.txt/run", {"run.directory text.txt/run cannot be created"}},

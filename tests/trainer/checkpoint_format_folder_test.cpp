@@ -175,6 +175,72 @@ TEST_F(CheckpointFolders, FileSystemsThatCannotExchangeNames) {
 }
 
 // By hand: of 60 50 40 30 20 10, what stays under each rule.
+TEST_F(CheckpointFolders, RemovingTakesTheNameFirst) {
+  const fs::path old = make("step-00000010");
+  write_file(old / "weights.safetensors", "x");
+  fs::create_directories(path() / "step-00000010.removed.tmp");  // of a removal that was cut short
+  remove_checkpoint(old);
+  EXPECT_TRUE(names().empty());
+  // Cut short behind the renaming, which is all that this leaves, it is an orphan that the next start removes.
+  make("step-00000020.removed.tmp");
+  EXPECT_TRUE(find_checkpoints(path()).empty());
+  EXPECT_EQ(find_unfinished(path()), std::vector<fs::path>{path() / "step-00000020.removed.tmp"});
+}
+
+TEST_F(CheckpointFolders, OfALinkTheLinkIsRemoved) {
+  const TemporaryFolder elsewhere;
+  write_file(elsewhere.path() / manifest_name, "theirs");
+  fs::create_directory_symlink(elsewhere.path(), path() / "step-00000010");
+  ASSERT_EQ(find_checkpoints(path()).size(), 1u);
+  remove_checkpoint(path() / "step-00000010");
+  EXPECT_TRUE(names().empty());
+  EXPECT_EQ(read_file(elsewhere.path() / manifest_name), "theirs");
+}
+
+TEST_F(CheckpointFolders, WhatCannotBeLookedIntoIsNotAbsent) {
+  const fs::path folder = make("step-00000010", false);
+  fs::create_symlink(manifest_name, folder / manifest_name);  // to itself
+  const std::string text = said(ErrorKind::failure, [&] { find_checkpoints(path()); });
+  EXPECT_NE(text.find("step-00000010 cannot be looked into"), std::string::npos) << text;
+}
+
+TEST_F(CheckpointFolders, WhatIsLostIsSaid) {
+  const auto lost = [&] { return find_lost_checkpoint(path(), find_checkpoints(path())); };
+  EXPECT_EQ(lost(), "");
+  const fs::path half = make("step-00000020", false);
+  EXPECT_EQ(lost(), "");  // an empty folder is nobody's checkpoint
+  write_file(half / "weights-00000-of-00001.safetensors", "x");
+  EXPECT_NE(lost().find("step-00000020 has tensors and no manifest.json"), std::string::npos) << lost();
+  EXPECT_TRUE(lost().ends_with("or remove the folder to begin anew")) << lost();
+  make("step-00000010");
+  EXPECT_TRUE(lost().ends_with("or remove the folder to go on from step-00000010")) << lost();
+  make("step-00000030");
+  EXPECT_EQ(lost(), "");  // it is older
+
+  const auto latest = [&](const std::string& text) {
+    write_file(path() / "latest", text);
+    return lost();
+  };
+  EXPECT_EQ(latest("step-00000030\n"), "");
+  EXPECT_EQ(latest("step-00000010\n"), "");  // behind
+  EXPECT_NE(latest("step-00000040\n").find("latest names step-00000040, which is no checkpoint"), std::string::npos);
+  EXPECT_NE(latest("global_step7\n").find("names global_step7"), std::string::npos);  // of another program
+  fs::remove_all(path() / "step-00000010");
+  fs::remove_all(path() / "step-00000030");
+  fs::remove_all(half);
+  EXPECT_TRUE(latest("step-00000030\n").ends_with("or remove that file to begin anew")) << lost();
+}
+
+TEST_F(CheckpointFolders, LatestCatchesUp) {
+  publish(10, "ten");
+  const CheckpointFolder newest{20, make("step-00000020")};  // ended between its two names
+  EXPECT_EQ(read_file(path() / "latest"), "step-00000010\n");
+  EXPECT_TRUE(point_latest_at(newest));
+  EXPECT_EQ(read_file(path() / "latest"), "step-00000020\n");
+  EXPECT_EQ(read_file(path() / "latest_checkpointed_iteration.txt"), "20\n");
+  EXPECT_FALSE(point_latest_at(newest));
+}
+
 TEST_F(CheckpointFolders, WhatIsKept) {
   struct Case {
     std::int64_t keep_latest, keep_every;

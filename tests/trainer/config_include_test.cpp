@@ -53,6 +53,39 @@ TEST_F(ConfigInclude, MergesDeeplyAndTheIncludingFileWins) {
   }
 }
 
+// Each file includes the next one twice: read each time, the last would be read a million times.
+TEST_F(ConfigInclude, AFileIsReadOnce) {
+  for (int i = 0; i < 20; ++i) {
+    put(fmt::format("{}.toml", i), fmt::format("include = [\"{0}.toml\", \"base/../{0}.toml\"]\n", i + 1));
+  }
+  put("20.toml", config_sample::complete());
+  EXPECT_EQ(read_config(folder_ / "0.toml").config.run.name, "sample");
+}
+
+TEST_F(ConfigInclude, AChainHasAnEnd) {
+  for (int i = 0; i < 40; ++i) put(fmt::format("{}.toml", i), fmt::format("include = [\"{}.toml\"]\n", i + 1));
+  put("40.toml", config_sample::complete());
+  const std::string text = message(folder_ / "0.toml");
+  EXPECT_NE(text.find("33 files include each other in a row"), std::string::npos) << text;
+}
+
+// Whoever walks such a table would recurse sixty thousand times.
+TEST_F(ConfigInclude, AKeyHasABoundToItsParts) {
+  std::string key = "a", dots = "\"a";
+  for (int i = 0; i < 60'000; ++i) {
+    key += ".a";
+    dots += ".a";
+  }
+  EXPECT_NE(message(put("key.toml", "x = 1\n" + key + " = 1\n")).find("a key has more than 64 parts"),
+            std::string::npos);
+  EXPECT_NE(message(put("table.toml", "[" + key + "]\n")).find("a key has more than 64 parts"), std::string::npos);
+  // In a text or a remark they are nothing of the kind.
+  const std::string text = config_sample::complete();
+  EXPECT_EQ(message(put("text.toml", "# " + key + "\n" + text + "# 'x" + key + "\n")), "accepted");
+  const std::string name = message(put("name.toml", "run.name = " + dots + "\"\n"));
+  EXPECT_EQ(name.find("a key has more than"), std::string::npos);
+}
+
 TEST_F(ConfigInclude, LaterFilesOfAListWin) {
   put("a.toml", config_sample::complete());
   put("b.toml", "[run]\nsteps = 60\n");

@@ -23,6 +23,16 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
   const std::vector<Case> cases = {
       {{"model.num_attention_heads=6", "parallelism.tensor=1", "parallelism.expert=1"},
        "num_attention_heads 6 is not a multiple of num_key_value_heads 4: remainder 2"},
+      {{"model.moe.num_experts=2147483646"},
+       "num_experts 2147483646 in each of 3 MoE blocks (model.layers) are more than 262144 experts"},
+      {{"model.hidden_size=2147483646", "model.intermediate_size=2147483646"},
+       "hidden_size 2147483646, the widths beside it, vocab_size 256 and 4 blocks make"},
+      {{"training.sequence_length=1073741824"},
+       "microbatch_size 2 x sequence_length 1073741824 x num_experts_per_tok 2 = 4.29e+09 tokens to deal"},
+      {{"training.sequence_length=1073741824", "model.hidden_size=131072"}, "tokens are 131072 wide at most: 2.81e+14"},
+      {{"training.global_batch_size=16000000"},
+       "4 blocks and 4000000 microbatches (global_batch_size 16000000) have "
+       "more than 32000000 actions in a step"},
       {{"model.num_key_value_heads=1"},
        "model.num_key_value_heads 1 does not split over parallelism.tensor 2: remainder 1"},
       {{"model.head_dim=15"}, "head_dim 15 is odd"},

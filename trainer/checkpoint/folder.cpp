@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <optional>
 
 #include "parallel/runtime/error.h"
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view name_prefix = "step-", unfinished_suffix = ".tmp";
+constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkpointed_iteration.txt";
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(name_prefix)) return std::nullopt;
@@ -40,6 +42,29 @@ void for_each_folder(const fs::path& directory, Take take) {
   }
   const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
   if (error && !absent) fail("the folder {} cannot be read: {}", directory.string(), error.message());
+}
+
+bool has_manifest(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder / manifest_name, error);
+  if (status.type() == fs::file_type::none) fail("{} cannot be looked into: {}", folder.string(), error.message());
+  return fs::exists(status);
+}
+
+bool has_tensors(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+// The name in the file, without what stands behind it.
+std::optional<std::string> latest_in(const fs::path& directory) {
+  std::ifstream file(directory / latest_name);
+  std::string name;
+  if (!std::getline(file, name)) return std::nullopt;
+  return name.substr(0, name.find_last_not_of(" \r\n\t") + 1);
 }
 
 // `from` takes the name of `to`, where something may stand, which is then called `from`. Where a file system cannot
@@ -79,9 +104,8 @@ fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
 std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
   std::vector<CheckpointFolder> found;
   for_each_folder(directory, [&](const fs::path& path) {
-    std::error_code ignored;
     const auto step = step_of(path.filename().string());
-    if (step && fs::exists(path / manifest_name, ignored)) found.push_back({*step, path});
+    if (step && has_manifest(path)) found.push_back({*step, path});
   });
   std::ranges::sort(found, std::greater(), &CheckpointFolder::step);
   return found;
@@ -95,6 +119,27 @@ std::vector<fs::path> find_unfinished(const fs::path& directory) {
   });
   std::ranges::sort(found);
   return found;
+}
+
+std::string find_lost_checkpoint(const fs::path& directory, const std::vector<CheckpointFolder>& complete) {
+  const std::int64_t newest = complete.empty() ? -1 : complete.front().step;
+  const std::string otherwise = complete.empty() ? "begin anew" : fmt::format("go on from {}", checkpoint_name(newest));
+  fs::path lost;
+  for_each_folder(directory, [&](const fs::path& path) {
+    const auto step = step_of(path.filename().string());
+    if (step && *step > newest && !has_manifest(path) && has_tensors(path)) lost = std::max(lost, path);
+  });
+  if (!lost.empty()) {
+    return fmt::format(
+        "{} has tensors and no {}: a copy that is not complete, or what is left of a checkpoint. Complete it, or "
+        "remove "
+        "the folder to {}",
+        lost.string(), manifest_name, otherwise);
+  }
+  const std::optional<std::string> latest = latest_in(directory);
+  if (!latest || step_of(*latest).value_or(newest + 1) <= newest) return {};
+  return fmt::format("{} names {}, which is no checkpoint in {}. Bring it back, or remove that file to {}",
+                     (directory / latest_name).string(), *latest, directory.string(), otherwise);
 }
 
 CheckpointFolder resolve_checkpoint(const fs::path& path) {
@@ -121,12 +166,29 @@ CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step
   flush_folder(unfinished);
   take_place(unfinished, path, exchange);
   flush_folder(directory);
-  const FileCalls calls = FileCalls::of_system();
-  replace_file(directory / "latest", checkpoint_name(step) + "\n", calls);
-  replace_file(directory / "latest_checkpointed_iteration.txt", fmt::format("{}\n", step), calls);
-  flush_folder(directory);
+  point_latest_at({step, path});
   fs::remove_all(unfinished, ignored);  // what was called `path` before
   return {step, path};
+}
+
+bool point_latest_at(const CheckpointFolder& newest) {
+  const fs::path directory = newest.path.parent_path();
+  if (latest_in(directory) == checkpoint_name(newest.step)) return false;
+  const FileCalls calls = FileCalls::of_system();
+  replace_file(directory / latest_step_name, fmt::format("{}\n", newest.step), calls);
+  replace_file(directory / latest_name, checkpoint_name(newest.step) + "\n", calls);
+  flush_folder(directory);
+  return true;
+}
+
+void remove_checkpoint(const fs::path& path) {
+  const fs::path removed = path.string() + ".removed" + std::string(unfinished_suffix);
+  std::error_code ignored;
+  fs::remove_all(removed, ignored);
+  if (rename(path.c_str(), removed.c_str()) != 0) return;
+  // On disk before anything in it goes.
+  flush_folder(path.parent_path());
+  fs::remove_all(removed, ignored);
 }
 
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,

@@ -17,6 +17,16 @@ std::string full_name(const SavedTensor& tensor) {
   return tensor.state.empty() ? tensor.name : fmt::format("{} of {}", tensor.state, tensor.name);
 }
 
+// Two runs that write to one folder leave parts that would make whole tensors.
+void require_same_save(const Manifest& first, const Manifest& part, std::size_t rank) {
+  const char* differs = !(part.progress == first.progress) ? "progress"
+                        : !(part.mesh == first.mesh)       ? "mesh"
+                        : part.model != first.model        ? "model"
+                        : part.data != first.data          ? "data"
+                                                           : nullptr;
+  if (differs) fail("the parts of ranks 0 and {} are of different saves: they differ in {}", rank, differs);
+}
+
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -161,6 +171,7 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
 
 Manifest join_parts(const std::vector<Manifest>& parts) {
   Manifest all = parts.at(0);
+  for (std::size_t rank = 1; rank < parts.size(); ++rank) require_same_save(all, parts[rank], rank);
   all.files.clear();
   all.tensors.clear();
   std::map<std::pair<std::string, std::string>, SavedTensor> tensors;

@@ -81,8 +81,8 @@ Manifest parse_manifest(std::string_view text, const std::string& name);
 // read.
 std::string part_json(const Manifest& part);
 Manifest parse_part(std::string_view text, const std::string& name);
-// Puts the parts of all ranks together; progress, mesh and keys are those of the first. Throws Error (failure) where
-// they do not make whole tensors.
+// Puts the parts of all ranks together. Throws Error (failure) where they are not of one save (progress, mesh and keys
+// must be equal), and where they do not make whole tensors.
 Manifest join_parts(const std::vector<Manifest>& parts);
 
 // Progress that no run makes, degrees that form no mesh, files named twice or outside the folder, tensors whose boxes

@@ -2,29 +2,18 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/rank_writer.h"
 
 namespace weft {
-namespace {
-
-// A checkpoint without a manifest is none: whatever happens in between, no damaged one is left.
-void remove_checkpoint(const std::filesystem::path& path) {
-  std::error_code ignored;
-  std::filesystem::remove(path / manifest_name, ignored);
-  std::filesystem::remove_all(path, ignored);
-}
-
-}  // namespace
 
 CheckpointFolder publish(const PublishRequest& request, const FileCalls& calls) {
   const std::filesystem::path folder = unfinished_path(request.directory, request.step);
   std::vector<Manifest> parts;
   for (int rank = 0; rank < request.ranks; ++rank) {
-    const MappedFile file((folder / part_name(rank)).string());
-    const std::string text(file.bytes().begin(), file.bytes().end());
-    parts.push_back(parse_part(text, file.name()));
+    const std::string name = (folder / part_name(rank)).string();
+    parts.push_back(parse_part(read_whole_file(name), name));
   }
   Manifest manifest = join_parts(parts);
   if (!request.config_text.empty()) {

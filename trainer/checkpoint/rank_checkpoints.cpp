@@ -60,15 +60,21 @@ Progress RankCheckpoints::load() {
   if (!loaded) fail_unreadable(candidates);
   // What an earlier run was writing when it ended goes once all ranks have looked, and before any writes again.
   world_.barrier();
-  if (speaks) {
-    for (const std::filesystem::path& path : unfinished) {
-      std::error_code error;
-      std::filesystem::remove_all(path, error);
-      setup_.say(0, fmt::format("{} was never finished and is removed", path.string()));
-    }
-  }
+  if (speaks) tidy_up(unfinished, start);
   world_.barrier();
   return progress;
+}
+
+void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const {
+  for (const std::filesystem::path& path : unfinished) {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    setup_.say(0, fmt::format("{} was never finished and is {}", path.string(),
+                              error ? "NOT removed: " + error.message() : "removed"));
+  }
+  if (start.own && point_latest_at(start.candidates.front())) {
+    setup_.say(0, fmt::format("latest was behind and names {} now", checkpoint_name(start.candidates.front().step)));
+  }
 }
 
 RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candidate, bool weights_only,

@@ -19,6 +19,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/rank_writer.h"
+#include "trainer/checkpoint/start.h"
 #include "trainer/step_totals.h"
 
 namespace weft {
@@ -56,6 +57,8 @@ class RankCheckpoints {
   enum class Loaded : std::uint8_t { everywhere, damaged_somewhere };
 
   std::vector<double> sum(std::span<const double> own);
+  // Of rank 0.
+  void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
   Loaded try_load(const CheckpointFolder& candidate, bool weights_only, Manifest& manifest);
   bool due(std::int64_t step) const;
   void save(const Progress& progress);

@@ -12,9 +12,23 @@
 namespace weft {
 namespace {
 
-std::string read_text(const std::filesystem::path& path) {
-  const MappedFile file(path.string());
-  return {file.bytes().begin(), file.bytes().end()};
+// Read and held against a checksum while it is in a core's cache.
+constexpr std::int64_t piece_bytes = std::int64_t{1} << 18;
+
+// Hands out all bytes of a part of a file, in order; `take` is told where in the part a piece begins.
+void read_in_pieces(const InputFile& file, std::int64_t offset, std::int64_t bytes,
+                    const std::function<void(std::int64_t, std::span<const std::uint8_t>)>& take) {
+  std::vector<std::uint8_t> buffer(static_cast<std::size_t>(std::min(bytes, piece_bytes)));
+  for (std::int64_t at = 0; at < bytes; at += piece_bytes) {
+    const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min(piece_bytes, bytes - at)));
+    file.read(offset + at, piece);
+    take(at, piece);
+  }
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  const std::string name = (folder / manifest_name).string();
+  return parse_manifest(read_whole_file(name), name);
 }
 
 }  // namespace
@@ -22,8 +36,7 @@ std::string read_text(const std::filesystem::path& path) {
 CheckpointReader::CheckpointReader(std::filesystem::path folder, Manifest manifest)
     : folder_(std::move(folder)), manifest_(std::move(manifest)), files_(manifest_.files.size()) {}
 
-CheckpointReader::CheckpointReader(std::filesystem::path folder)
-    : CheckpointReader(folder, parse_manifest(read_text(folder / manifest_name), (folder / manifest_name).string())) {
+CheckpointReader::CheckpointReader(std::filesystem::path folder) : CheckpointReader(folder, read_manifest(folder)) {
   std::string faults;
   for (const SavedFile& file : manifest_.files) {
     const std::string fault = size_fault(file);
@@ -41,40 +54,47 @@ std::string CheckpointReader::size_fault(const SavedFile& file) const {
   return fmt::format("{} has {} bytes where {} were written", path.string(), bytes, file.bytes);
 }
 
-const MappedFile& CheckpointReader::file(int index) const {
+const InputFile& CheckpointReader::file(int index) const {
   const std::scoped_lock lock(mutex_);
-  std::unique_ptr<MappedFile>& mapped = files_[static_cast<std::size_t>(index)];
-  if (mapped != nullptr) return *mapped;
+  std::unique_ptr<InputFile>& known = files_[static_cast<std::size_t>(index)];
+  if (known != nullptr) return *known;
   const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
-  auto opened = std::make_unique<MappedFile>((folder_ / saved.name).string());
-  if (std::ssize(opened->bytes()) != saved.bytes) {
-    fail_request("{} has {} bytes where {} were written", opened->name(), opened->bytes().size(), saved.bytes);
+  auto opened = std::make_unique<InputFile>((folder_ / saved.name).string());
+  if (opened->size() != saved.bytes) {
+    fail_request("{} has {} bytes where {} were written", opened->name(), opened->size(), saved.bytes);
   }
-  if (checksum(opened->bytes().first(static_cast<std::size_t>(saved.prefix_bytes))) != saved.checksum) {
+  RunningChecksum sum;
+  read_in_pieces(*opened, 0, saved.prefix_bytes, [&](std::int64_t, const auto piece) { sum.add(piece); });
+  if (sum.value() != saved.checksum) {
     fail_request("{}: its first {} bytes are not those that were written (checksum {} was expected)", opened->name(),
                  saved.prefix_bytes, checksum_text(saved.checksum));
   }
-  return *(mapped = std::move(opened));
+  return *(known = std::move(opened));
 }
 
-std::span<const std::uint8_t> CheckpointReader::bytes_of(const SavedTensor& tensor, const SavedBox& box) const {
-  const MappedFile& mapped = file(box.file);
-  const auto bytes = mapped.bytes().subspan(static_cast<std::size_t>(box.offset), static_cast<std::size_t>(box.bytes));
+void CheckpointReader::read_box(const SavedTensor& tensor, const SavedBox& box, std::int64_t first,
+                                std::span<std::uint8_t> to) const {
+  const InputFile& from = file(box.file);
   const std::pair place(box.file, box.offset);
   {
     const std::scoped_lock lock(mutex_);
-    if (verified_.contains(place)) return bytes;
+    if (verified_.contains(place)) return from.read(box.offset + first, to);
   }
-  mapped.prepare(box.offset, box.bytes);
-  if (checksum(bytes) != box.checksum) {
+  RunningChecksum sum;
+  read_in_pieces(from, box.offset, box.bytes, [&](std::int64_t at, std::span<const std::uint8_t> piece) {
+    sum.add(piece);
+    const std::int64_t begin = std::max(at, first), end = std::min(at + std::ssize(piece), first + std::ssize(to));
+    if (begin >= end) return;
+    std::memcpy(to.data() + (begin - first), piece.data() + (begin - at), static_cast<std::size_t>(end - begin));
+  });
+  if (sum.value() != box.checksum) {
     fail_request(
         "{}: rows {} to {} of {}{}{} (bytes {} to {}) are not those that were written: their checksum is not {}",
-        mapped.name(), box.row_begin, box.row_begin + box.rows - 1, tensor.name, tensor.state.empty() ? "" : " ",
+        from.name(), box.row_begin, box.row_begin + box.rows - 1, tensor.name, tensor.state.empty() ? "" : " ",
         tensor.state, box.offset, box.offset + box.bytes - 1, checksum_text(box.checksum));
   }
   const std::scoped_lock lock(mutex_);
   verified_.insert(place);
-  return bytes;
 }
 
 void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_begin, std::int64_t rows,
@@ -87,11 +107,11 @@ void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_beg
   // Boxes have every row once, in order.
   auto box = std::ranges::upper_bound(tensor.boxes, row_begin, {}, &SavedBox::row_begin);
   for (box = std::prev(box); box != tensor.boxes.end() && box->row_begin < row_begin + rows; ++box) {
-    const auto bytes = bytes_of(tensor, *box);
     const std::int64_t first = std::max(row_begin, box->row_begin);
     const std::int64_t last = std::min(row_begin + rows, box->row_begin + box->rows);
-    std::memcpy(to.data() + (first - row_begin) * row_bytes, bytes.data() + (first - box->row_begin) * row_bytes,
-                static_cast<std::size_t>((last - first) * row_bytes));
+    read_box(tensor, *box, (first - box->row_begin) * row_bytes,
+             to.subspan(static_cast<std::size_t>((first - row_begin) * row_bytes),
+                        static_cast<std::size_t>((last - first) * row_bytes)));
   }
 }
 
@@ -123,14 +143,14 @@ std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& check
     const bool opened = look([&] {
       const std::string fault = size_fault(saved);
       if (!fault.empty()) throw Error(ErrorKind::request, fault);
-      const MappedFile& mapped = file(static_cast<int>(f));
-      if (mapped.name().ends_with(".safetensors")) parse_safetensors(mapped.bytes(), mapped.name());
+      const InputFile& known = file(static_cast<int>(f));
+      if (known.name().ends_with(".safetensors")) read_safetensors(known);
     });
     if (opened) {
       std::ranges::sort(boxes[f], {}, [](const auto& place) { return place.first->offset; });
       add(saved.prefix_bytes);
       for (const auto& [box, tensor] : boxes[f]) {
-        look([&] { bytes_of(*tensor, *box); });
+        look([&] { read_box(*tensor, *box, 0, {}); });
         add(box->bytes);
       }
     }
@@ -140,9 +160,8 @@ std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& check
 }
 
 std::vector<std::string> find_checkpoint_faults(const std::filesystem::path& folder, const CheckedBytes& checked) {
-  const std::string name = (folder / manifest_name).string();
   try {
-    return CheckpointReader(folder, parse_manifest(read_text(name), name)).find_faults(checked);
+    return CheckpointReader(folder, read_manifest(folder)).find_faults(checked);
   } catch (const Error& error) {
     return {error.what()};
   }

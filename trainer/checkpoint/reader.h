@@ -1,4 +1,4 @@
-// A complete checkpoint, mapped: rows of its tensors by global name, each box held against its checksum before its
+// A complete checkpoint: rows of its tensors by global name, each box held against its checksum before its
 // bytes are used. Safe to read from several threads at once.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/manifest.h"
 
 namespace weft {
@@ -44,14 +44,15 @@ class CheckpointReader {
 
   // Empty where it is there, with as many bytes as were written.
   std::string size_fault(const SavedFile& file) const;
-  const MappedFile& file(int index) const;
-  // Of a file whose prefix has been verified.
-  std::span<const std::uint8_t> bytes_of(const SavedTensor& tensor, const SavedBox& box) const;
+  // Its prefix has been verified.
+  const InputFile& file(int index) const;
+  // Bytes [first, first + to.size()) of a box, all of which is held against its checksum where it was not yet.
+  void read_box(const SavedTensor& tensor, const SavedBox& box, std::int64_t first, std::span<std::uint8_t> to) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<MappedFile>> files_;   // opened when first asked for
+  mutable std::vector<std::unique_ptr<InputFile>> files_;    // opened when first asked for
   mutable std::set<std::pair<int, std::int64_t>> verified_;  // boxes whose checksum was right: file and offset
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/runtime/dtype.h"
+#include "parallel/runtime/input_file.h"
 
 namespace weft {
 
@@ -42,6 +43,8 @@ inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
 // that overflows, and at most 100,000,000 bytes of header. Time and memory are linear in the header, whatever it holds.
 // Throws Error (request) naming `name` and what is wrong.
 SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name);
+// The same of a file, of which only the header is read. Also throws as InputFile::read.
+SafetensorsHeader read_safetensors(const InputFile& file);
 
 // Bytes that dtype and shape make. Throws Error (request): a dtype that the format does not have, an extent below zero,
 // a size that overflows or is no whole number of bytes.

@@ -128,8 +128,8 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   std::vector<std::int64_t> offsets_;
 };
 
-SafetensorsHeader parse_header(std::span<const std::uint8_t> file) {
-  const auto size = std::ssize(file);
+// `file` goes to the end of the header at least, where that is inside `size`.
+SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t size) {
   if (size < safetensors_length_bytes) fail_request("{} bytes are too few for a header", size);
   std::uint64_t length = 0;
   for (int byte = 7; byte >= 0; --byte) length = length << 8 | file[static_cast<std::size_t>(byte)];
@@ -161,16 +161,33 @@ SafetensorsHeader parse_header(std::span<const std::uint8_t> file) {
   return header;
 }
 
-}  // namespace
-
-SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name) {
+SafetensorsHeader named_header(std::span<const std::uint8_t> file, std::int64_t size, const std::string& name) {
   constexpr std::size_t readable = 1000;  // names and texts may be as long as a header
   try {
-    return parse_header(file);
+    return parse_header(file, size);
   } catch (const Error& error) {
     const std::string_view what = error.what();
     fail_request("{}: {}{}", name, what.substr(0, readable), what.size() > readable ? " ..." : "");
   }
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name) {
+  return named_header(file, std::ssize(file), name);
+}
+
+SafetensorsHeader read_safetensors(const InputFile& file) {
+  std::vector<std::uint8_t> begin(static_cast<std::size_t>(std::min(file.size(), safetensors_length_bytes)));
+  file.read(0, begin);
+  std::uint64_t length = 0;
+  for (std::size_t byte = begin.size(); byte-- > 0;) length = length << 8 | begin[byte];
+  const std::int64_t header =
+      std::min(static_cast<std::int64_t>(std::min<std::uint64_t>(length, safetensors_largest_header)),
+               file.size() - std::ssize(begin));
+  begin.resize(begin.size() + static_cast<std::size_t>(header));
+  file.read(0, begin);
+  return named_header(begin, file.size(), file.name());
 }
 
 }  // namespace weft

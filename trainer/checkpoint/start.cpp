@@ -37,6 +37,9 @@ StartingPoint starting_point(const Config& config) {
   const std::string directory = config.checkpoint_directory();
   StartingPoint start;
   start.candidates = find_checkpoints(directory);
+  if (const std::string lost = find_lost_checkpoint(directory, start.candidates); !lost.empty()) {
+    throw Error(ErrorKind::request, lost);
+  }
   start.own = !start.candidates.empty();
   start.weights_only = !start.own && config.checkpoint.weights_only;
   if (start.own && !config.checkpoint.resume) {

@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
 #include "trainer/layout/layout_text.h"
@@ -48,10 +47,7 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
 
 // Throws Error (request) with what is wrong with the file.
 UserOrder read_order(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) fail_request("the schedule's file {} cannot be read, or is empty", path);
-  return order_from_csv(text.view());
+  return order_from_csv(InputFile(path).text());
 }
 
 }  // namespace

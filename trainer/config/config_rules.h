@@ -21,6 +21,8 @@ std::vector<ConfigRule> config_rules();
 std::vector<ConfigRule> shard_rules();
 // Those of a weight that embedding and head share (config_tied_rules.cpp).
 std::vector<ConfigRule> tied_rules();
+// Those that bound sizes (config_size_rules.cpp).
+std::vector<ConfigRule> size_rules();
 // Those of stages and schedules (config_pipeline_rules.cpp).
 std::vector<ConfigRule> pipeline_rules();
 

@@ -1,13 +1,15 @@
 #include "trainer/config/config_sources.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_toml.h"
 
@@ -30,10 +32,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 std::optional<std::string> try_read(const fs::path& file) {
   std::error_code error;
-  if (!fs::is_regular_file(file, error) && !fs::is_fifo(file, error)) return std::nullopt;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(stream), {});
+  if (!fs::is_regular_file(file, error) || access(file.c_str(), R_OK) != 0) return std::nullopt;
+  return read_whole_file(file.string());
 }
 
 // What overrides say, in the order in which they say it.
@@ -115,6 +115,13 @@ class Gatherer {
       for (const fs::path& link : chain_) chain += link.string() + " -> ";
       return wrong_include(value, "the files include each other in a circle: " + chain + file.string());
     }
+    if (chain_.size() >= deepest_include) {
+      return wrong_include(value, fmt::format("{} files include each other in a row, down to {}; {} is the most",
+                                              chain_.size() + 1, file.string(), deepest_include));
+    }
+    // Once, where it is met first: a file that many include would be read as often as there are ways to it.
+    std::error_code error;
+    if (!read_.insert(fs::weakly_canonical(file, error)).second) return;
     if (const auto text = try_read(file)) return add_file(file, *text);
     wrong_include(value, fmt::format("cannot read {}", file.string()));
   }
@@ -124,8 +131,10 @@ class Gatherer {
     result.complete = false;
   }
 
+  static constexpr std::size_t deepest_include = 32;
   int files_ = 0;
   std::vector<fs::path> chain_;
+  std::set<fs::path> read_;  // by an include
 };
 
 }  // namespace
@@ -148,8 +157,11 @@ void require_keys_once(const std::vector<std::string>& overrides) {
 std::string read_text(const fs::path& file) {
   if (auto text = try_read(file)) return *std::move(text);
   std::error_code error;
-  const bool exists = fs::exists(file, error);
-  fail_request("{}: error: {}", file.string(), exists ? "this file cannot be read" : "there is no such file");
+  const fs::file_status status = fs::status(file, error);
+  fail_request("{}: error: {}", file.string(),
+               !fs::exists(status)           ? "there is no such file"
+               : fs::is_regular_file(status) ? "this file cannot be read"
+                                             : "this is not a regular file");
 }
 
 ConfigSources gather_sources(const fs::path& file, const std::string& text, const std::vector<std::string>& overrides) {

@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace weft {
@@ -66,9 +67,43 @@ class Flattener {
   std::vector<ConfigEntry> entries_;
 };
 
+// The library and all who walk its tables recurse once for each part of a key. So many parts no key has.
+constexpr int most_key_parts = 64;
+
+// Where a key of more parts stands in the text: dots outside strings and comments, nothing but names between them.
+std::optional<std::size_t> overlong_key(std::string_view text) {
+  int dots = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char symbol = text[at];
+    if (symbol == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      dots = 0;
+    } else if (symbol == '"' || symbol == '\'') {
+      const std::string_view once = text.substr(at, 1), thrice = symbol == '"' ? "\"\"\"" : "'''";
+      const std::string_view mark = text.substr(at).starts_with(thrice) ? thrice : once;
+      for (at += mark.size(); at < text.size() && !text.substr(at).starts_with(mark); ++at) {
+        if (symbol == '"' && text[at] == '\\') ++at;
+        if (mark.size() == 1 && text[at] == '\n') break;  // not closed: the library will say so
+      }
+      at += mark.size() - 1;
+    } else if (std::string_view("=[]{},\n").find(symbol) != std::string_view::npos) {
+      dots = 0;
+    } else if (symbol == '.' && ++dots >= most_key_parts) {
+      return at;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const SourceText>& source) {
+  if (const auto at = overlong_key(text)) {
+    const std::string_view before = std::string_view(text).substr(0, *at);
+    const Place place{source, static_cast<int>(std::ranges::count(before, '\n')) + 1,
+                      static_cast<int>(*at - (before.find_last_of('\n') + 1)) + 1, 1};
+    return {{}, Fault{place, fmt::format("a key has more than {} parts", most_key_parts)}};
+  }
   try {
     const toml::table table = toml::parse(std::string_view(text));
     Flattener flattener(source, std::nullopt);
@@ -88,6 +123,10 @@ TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const Sou
 std::vector<ConfigEntry> parse_toml_value(const std::string& path, const std::string& text, const Place& place) {
   Flattener flattener(place.source, place);
   const auto add_string = [&] { flattener.add(path, {}, toml::value<std::string>(text)); };
+  if (overlong_key(text)) {
+    add_string();
+    return flattener.take();
+  }
   try {
     const toml::table table = toml::parse("value = " + text);
     const toml::node* node = table.get("value");

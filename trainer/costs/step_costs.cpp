@@ -1,9 +1,7 @@
 #include "trainer/costs/step_costs.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
@@ -52,12 +50,8 @@ ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinate
   if (!config.pipeline.has_cost_table()) {
     return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config), config, mesh));
   }
-  std::ifstream file(config.pipeline.costs, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    fail_request("pipeline.costs: {} cannot be read, or is empty", config.pipeline.costs);
-  }
-  return table_costs(parse_cost_table(text.str(), config.pipeline.costs), program_tables(config, mesh, at),
+  const std::string text = InputFile(config.pipeline.costs).text();
+  return table_costs(parse_cost_table(text, config.pipeline.costs), program_tables(config, mesh, at),
                      group_sizes(mesh));
 }
 

@@ -29,6 +29,21 @@ ExpertTensors experts_of(const WeightFolder& weights) {
   return fused ? ExpertTensors::fused : ExpertTensors::separate;
 }
 
+bool equal_bytes(const WeightFolder& weights, const SafetensorsTensor& one, const SafetensorsTensor& other) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
+  if (one.bytes() != other.bytes()) return false;
+  std::vector<std::uint8_t> a, b;
+  for (std::int64_t at = 0; at < one.bytes(); at += piece) {
+    for (std::vector<std::uint8_t>* bytes : {&a, &b}) {
+      bytes->resize(static_cast<std::size_t>(std::min(piece, one.bytes() - at)));
+    }
+    weights.read(one.name, at, a);
+    weights.read(other.name, at, b);
+    if (a != b) return false;
+  }
+  return true;
+}
+
 // Some folders have a tied head beside the embedding. It must be the same, and is then left out.
 void expect_weights(const WeightFolder& weights, const FolderModel& folder, ExpertTensors experts) {
   std::vector<FolderTensor> expected = folder_tensors(folder.architecture, folder.model, experts);
@@ -37,7 +52,7 @@ void expect_weights(const WeightFolder& weights, const FolderModel& folder, Expe
   std::vector<std::string> faults = weights.find_faults(expected);
   if (faults.empty() && folder.model.tie_word_embeddings && head != nullptr &&
       (head->dtype != weights.find(folder_embedding)->dtype ||
-       !std::ranges::equal(weights.bytes(folder_head), weights.bytes(folder_embedding)))) {
+       !equal_bytes(weights, *head, *weights.find(folder_embedding)))) {
     faults.push_back(fmt::format("tie_word_embeddings is true, but {} and {} differ", folder_head, folder_embedding));
   }
   if (!faults.empty()) {
@@ -45,21 +60,18 @@ void expect_weights(const WeightFolder& weights, const FolderModel& folder, Expe
   }
 }
 
+// A part's rows of the tensor of the folder that has it.
 struct Source {
   FolderPart part;
-  MatrixBytes matrix;  // of the folder
-};
+  DType dtype = DType::float32;
 
-// A part's rows of the tensor that has it.
-Source source_of(const WeightFolder& weights, FolderPart part) {
-  const DType dtype = *dtype_of_safetensors(weights.find(part.tensor)->dtype);
-  const std::int64_t row_bytes = part.columns * size_of(dtype);
-  const auto bytes = weights.bytes(part.tensor)
-                         .subspan(static_cast<std::size_t>(part.first_row * row_bytes),
-                                  static_cast<std::size_t>(part.rows * row_bytes));
-  const MatrixBytes matrix{bytes, part.rows, part.columns, dtype};
-  return {std::move(part), matrix};
-}
+  std::int64_t bytes() const { return part.rows * part.columns * size_of(dtype); }
+  std::vector<std::uint8_t> read(const WeightFolder& weights) const {
+    std::vector<std::uint8_t> rows(static_cast<std::size_t>(bytes()));
+    weights.read(part.tensor, part.first_row * part.columns * size_of(dtype), rows);
+    return rows;
+  }
+};
 
 // Rows and columns as Weft keeps them.
 std::vector<std::int64_t> kept_shape(const FolderPart& part) {
@@ -70,10 +82,11 @@ std::vector<std::int64_t> kept_shape(const FolderPart& part) {
 
 class Importing {
  public:
-  Importing(const WeightFolder& weights, std::vector<FolderPart> parts, std::int64_t largest_file) {
+  Importing(const WeightFolder& weights, std::vector<FolderPart> parts, std::int64_t largest_file) : weights_(weights) {
     for (FolderPart& part : parts) {
-      sources_.push_back(source_of(weights, std::move(part)));
-      sizes_.push_back({sources_.back().part.parameter.name, std::ssize(sources_.back().matrix.bytes)});
+      const DType dtype = *dtype_of_safetensors(weights.find(part.tensor)->dtype);
+      sources_.push_back({std::move(part), dtype});
+      sizes_.push_back({sources_.back().part.parameter.name, sources_.back().bytes()});
     }
     files_ = deal_to_files(sizes_, largest_file);
   }
@@ -87,7 +100,7 @@ class Importing {
     ImportResult result{std::move(folder), 0, 0, files_.size()};
     for (const Source& source : sources_) {
       result.parameters += source.part.parameter.global_size();
-      result.bytes += std::ssize(source.matrix.bytes);
+      result.bytes += source.bytes();
     }
     return result;
   }
@@ -100,13 +113,15 @@ class Importing {
       const Source& source = sources_[s];
       by_name[source.part.parameter.name] = &source;
       tensors.push_back(
-          {source.part.parameter.name, std::string(safetensors_dtype(source.matrix.dtype)), kept_shape(source.part)});
+          {source.part.parameter.name, std::string(safetensors_dtype(source.dtype)), kept_shape(source.part)});
     }
     TensorFile out(folder / shard_name("weights", file, files_.size()), arrange_safetensors(std::move(tensors)),
                    calls_);
     for (const SafetensorsTensor& entry : out.header().tensors) {
       const Source& source = *by_name.at(entry.name);
-      stream_matrix(source.matrix, source.part.parameter.transposed, source.matrix.dtype, entry.name,
+      const std::vector<std::uint8_t> rows = source.read(weights_);
+      const MatrixBytes matrix{rows, source.part.rows, source.part.columns, source.dtype};
+      stream_matrix(matrix, source.part.parameter.transposed, source.dtype, entry.name,
                     [&](std::span<const std::uint8_t> strip) { out.write(strip); });
     }
     out.finish();
@@ -118,12 +133,13 @@ class Importing {
                                   "",
                                   parameter.global_rows,
                                   parameter.global_columns,
-                                  source.matrix.dtype,
+                                  source.dtype,
                                   {out.box(t, 0, parameter.global_rows, place)}});
     }
     manifest.files.push_back(out.saved());
   }
 
+  const WeightFolder& weights_;
   FileCalls calls_ = FileCalls::of_system();
   std::vector<Source> sources_;
   std::vector<NamedBytes> sizes_;

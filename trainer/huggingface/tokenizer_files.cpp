@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 
 namespace weft {
 namespace {
@@ -19,15 +19,15 @@ constexpr const char* names[] = {"tokenizer.json",    "tokenizer_config.json", "
                                  "merges.txt",        "chat_template.jinja"};
 
 Json read_json(const fs::path& path) {
-  const MappedFile file(path.string());
+  const std::string text = read_whole_file(path.string());
   try {
-    return Json::parse(file.bytes().begin(), file.bytes().end());
+    return Json::parse(text);
   } catch (const Json::exception& error) {
     fail_request("{} is no JSON: {}", path.string(), error.what());
   }
 }
 
-// An empty file says nothing, and cannot be mapped.
+// An empty file says nothing.
 template <typename Names>
 std::vector<fs::path> files_called(const Names& wanted, const fs::path& folder) {
   std::vector<fs::path> found;

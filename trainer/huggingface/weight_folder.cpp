@@ -19,10 +19,10 @@ constexpr const char* single_name = "model.safetensors";
 
 // The file of each tensor, as the index has it.
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const MappedFile file(path.string());
+  const std::string text = read_whole_file(path.string());
   std::map<std::string, std::string> files;
   try {
-    const Json json = Json::parse(file.bytes().begin(), file.bytes().end());
+    const Json json = Json::parse(text);
     for (const auto& [tensor, name] : json.at("weight_map").items()) files[tensor] = name.get<std::string>();
   } catch (const Json::exception& error) {
     fail_request("{} is not an index of tensors: {}", path.string(), error.what());
@@ -66,12 +66,10 @@ WeightFolder::WeightFolder(const fs::path& folder) {
 }
 
 void WeightFolder::read_file(const fs::path& path) {
-  const MappedFile& file = files_.emplace_back(path.string());
-  const SafetensorsHeader header = parse_safetensors(file.bytes(), path.string());
+  const SafetensorsHeader header = read_safetensors(files_.emplace_back(path.string()));
   for (const SafetensorsTensor& tensor : header.tensors) {
-    const auto bytes = file.bytes().subspan(static_cast<std::size_t>(header.data_begin + tensor.begin),
-                                            static_cast<std::size_t>(tensor.bytes()));
-    if (!entries_.try_emplace(tensor.name, Entry{tensor, bytes, path.filename().string()}).second) {
+    const Entry entry{tensor, files_.size() - 1, header.data_begin + tensor.begin, path.filename().string()};
+    if (!entries_.try_emplace(tensor.name, entry).second) {
       fail_request("{} stands in {} and in another file of its folder", tensor.name, path.string());
     }
   }
@@ -82,8 +80,10 @@ const SafetensorsTensor* WeightFolder::find(const std::string& name) const {
   return found == entries_.end() ? nullptr : &found->second.tensor;
 }
 
-std::span<const std::uint8_t> WeightFolder::bytes(const std::string& name) const {
-  return entries_.at(name).bytes;
+void WeightFolder::read(const std::string& name, std::int64_t offset, std::span<std::uint8_t> to) const {
+  const Entry& entry = entries_.at(name);
+  require(offset >= 0 && std::ssize(to) <= entry.tensor.bytes() - offset, "bytes are read from inside a tensor");
+  if (!to.empty()) files_[entry.place].read(entry.offset + offset, to);
 }
 
 std::vector<std::string> WeightFolder::names() const {

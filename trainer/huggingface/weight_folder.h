@@ -1,4 +1,4 @@
-// The weights of a Hugging Face folder, mapped: one model.safetensors, or many files with an index.
+// The weights of a Hugging Face folder: one model.safetensors, or many files with an index.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/mapped_file.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/huggingface/names.h"
 
@@ -21,7 +21,8 @@ class WeightFolder {
   explicit WeightFolder(const std::filesystem::path& folder);
 
   const SafetensorsTensor* find(const std::string& name) const;
-  std::span<const std::uint8_t> bytes(const std::string& name) const;
+  // Bytes of a tensor from `offset` on. Throws as InputFile::read.
+  void read(const std::string& name, std::int64_t offset, std::span<std::uint8_t> to) const;
   std::vector<std::string> names() const;
 
   // What keeps these from being the weights of such a model: every tensor that is missing, that nobody knows, or that
@@ -31,12 +32,13 @@ class WeightFolder {
  private:
   struct Entry {
     SafetensorsTensor tensor;
-    std::span<const std::uint8_t> bytes;
+    std::size_t place = 0;    // of its file among files_
+    std::int64_t offset = 0;  // in it
     std::string file;
   };
   void read_file(const std::filesystem::path& path);
 
-  std::vector<MappedFile> files_;
+  std::vector<InputFile> files_;
   std::map<std::string, Entry> entries_;
 };
 

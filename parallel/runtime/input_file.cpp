@@ -1,0 +1,90 @@
+#include "parallel/runtime/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+  fail_request("\"{}\": {}", name, why);
+}
+
+struct Opened {
+  int descriptor = -1;
+  std::int64_t size = 0;
+};
+
+// Without waiting for whoever would write to a pipe.
+Opened open_regular(const std::string& name) {
+  const int descriptor = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) refuse(name, errno == ENXIO ? "it is not a regular file" : std::strerror(errno));
+  struct stat status {};
+  const int failed = fstat(descriptor, &status) == 0 ? 0 : errno;
+  if (failed == 0 && S_ISREG(status.st_mode)) return {descriptor, status.st_size};
+  close(descriptor);
+  refuse(name, failed != 0 ? std::strerror(failed) : "it is not a regular file");
+}
+
+void read_whole(const std::string& name, int descriptor, std::int64_t offset, std::span<std::uint8_t> to) {
+  while (!to.empty()) {
+    const ssize_t count = pread(descriptor, to.data(), to.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(name, std::strerror(errno));
+    if (count == 0) refuse(name, fmt::format("it was cut short while it was read: it ends before byte {}", offset));
+    to = to.subspan(static_cast<std::size_t>(count));
+    offset += count;
+  }
+}
+
+std::string text_of(const std::string& name, const Opened& file) {
+  std::string text(static_cast<std::size_t>(file.size), '\0');
+  read_whole(name, file.descriptor, 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+}  // namespace
+
+InputFile::InputFile(std::string name) : name_(std::move(name)) {
+  const Opened opened = open_regular(name_);
+  if (opened.size == 0) {
+    close(opened.descriptor);
+    refuse(name_, "the file is empty");
+  }
+  descriptor_ = opened.descriptor;
+  size_ = opened.size;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : name_(std::move(other.name_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void InputFile::read(std::int64_t offset, std::span<std::uint8_t> to) const {
+  require(offset >= 0 && std::ssize(to) <= size_ - offset, "bytes are read from inside a file");
+  read_whole(name_, descriptor_, offset, to);
+}
+
+std::string InputFile::text() const {
+  return text_of(name_, {descriptor_, size_});
+}
+
+std::string read_whole_file(const std::string& name) {
+  const Opened opened = open_regular(name);
+  const struct Close {
+    int descriptor;
+    ~Close() { close(descriptor); }
+  } closing{opened.descriptor};
+  return text_of(name, opened);
+}
+
+}  // namespace weft
