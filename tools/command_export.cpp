@@ -50,6 +50,9 @@ void run_export(const ExportRequest& request) {
     fail_request("weft export: error: give OUT, the folder to write, or --check, which writes nothing");
   }
   const CheckpointFolder checkpoint = resolve_checkpoint(request.checkpoint);
+  const CheckpointReader reader(checkpoint.path);
+  // Of a model that was changed by hand the weights are another's.
+  reader.require_unchanged(checkpoint_config_name);
   const ModelSection section = read_model_section(checkpoint.path / checkpoint_config_name);
   const Architecture architecture =
       request.architecture == "auto" ? choose_architecture(section.model) : architecture_of(request.architecture);
@@ -60,7 +63,6 @@ void run_export(const ExportRequest& request) {
   const auto length = request.max_position_embeddings ? request.max_position_embeddings : section.sequence_length;
   options.max_position_embeddings = length.value_or(0);
   options.checkpoint = checkpoint.path;
-  const CheckpointReader reader(checkpoint.path);
   const ExportPlan plan = plan_export(reader.manifest(), section.model, options);
   if (plan.facts.max_position_embeddings == 0 && !request.check) {
     fail_request("weft export: error: {} does not say how long sequences may be; give --max-position-embeddings",

@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
+#include <regex>
+#include <string>
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
@@ -51,6 +54,12 @@ int run(int count, char** arguments) {
   return 0;
 }
 
+// A broken statement names its place in the sources, which the folder they were built in says nothing about.
+std::string without_folders(const std::string& message) {
+  const std::regex place("[^ ]*/((parallel|layers|trainer|tools)/[a-z0-9_/]+\\.(cpp|h|cu):[0-9]+)");
+  return std::regex_replace(message, place, "$1");
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -61,8 +70,11 @@ int main(int count, char** arguments) {
     return run(count, arguments);
   } catch (const weft::Error& error) {
     const bool request = error.kind() == weft::ErrorKind::request;
-    fmt::print(stderr, "{}{}\n", request ? "" : "weft: ", error.what());
+    fmt::print(stderr, "{}{}\n", request ? "" : "weft: ", without_folders(error.what()));
     return request ? wrong_request : failed_run;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "weft: out of memory: this needs more than the process is given (free, ulimit -v)\n");
+    return failed_run;
   } catch (const std::exception& error) {
     fmt::print(stderr, "weft: {}\n", error.what());
     return failed_run;

@@ -115,6 +115,12 @@ void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_beg
   }
 }
 
+void CheckpointReader::require_unchanged(const std::string& name) const {
+  const auto saved = std::ranges::find(manifest_.files, name, &SavedFile::name);
+  if (saved == manifest_.files.end()) fail_request("{} does not tell of {}", (folder_ / manifest_name).string(), name);
+  file(static_cast<int>(saved - manifest_.files.begin()));
+}
+
 std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& checked) const {
   std::vector<std::string> faults;
   const auto look = [&](const auto& read) {

@@ -34,6 +34,9 @@ class CheckpointReader {
   // (request) naming file and rows where one differs.
   void read_rows(const SavedTensor& tensor, std::int64_t row_begin, std::int64_t rows,
                  std::span<std::uint8_t> to) const;
+  // Holds a file without tensors against its checksum. Throws Error (request), also where the manifest does not name
+  // it.
+  void require_unchanged(const std::string& name) const;
   // Everything, prefixes of files and their headers included: every difference, in the order of the files. Reads all.
   std::vector<std::string> find_faults(const CheckedBytes& checked = {}) const;
 
