@@ -110,6 +110,38 @@ TEST_F(CheckCommand, PassesWhatTrains) {
   }
 }
 
+// Texts that would send a reader down as many calls as they have brackets, and sizes whose tables nobody could hold.
+TEST_F(CheckCommand, HostileTextsAreRefusedInFewWords) {
+  const auto nested = [](char open, char close) {
+    return std::string(50'000, open) + "d" + std::string(50'000, close);
+  };
+  put("arrays.toml", "a = " + nested('[', ']') + "\n");
+  put("layers.toml", "[model]\nlayers = \"" + nested('(', ')') + "\"\n");
+  put("layout.toml", "include = [\"run.toml\"]\n[pipeline]\nlayout = \"" + nested('(', ')') + "\"\n");
+  std::string tables = "1", key = "a";
+  for (int i = 0; i < 20'000; ++i) {
+    tables.insert(0, "{b=");
+    tables += '}';
+    key += ".a";
+  }
+  put("tables.toml", "a = " + tables + "\n");
+  put("keys.toml", key + " = 1\n");
+  put("sections.toml", "[" + key + "]\n");
+  put("itself.toml", "include = [\"itself.toml\"]\n");
+  for (const char* arguments :
+       {"arrays.toml", "layers.toml", "layout.toml", "tables.toml", "keys.toml", "sections.toml", "itself.toml",
+        "run.toml --model.layers=d*99999", "run.toml --training.global_batch_size=134217728",
+        "run.toml --model.hidden_size=2147483640 --model.intermediate_size=2147483640",
+        "run.toml --training.sequence_length=2147483640", "/dev/zero", "."}) {
+    for (const char* command : {"check ", "plan ", "units "}) {
+      const ProgramResult result = weft(std::string(command) + arguments);
+      EXPECT_EQ(result.exit_code, 2) << command << arguments;
+      EXPECT_NE(result.messages, "") << command << arguments;
+      EXPECT_LT(result.messages.size(), 4000u) << command << arguments << "\n" << result.messages.substr(0, 2000);
+    }
+  }
+}
+
 // The resolved configuration is printed also where a file is missing: plans are made elsewhere than runs.
 TEST_F(CheckCommand, PrintsARunFileThatSaysTheSame) {
   const ProgramResult checked = weft("check run.toml --precision.experts.compute=bfloat16 '--data.train=[\"gone\"]'");

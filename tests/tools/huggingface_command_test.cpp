@@ -115,6 +115,12 @@ TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExpor
   for (const char* name : {"generation_config.json", "tokenizer_config.json"}) {
     EXPECT_EQ(content(std::string("out/") + name), content(std::string("bytes/") + name)) << name;
   }
+  // Of a model that somebody has changed by hand the weights are another's.
+  put("checkpoint/config.toml", content("checkpoint/config.toml") + "# \n");
+  const auto changed = weft("export checkpoint other");
+  EXPECT_EQ(changed.exit_code, 2);
+  EXPECT_NE(changed.messages.find("config.toml has "), std::string::npos) << changed.messages;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
 }
 
 // A model of 1,000 tokens: whatever would read its tokens as bytes says so in one sentence.

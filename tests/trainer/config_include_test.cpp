@@ -132,7 +132,7 @@ TEST_F(ConfigInclude, ASyntaxErrorInAnIncludedFileIsTheOnlyFault) {
 
 TEST_F(ConfigInclude, AFileThatIsNotThereIsARequestError) {
   EXPECT_EQ(message(folder_ / "no.toml"), in_folder("no.toml") + ": error: there is no such file");
-  EXPECT_EQ(message(folder_ / "base"), in_folder("base") + ": error: this file cannot be read");
+  EXPECT_EQ(message(folder_ / "base"), in_folder("base") + ": error: this is not a regular file");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ void read_in_pieces(const InputFile& file, std::int64_t offset, std::int64_t byt
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::string name = (folder / manifest_name).string();
-  return parse_manifest(read_whole_file(name), name);
+  return parse_manifest(InputFile(name).text(), name);
 }
 
 }  // namespace

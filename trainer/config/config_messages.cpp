@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace weft {
 namespace {
@@ -22,21 +24,40 @@ std::string printable(const std::string& line) {
   return result;
 }
 
-// The line and a marker below it. The marker copies tabs, so that it stands right whatever their width.
+constexpr std::size_t readable = 160;  // characters of a line
+
+// The line, of a long one what stands around the place, and a marker below it. The marker copies tabs, so that it
+// stands right whatever their width.
 std::string snippet(const Place& place) {
   const auto& lines = place.source->lines;
   if (place.line < 1 || place.line > static_cast<int>(lines.size())) return {};
   const std::string line = printable(lines[static_cast<std::size_t>(place.line) - 1]);
-  std::string padding;
-  int column = 1, characters = 0;
-  for (const char symbol : line) {
-    if (continues_character(symbol)) continue;
-    ++characters;
-    if (column++ < place.column) padding += symbol == '\t' ? '\t' : ' ';
+  std::vector<std::size_t> starts;  // of characters
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (!continues_character(line[at])) starts.push_back(at);
   }
-  const int width = std::max(1, std::min(place.width, characters - place.column + 1));
+  const std::size_t column = static_cast<std::size_t>(std::max(1, place.column)) - 1;
+  const bool whole = starts.size() <= readable;
+  const std::size_t first = whole ? 0 : std::min(starts.size() - 1, column - std::min(column, readable / 2));
+  const std::size_t last = whole ? starts.size() : std::min(starts.size(), first + readable);
+  const std::size_t begin = starts.empty() ? 0 : starts[first];
+  const std::size_t end = last < starts.size() ? starts[last] : line.size();
+  const char *left = first > 0 ? "..." : "", *right = last < starts.size() ? "..." : "";
+  std::string padding(std::string_view(left).size(), ' ');
+  for (std::size_t c = first; c < std::min(column, last); ++c) padding += line[starts[c]] == '\t' ? '\t' : ' ';
+  const int width = std::max(1, std::min(place.width, static_cast<int>(last) - static_cast<int>(column)));
   const std::string number = fmt::format("{}", place.line);
-  return fmt::format("\n  {} | {}\n  {:{}} | {}^{:~<{}}", number, line, "", number.size(), padding, "", width - 1);
+  return fmt::format("\n  {} | {}{}{}\n  {:{}} | {}^{:~<{}}", number, left, line.substr(begin, end - begin), right, "",
+                     number.size(), padding, "", width - 1);
+}
+
+// What was typed, without the end of what is too long to read.
+std::string typed(const std::string& line) {
+  const std::string text = printable(line);
+  if (text.size() <= 2 * readable) return text;
+  std::size_t end = 2 * readable;
+  while (end > 0 && continues_character(text[end])) --end;
+  return text.substr(0, end) + "...";
 }
 
 auto position(const Fault& fault) {
@@ -55,7 +76,7 @@ std::string format_fault(const Fault& fault) {
   const Place& place = fault.place;
   if (place.line < 1) return fmt::format("{}: error: {}", place.source->name, fault.text);
   if (place.source->is_command_line) {
-    const std::string line = printable(place.source->lines[static_cast<std::size_t>(place.line) - 1]);
+    const std::string line = typed(place.source->lines[static_cast<std::size_t>(place.line) - 1]);
     return fmt::format("command line: {}: error: {}", line, fault.text);
   }
   return fmt::format("{}:{}:{}: error: {}{}", place.source->name, place.line, place.column, fault.text, snippet(place));

@@ -9,7 +9,7 @@ namespace {
 
 using Messages = std::vector<std::string>;
 
-constexpr std::int64_t most_experts = 1 << 18;  // of all blocks
+constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
 constexpr double most_slots = 0x1p31 - 1;       // tokens times choices, which are numbered in 32 bits
