@@ -55,6 +55,14 @@ INSTANTIATE_TEST_SUITE_P(All, BudgetOfShippedConfigs,
                                            "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });
 
+// Dealing counts routed tokens at their bound, 33 GiB here; what the fastest layout keeps moves no block.
+TEST(BudgetOfRoutedExperts, LeavesTheFastestLayoutWhereItIsKept) {
+  const auto file = std::filesystem::path(WEFT_SOURCE_DIR) / "configs" / "layouts_h200.toml";
+  const ResolvedRun budgeted(read_config(file, {"--shard.residency=auto", "--shard.memory_budget=\"18 GiB\""}).config);
+  EXPECT_EQ(budgeted.layout(), ResolvedRun(read_config(file).config).layout());
+  EXPECT_LE(fullest_peak(budgeted).total(), std::int64_t{18} << 30);
+}
+
 // Six seconds each, so fewer of them.
 TEST(BudgetOfATrillionParameters, IsKeptFromTheSmallestUp) {
   expect_kept("plan_1t_moe", {}, "none", {1.0, 1.2});
