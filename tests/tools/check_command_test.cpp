@@ -110,6 +110,34 @@ TEST_F(CheckCommand, PassesWhatTrains) {
   }
 }
 
+// What is left of a checkpoint, or a name for one that is gone, is no reason to begin anew over it.
+TEST_F(CheckCommand, NothingBeginsAnewOverALostCheckpoint) {
+  namespace fs = std::filesystem;
+  const std::string run = " run.toml --run.steps=2 --checkpoint.interval=1 --run.directory=lost";
+  ASSERT_EQ(weft("train" + run).exit_code, 0);
+  const auto content = [&](const std::string& name) {
+    std::ifstream file(folder_ / "lost" / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string metrics = content("metrics.jsonl"), config = content("config.toml");
+  const auto expect_refused = [&](const std::string& fault) {
+    for (const char* command : {"check", "train"}) {
+      const ProgramResult result = weft(command + run);
+      EXPECT_EQ(result.exit_code, 2) << command;
+      EXPECT_NE(result.messages.find(fault), std::string::npos) << command << ": " << result.messages;
+    }
+    EXPECT_EQ(content("metrics.jsonl"), metrics);
+    EXPECT_EQ(content("config.toml"), config);
+  };
+  const fs::path checkpoints = folder_ / "lost" / "checkpoints";
+  fs::rename(checkpoints / "step-00000002" / "manifest.json", folder_ / "manifest.json");
+  expect_refused("step-00000002 has tensors and no manifest.json");
+  for (const char* step : {"step-00000001", "step-00000002"}) fs::remove_all(checkpoints / step);
+  expect_refused("names step-00000002, which is no checkpoint");
+  fs::remove(checkpoints / "latest");
+  EXPECT_EQ(weft("train" + run).exit_code, 0);
+}
+
 // Texts that would send a reader down as many calls as they have brackets, and sizes whose tables nobody could hold.
 TEST_F(CheckCommand, HostileTextsAreRefusedInFewWords) {
   const auto nested = [](char open, char close) {
