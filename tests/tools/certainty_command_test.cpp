@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/eight_gpus.h"
 #include "tests/tools/program.h"
 #include "trainer/planning/published.h"
 
@@ -18,28 +19,7 @@ class CertaintyCommand : public ProgramTest {
   void SetUp() override {
     ProgramTest::SetUp();
     put("text", std::string(65536, 'a'));
-    put("run.toml", R"([run]
-name = "advised"
-device = "cuda"
-launch = "processes"
-[model]
-layers = "d*4"
-vocab_size = 256
-hidden_size = 64
-intermediate_size = 128
-num_attention_heads = 4
-num_key_value_heads = 4
-head_dim = 16
-[parallelism]
-data_shard = 8
-[precision]
-compute = "bfloat16"
-[training]
-sequence_length = 64
-global_batch_size = 16
-[data]
-train = ["text"]
-)");
+    put("run.toml", eight_gpus);
   }
 
   // Standard output of a command that succeeds.

@@ -2,6 +2,7 @@
 // document are there, and wrong words are refused.
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/eight_gpus.h"
 #include "tests/tools/program.h"
 
 namespace weft {
@@ -9,34 +10,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* eight_ranks = R"([run]
-name = "searched"
-device = "cuda"
-launch = "processes"
-[model]
-layers = "d*4"
-vocab_size = 256
-hidden_size = 64
-intermediate_size = 128
-num_attention_heads = 4
-num_key_value_heads = 4
-head_dim = 16
-[parallelism]
-data_shard = 8
-[precision]
-compute = "bfloat16"
-[training]
-sequence_length = 64
-global_batch_size = 16
-[data]
-train = ["text"]
-)";
-
 class PlanSearchCommand : public ProgramTest {
  protected:
   void SetUp() override {
     ProgramTest::SetUp();
-    put("run.toml", eight_ranks);
+    put("run.toml", eight_gpus);
     put("text", std::string(65536, 'a'));
   }
 };

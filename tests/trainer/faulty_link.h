@@ -2,6 +2,7 @@
 // place. Faults of communication are made here and not in what calls it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 // gather and each reduction of shards.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
