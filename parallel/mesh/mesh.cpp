@@ -1,42 +1,55 @@
 #include "parallel/mesh/mesh.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
-// The key that is equal exactly for the ranks of one group, smaller for groups listed earlier.
-std::vector<int> group_key(Group group, const Coordinates& at, int expert_shards) {
+// The digit of a rank's number that counts the ranks of a group, all others being equal among them.
+struct Digit {
+  int stride = 1, count = 1;
+
+  int place(int rank) const { return rank / stride % count; }
+  std::vector<int> members(int rank) const {
+    std::vector<int> ranks(static_cast<std::size_t>(count));
+    int member = rank - place(rank) * stride;
+    for (int& next : ranks) next = std::exchange(member, member + stride);
+    return ranks;
+  }
+};
+
+Digit digit_of(Group group, const Degrees& d, int expert_replicas) {
+  const int of_experts = d.expert_tensor * d.expert, expert_shards = d.expert_data() / expert_replicas;
   switch (group) {
     case Group::pp:
-      return {at.dp_replicate, at.dp_shard, at.cp, at.tp};
+      return {d.stage_ranks(), d.pipeline};
     case Group::dp_replicate:
-      return {at.pp, at.dp_shard, at.cp, at.tp};
+      return {d.tensor * d.context * d.data_shard, d.data_replicate};
     case Group::dp_shard:
-      return {at.pp, at.dp_replicate, at.cp, at.tp};
+      return {d.tensor * d.context, d.data_shard};
     case Group::cp:
-      return {at.pp, at.dp_replicate, at.dp_shard, at.tp};
+      return {d.tensor, d.context};
     case Group::tp:
-      return {at.pp, at.dp_replicate, at.dp_shard, at.cp};
+      return {1, d.tensor};
     case Group::edp:
-      return {at.pp, at.ep, at.etp};
+      return {of_experts, d.expert_data()};
     case Group::ep:
-      return {at.pp, at.edp, at.etp};
+      return {d.expert_tensor, d.expert};
     case Group::etp:
-      return {at.pp, at.edp, at.ep};
+      return {1, d.expert_tensor};
     case Group::edp_shard:
-      return {at.pp, at.edp / expert_shards, at.ep, at.etp};
+      return {of_experts, expert_shards};
     case Group::edp_replicate:
-      return {at.pp, at.edp % expert_shards, at.ep, at.etp};
+      return {of_experts * expert_shards, expert_replicas};
     case Group::dp_shard_cp:
-      return {at.pp, at.dp_replicate, at.tp};
+      return {d.tensor, d.context * d.data_shard};
     case Group::tokens:
-      return {at.pp};
+      return {1, d.stage_ranks()};
     case Group::world:
-      return {};
+      return {1, d.world()};
     case Group::dp_island:
     case Group::edp_island:
     case Group::tied:
@@ -119,27 +132,18 @@ int Mesh::expert_replicas() const {
 }
 
 std::vector<std::vector<int>> Mesh::groups(Group group) const {
-  const int expert_shards = degrees_.expert_data() / expert_replicas();
-  std::map<std::vector<int>, std::vector<int>> by_key;
-  for (int rank = 0; rank < world(); ++rank) {
-    by_key[group_key(group, coordinates(rank), expert_shards)].push_back(rank);
-  }
+  const Digit digit = digit_of(group, degrees_, expert_replicas());
   std::vector<std::vector<int>> result;
-  result.reserve(by_key.size());
-  for (auto& [key, ranks] : by_key) result.push_back(std::move(ranks));
   // Megatron lists groups with the fastest fixed axis first, which is the order of their first ranks.
-  std::sort(result.begin(), result.end());
+  for (int rank = 0; rank < world(); ++rank) {
+    if (digit.place(rank) == 0) result.push_back(digit.members(rank));
+  }
   return result;
 }
 
 std::vector<int> Mesh::group_of(Group group, int rank) const {
-  const int expert_shards = degrees_.expert_data() / expert_replicas();
-  const auto key = group_key(group, coordinates(rank), expert_shards);
-  std::vector<int> ranks;
-  for (int other = 0; other < world(); ++other) {
-    if (group_key(group, coordinates(other), expert_shards) == key) ranks.push_back(other);
-  }
-  return ranks;
+  require(rank >= 0 && rank < world(), "a rank lies in its world");
+  return digit_of(group, degrees_, expert_replicas()).members(rank);
 }
 
 std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
