@@ -100,10 +100,20 @@ std::string render(const std::vector<RankList>& lists, const std::string& format
 }
 
 // Text of one rank is its list; of all ranks' computations, the picture.
-std::string text(const std::vector<RankList>& lists, const Program& program, const ProgramRequest& request,
-                 const std::string& format) {
-  const bool draws = format == "text" && request.compute_only && !request.rank;
-  return draws ? picture(program) : render(lists, format, request.detail());
+bool draws_order(const ProgramRequest& request, const std::string& format) {
+  return format == "text" && request.compute_only && !request.rank;
+}
+
+// Throws Error (request) where the lists of `ranks` ranks, of which `program` has those of a pipeline, would be more
+// than anybody reads.
+void require_printable(const Program& program, int ranks) {
+  constexpr std::int64_t most_actions = std::int64_t{1} << 21;
+  std::int64_t actions = 0;
+  for (const auto& list : program.ranks) actions += std::ssize(list);
+  actions *= ranks / std::ssize(program.ranks);
+  if (actions <= most_actions) return;
+  fail_request("weft program: error: the lists of {} ranks have {} actions, and at most {} are printed: give --rank",
+               ranks, actions, most_actions);
 }
 
 // What was given besides options describes the bare schedule; `more` is said after it.
@@ -212,12 +222,18 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       if (request.rank && *request.rank != rank) continue;
       lists.push_back({rank, rank, &program, ranks});
     }
-    return write_result(name, text(lists, program, request, format), request.output);
+    return write_result(name, draws_order(request, format) ? picture(program) : render(lists, format, request.detail()),
+                        request.output);
   }
 
   const ResolvedRun run(read_config_given_to(command, request.file).config);
   const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
+  if (!request.rank) {
+    const Program first = step_program(run, mesh.coordinates(0));
+    if (draws_order(request, format)) return write_result(name, picture(first), request.output);
+    require_printable(first, mesh.world());
+  }
   // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
   std::map<std::pair<int, int>, Program> programs;
   for (int rank = 0; rank < mesh.world(); ++rank) {
@@ -230,7 +246,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     const Program& program = found->second;
     lists.push_back({rank, at.pp, &program, mesh.group_of(Group::pp, rank)});
   }
-  write_result(name, text(lists, programs.begin()->second, request, format), request.output);
+  write_result(name, render(lists, format, request.detail()), request.output);
 }
 
 }  // namespace
