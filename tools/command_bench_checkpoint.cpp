@@ -93,6 +93,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
   const TokenDataset data = training_text(config);
+  const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;
   Measured measured;
@@ -107,7 +108,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
     std::int64_t bytes = 0;
     for (const CheckpointRows& held : saved) bytes += held.values.bytes();
     std::vector<std::byte> copy(static_cast<std::size_t>(bytes));
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), world, run.stream(), setup);
+    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), world, run.stream(), setup);
     for (std::size_t r = 0; r < measured.rounds.size(); ++r) {
       Round& round = measured.rounds[r];
       world.barrier();

@@ -22,6 +22,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
+#include "trainer/run_signals.h"
 
 namespace weft {
 namespace {
@@ -136,7 +137,11 @@ class Launch {
   explicit Launch(const LaunchRequest& request) {
     sigset_t watched;
     sigemptyset(&watched);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
+    // As RunSignals: what was ignored (nohup) stays ignored, by the ranks too.
+    for (const int signal : {SIGINT, SIGHUP}) {
+      if (!is_ignored(signal)) sigaddset(&watched, signal);
+    }
     sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
     signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = free_port();
@@ -218,8 +223,10 @@ class Launch {
     }
   }
 
-  void end_all(int signal) {
-    signal_all(signal);
+  // To save would take all ranks: the second signal ends those at once that the first asks to save.
+  void end_all() {
+    signal_all(SIGTERM);
+    signal_all(SIGUSR1);
     if (!deadline_) deadline_ = Clock::now() + end_within;
   }
 
@@ -233,14 +240,8 @@ class Launch {
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int signal = static_cast<int>(info.ssi_signo);
-      if (signal == SIGCHLD) continue;
-      if (signal == SIGINT) {
-        if (exit_code_ == 0) exit_code_ = 128 + signal;
-        end_all(signal);
-      } else {
-        // They save, and those that leave do so when they are done.
-        signal_all(signal);
-      }
+      // They save, and those that leave do so when they are done.
+      if (signal != SIGCHLD) signal_all(signal);
     }
   }
 
@@ -257,7 +258,7 @@ class Launch {
           WIFEXITED(status) ? fmt::format("ended with {}", code)
                             : fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
       fmt::print(stderr, "weft launch: rank {} {}; the others are told to end\n", rank, how);
-      end_all(SIGINT);  // SIGTERM would have them save, which takes all ranks
+      end_all();
     }
   }
 
@@ -286,7 +287,7 @@ void add_launch_command(CLI::App& program) {
       "Ranks find their place in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Standard output is that of\n"
       "rank 0; what others print comes to standard error, marked [rank N]. When one fails, the rest is ended within 5 "
       "s\n"
-      "and its exit code returned. SIGTERM, SIGUSR1 and SIGUSR2 are handed on to all ranks.");
+      "and its exit code returned. SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all ranks.");
   command->callback([request] {
     if (const int code = Launch(*request).wait_for_all(); code != 0) throw CLI::RuntimeError(code);
   });

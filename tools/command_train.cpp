@@ -16,8 +16,8 @@ namespace {
 constexpr const char* signals_help = R"(
 Checkpoints and signals:
   --checkpoint.interval=100 saves every 100 steps below run.directory/checkpoints; the same command goes on from the
-  newest, also with other degrees, schedule or precision. SIGTERM and SIGUSR1 save and leave with exit code 75, a second
-  one ends at once; SIGUSR2 saves and goes on.)";
+  newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and leave with exit
+  code 75, a second one ends at once, as the first does before the first step; SIGUSR2 saves and goes on.)";
 
 // Domain and range names are those of nvtx.h and execute.h.
 constexpr const char* profiling_help = R"(
@@ -50,7 +50,8 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
     require_fit(*command, *file, resolved.config);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
-    const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); }};
+    const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
+                               [&] { signals.begin(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
   });

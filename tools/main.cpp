@@ -1,11 +1,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
@@ -66,23 +71,45 @@ std::string without_folders(std::string message) {
   return message;
 }
 
+// Standard error may be closed too.
+void say(const std::string& text) {
+  std::fputs((text + "\n").c_str(), stderr);
+}
+
+// The exit code of a command that has said all it had to: its own, unless that has not arrived.
+int after_output(int code) {
+  std::cout.flush();
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const char* reason = errno == 0 ? "" : std::strerror(errno);
+  say(fmt::format("weft: standard output could not be written{}{}", *reason == '\0' ? "" : ": ", reason));
+  return code == 0 || code == weft::stopped_by_signal ? failed_run : code;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
+  // A closed pipe is an error of the write, so that a run can save before it leaves.
+  std::signal(SIGPIPE, SIG_IGN);
   // Read once, when a GPU is first used. Of the eight hardware queues that CUDA takes by default, a rank's lanes and
   // the streams of its products would share some, and wait for each other where nothing asks them to.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
-    return run(count, arguments);
+    return after_output(run(count, arguments));
   } catch (const weft::Error& error) {
     const bool request = error.kind() == weft::ErrorKind::request;
-    fmt::print(stderr, "{}{}\n", request ? "" : "weft: ", without_folders(error.what()));
+    say(fmt::format("{}{}", request ? "" : "weft: ", without_folders(error.what())));
     return request ? wrong_request : failed_run;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "weft: out of memory: this needs more than the process is given (free, ulimit -v)\n");
+    say("weft: out of memory: this needs more than the process is given (free, ulimit -v)");
+    return failed_run;
+  } catch (const std::system_error& error) {
+    const bool of_output = std::ferror(stdout) != 0;
+    say(of_output ? fmt::format("weft: standard output could not be written: {}", error.code().message())
+                  : fmt::format("weft: {}", error.what()));
     return failed_run;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "weft: {}\n", error.what());
+    say(fmt::format("weft: {}", error.what()));
     return failed_run;
   }
 }

@@ -151,6 +151,11 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
     text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",
                         gib(*worst + plan.verdict.reserved));
   }
+  text += fmt::format("host       {} GiB pinned for checkpoints, of which the fullest rank saves {} GiB{}\n",
+                      gib(plan.host_bytes), gib(plan.saved_bytes),
+                      plan.host_bytes < plan.saved_bytes
+                          ? ": the update after a save waits for the disk (checkpoint.host_memory)"
+                          : "");
   text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
                       aligned_text(memory_table(plan)));
   const RankPlan& fullest = plan.ranks[plan.fullest];
@@ -199,7 +204,9 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                      {"needed_bytes", verdict.needed},
                      {"reserved_bytes", verdict.reserved},
                      {"memory_bytes", verdict.memory},
-                     {"deciding_bucket", name_of(verdict.deciding)}};
+                     {"deciding_bucket", name_of(verdict.deciding)},
+                     {"saved_bytes", plan.saved_bytes},
+                     {"host_bytes", plan.host_bytes}};
   return json.dump() + "\n";
 }
 

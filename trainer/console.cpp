@@ -3,7 +3,11 @@
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <ostream>
+#include <utility>
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
@@ -46,6 +50,16 @@ double even_bubble(const Program& program) {
 
 }  // namespace
 
+void Console::flush() {
+  errno = 0;
+  if (out_.flush()) return;
+  const int reason = errno;
+  out_.clear();
+  closed_ |= reason == EPIPE;
+  if (std::exchange(lost_, true)) return;
+  std::fputs(fmt::format("weft: standard output cannot be written: {}\n", std::strerror(reason)).c_str(), stderr);
+}
+
 void Console::banner(const Config& config, const Program& program, const RoutedBytes& predicted) {
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
@@ -67,13 +81,13 @@ void Console::banner(const Config& config, const Program& program, const RoutedB
                  ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
                  : std::string(),
              100.0 * even_bubble(program));
-  out_.flush();
+  flush();
   begin_ = std::chrono::steady_clock::now();
 }
 
 void Console::note(std::string_view name, std::string_view text) {
   fmt::print(out_, "  {:<11} {}\n", name, text);
-  out_.flush();
+  flush();
 }
 
 void Console::step(const StepMetrics& metrics, std::int64_t steps) {
@@ -93,7 +107,7 @@ void Console::step(const StepMetrics& metrics, std::int64_t steps) {
     fmt::print(out_, "{:3.0f} %, {} left", 100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps),
                clock_time(left));
   }
-  out_.flush();
+  flush();
 }
 
 void Console::memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured) {
@@ -117,20 +131,14 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
     differing += differing_static_buckets(predicted[rank], measured[rank]).size();
   }
   fmt::print(out_, "static buckets that differ from their prediction: {}\n", differing);
+  flush();
 }
 
-void Console::finished(std::span<const StepMetrics> steps, const std::filesystem::path& directory) {
-  if (steps.empty()) return;
-  double seconds = 0.0;
-  std::int64_t tokens = 0;
-  for (const StepMetrics& step : steps) {
-    seconds += step.seconds;
-    tokens += step.tokens;
-  }
-  fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", steps.size(),
-             steps.front().loss, steps.back().loss, tokens, clock_time(seconds), static_cast<double>(tokens) / seconds,
-             directory.string());
-  out_.flush();
+void Console::finished(const RunTotals& totals, const std::filesystem::path& directory) {
+  fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps,
+             totals.first_loss, totals.last_loss, totals.tokens, clock_time(totals.seconds),
+             static_cast<double>(totals.tokens) / totals.seconds, directory.string());
+  flush();
 }
 
 }  // namespace weft

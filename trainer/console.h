@@ -26,11 +26,18 @@ class Console {
   void step(const StepMetrics& metrics, std::int64_t steps);
   // Predicted against measured bytes, by rank and bucket.
   void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);
-  void finished(std::span<const StepMetrics> steps, const std::filesystem::path& directory);
+  void finished(const RunTotals& totals, const std::filesystem::path& directory);
+
+  // Nobody reads what is said any more: the other end of a pipe is closed. Where it cannot be written for another
+  // reason, that is said once on standard error and the lines are lost.
+  bool closed() const { return closed_; }
 
  private:
+  void flush();
+
   std::ostream& out_;
   bool terminal_;
+  bool closed_ = false, lost_ = false;
   std::int64_t taken_ = 0;  // steps of this process, which need not begin with the first
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };

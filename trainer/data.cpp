@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "trainer/text_file.h"
@@ -23,6 +24,22 @@ std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t v
     std::swap(left, right);
   }
   return left << half_bits | right;
+}
+
+std::string content_of(const InputFile& file) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20, most_pieces = 64;
+  const std::int64_t last = std::max<std::int64_t>(0, file.size() - piece);
+  const std::int64_t pieces = std::min(most_pieces, (file.size() + piece - 1) / piece);
+  RunningChecksum sum;
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    const std::int64_t begin =
+        pieces < most_pieces ? p * piece : last / (pieces - 1) * p + last % (pieces - 1) * p / (pieces - 1);
+    bytes.resize(static_cast<std::size_t>(std::min(piece, file.size() - begin)));
+    file.read(begin, bytes);
+    sum.add(bytes);
+  }
+  return fmt::format("{} bytes, xxh64 {:016x}", file.size(), sum.value());
 }
 
 }  // namespace
@@ -66,6 +83,12 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
     const auto size = files_.emplace_back(open_text(name)).size();
     first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
   }
+}
+
+std::vector<std::string> TokenDataset::contents() const {
+  std::vector<std::string> all;
+  for (const InputFile& file : files_) all.push_back(content_of(file));
+  return all;
 }
 
 TokenDataset training_text(const Config& config) {

@@ -34,6 +34,11 @@ class TokenDataset {
 
   std::int64_t samples_per_epoch() const { return first_sample_.back(); }
 
+  // What is in each file, whatever it is called: "1115394 bytes, xxh64 41a2...". Of a file of more than 64 MiB the
+  // checksum is that of 64 pieces of a MiB each, the first and the last bytes among them: a change between them that
+  // keeps the size goes unnoticed. Throws as InputFile::read.
+  std::vector<std::string> contents() const;
+
   // Sample 0, 1, 2, ... of the whole run: each epoch holds every window once, in an order of its own. Writes
   // sequence_length tokens, and as targets the token that follows each. Throws Error (failure) naming file and byte
   // offset when a token lies outside the vocabulary.

@@ -11,6 +11,7 @@
 #include "layers/kernels/dry_kernels.h"
 #include "parallel/comm/dry_communicator.h"
 #include "parallel/runtime/dry_device.h"
+#include "trainer/checkpoint/checkpoint_rows.h"
 #include "trainer/rank_step.h"
 
 namespace weft {
@@ -229,6 +230,9 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
     if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
   }
   result.communication = counters;
+  for (const CheckpointRows& rows : checkpoint_rows(step.stages(), step.optimizer(), mesh, rank)) {
+    if (rows.saved) result.saved_bytes += rows.values.bytes();
+  }
   return result;
 }
 

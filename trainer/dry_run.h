@@ -51,6 +51,7 @@ struct DryRun {
   // not replicated: gathered parameters, unsharded gradients, and the copies and parts of their reductions.
   std::vector<std::int64_t> beside_units;
   CommunicationCounters communication;  // of the step, as the rank's communicators count
+  std::int64_t saved_bytes = 0;         // of a checkpoint, the tensors that this rank writes
 };
 
 // `program` is that of the rank (step_program). Linear in the length of the rank's list.

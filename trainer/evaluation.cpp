@@ -85,15 +85,17 @@ EvaluationResult evaluate(const Config& trained, const std::vector<std::string>&
     for (std::int64_t pass = 0; pass * batch < windows.count(); ++pass)
       run.pass(text.read(windows, pass), sums.report());
     const CommunicationCounters none;
-    const StepTotals totals =
-        sums.total(run.world(), {none, run.ledger().at_peak(), run.plan().predicted.bytes, /*system_allocations=*/0});
+    const BucketBytes at_peak = run.ledger().at_peak();
+    const StepTotals totals = sums.total(run.world(), {none, at_peak, /*system_allocations=*/0});
+    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.plan().predicted.bytes);
+    const std::vector<BucketBytes> measured = gather_buckets(run.world(), at_peak);
     if (rank != first_rank) return;
     result.tokens = windows.tokens();
     result.windows = windows.count();
     result.loss = totals.loss_sum / static_cast<double>(windows.tokens());
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    result.predicted = totals.predicted_of_rank;
-    result.measured = totals.at_peak_of_rank;
+    result.predicted = predicted;
+    result.measured = measured;
   });
   return result;
 }

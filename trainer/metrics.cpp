@@ -17,6 +17,13 @@ nlohmann::ordered_json rates_json(std::span<const GroupRate> rates) {
 
 }  // namespace
 
+void RunTotals::add(const StepMetrics& step) {
+  if (steps++ == 0) first_loss = step.loss;
+  last_loss = step.loss;
+  tokens += step.tokens;
+  seconds += step.seconds;
+}
+
 std::string to_json(const StepMetrics& metrics) {
   nlohmann::ordered_json line = {{"step", metrics.step},
                                  {"loss", metrics.loss},

@@ -36,6 +36,15 @@ struct StepMetrics {
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
 };
 
+// Of all steps that a process has taken; they themselves are not kept.
+struct RunTotals {
+  std::int64_t steps = 0, tokens = 0;
+  double seconds = 0.0;
+  double first_loss = 0.0, last_loss = 0.0;
+
+  void add(const StepMetrics& step);
+};
+
 // One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate of
 // all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is null.
 std::string to_json(const StepMetrics& metrics);

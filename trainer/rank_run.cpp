@@ -132,16 +132,15 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     rank_step_.end();
   }
 
+  measured_ = ledger().at_peak();
   const StepTotals totals = [&] {
     const auto span = profiler_->host("wait for totals");
     return rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world),
-                                   {difference(world_.counters(), counted_before), ledger().at_peak(), predicted_.bytes,
+                                   {difference(world_.counters(), counted_before), measured_,
                                     device.system_allocations() - allocations_before, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
-  measured_ = totals.at_peak_of_rank;
-  predicted_of_all_ = totals.predicted_of_rank;
   votes_ = totals.votes;
   progress_.step = step;
   progress_.samples += config_.training.global_batch_size;
@@ -158,11 +157,8 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   scaler_.end_step(!metrics.skipped);
   metrics.communication = totals.communication;
   metrics.system_allocations = totals.system_allocations;
-  for (const BucketBytes& bytes : measured_) {
-    if (bytes.total() <= metrics.peak_bytes) continue;
-    metrics.peak_bytes = bytes.total();
-    metrics.memory = bytes;
-  }
+  metrics.memory = totals.at_peak;
+  metrics.peak_bytes = totals.at_peak.total();
   for (std::size_t b = 0; b < totals.moe.size(); ++b) {
     if (config_.model.blocks[b] == BlockKind::dense) continue;
     const MoeTotals& moe = totals.moe[b];

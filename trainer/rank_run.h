@@ -51,8 +51,8 @@ class RankRun {
   void resume(const Progress& progress);
   // What is saved of this rank, in place.
   std::vector<CheckpointRows> checkpoint_rows();
-  // The next step changes nothing before `fence`.
-  void change_after(Fence fence) { change_after_ = std::move(fence); }
+  // Asked by every step to come, which changes nothing before the fence.
+  void change_after(std::function<Fence()> ask) { change_after_ = std::move(ask); }
 
   Communicator& world() { return world_; }
 
@@ -65,10 +65,8 @@ class RankRun {
   const Program& program() const { return rank_step_.program(); }
   const StepProfiler& profiler() const { return *profiler_; }
   const PredictedMemory& predicted() const { return predicted_; }
-  // Buckets at the peak of the last step, of every rank.
-  const std::vector<BucketBytes>& measured() const { return measured_; }
-  // The same, predicted.
-  const std::vector<BucketBytes>& predicted_of_all() const { return predicted_of_all_; }
+  // Buckets of this rank at the peak of the last step.
+  const BucketBytes& measured() const { return measured_; }
   // What computes attention on this rank, in words.
   std::string attention();
 
@@ -89,10 +87,10 @@ class RankRun {
   PredictedMemory predicted_;
   LossScaler scaler_;
   Staging text_;  // ids, then targets, of a step's microbatches
-  std::vector<BucketBytes> measured_, predicted_of_all_;
+  BucketBytes measured_;
 
   Progress progress_;  // after the last step; of the scaler's numbers, scaler_ has those that count
-  Fence change_after_;
+  std::function<Fence()> change_after_;
   RunVotes votes_;
 
   // The step in progress.

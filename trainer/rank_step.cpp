@@ -66,7 +66,7 @@ void RankStep::gradient_norm() {
 }
 
 void RankStep::optimizer_step() {
-  if (inputs_.change_after) kernels_.stream.wait(inputs_.change_after);
+  if (inputs_.change_after) kernels_.stream.wait(inputs_.change_after());
   optimizer_.step(inputs_.update, gradient_scale_);
 }
 

@@ -3,6 +3,7 @@
 // rank that only finds out what a step takes (dry_run.h) holds and does the same.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,7 +21,8 @@ namespace weft {
 struct StepInputs {
   double loss_scale = 1.0;
   std::int64_t update = 1;  // of the optimizer, from 1
-  Fence change_after = {};  // parameters and states stay as they are until then
+  // Asked before parameters and states are changed: they stay as they are until then. May block the host.
+  std::function<Fence()> change_after = {};
 };
 
 class RankStep final : private ActionHandler {

@@ -10,23 +10,14 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/output_file.h"
 
 namespace weft {
 namespace {
 
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
-  const std::filesystem::path file = directory / name, partial = directory / (name + ".partial");
-  {
-    std::unique_ptr<std::FILE, CloseFile> out(std::fopen(partial.c_str(), "w"));
-    if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
-      fail_request("{} cannot be written: {}", file.string(), std::strerror(errno));
-    }
-  }
-  std::filesystem::rename(partial, file);
+  replace_file(directory / name, text, FileCalls::of_system());
+  flush_folder(directory);
 }
 
 }  // namespace
@@ -69,32 +60,22 @@ void RunDirectory::begin_after(std::int64_t step) {
     }
   }
   write_whole(path_, "metrics.jsonl", kept);
-  metrics_.reset(std::fopen(file.c_str(), "a"));
-  if (!metrics_) fail_request("{} cannot be written: {}", file, std::strerror(errno));
+  metrics_.emplace(file, std::ssize(kept));
 }
 
-void RunDirectory::append(const StepMetrics& metrics) {
-  const std::string line = to_json(metrics) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), metrics_.get()) != line.size() || std::fflush(metrics_.get()) != 0) {
-    fail("{} cannot be written: {}", (path_ / "metrics.jsonl").string(), std::strerror(errno));
-  }
+std::optional<std::string> RunDirectory::append(const StepMetrics& metrics) {
+  return metrics_->append(to_json(metrics) + "\n");
 }
 
-void RunDirectory::summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
+void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
                            std::span<const BucketBytes> measured, const RunRecord& record) {
   nlohmann::ordered_json summary = {{"command_line", record.command_line}, {"versions", record.versions}};
-  double seconds = 0.0;
-  std::int64_t tokens = 0;
-  for (const StepMetrics& step : steps) {
-    seconds += step.seconds;
-    tokens += step.tokens;
-  }
-  summary["steps"] = steps.size();
-  summary["tokens"] = tokens;
-  summary["seconds"] = seconds;
-  if (!steps.empty()) {
-    summary["first_loss"] = steps.front().loss;
-    summary["last_loss"] = steps.back().loss;
+  summary["steps"] = totals.steps;
+  summary["tokens"] = totals.tokens;
+  summary["seconds"] = totals.seconds;
+  if (totals.steps > 0) {
+    summary["first_loss"] = totals.first_loss;
+    summary["last_loss"] = totals.last_loss;
   }
   for (std::size_t rank = 0; rank < measured.size(); ++rank) {
     nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
@@ -106,6 +87,7 @@ void RunDirectory::summary(std::span<const StepMetrics> steps, std::span<const B
     summary["ranks"].push_back(entry);
   }
   write_whole(path_, "summary.json", summary.dump(2) + "\n");
+  if (metrics_) metrics_->finish();
 }
 
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans) {

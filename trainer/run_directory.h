@@ -3,12 +3,12 @@
 // written whole appear whole (temporary file and rename).
 #pragma once
 
-#include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "trainer/lines_file.h"
 #include "trainer/metrics.h"
 #include "trainer/run_lock.h"
 #include "trainer/step_trace.h"
@@ -36,18 +36,16 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   // false: the file system has no locks, and nothing keeps a second run out.
   bool locked() const { return lock_.held(); }
-  void append(const StepMetrics& metrics);
-  void summary(std::span<const StepMetrics> steps, std::span<const BucketBytes> predicted,
-               std::span<const BucketBytes> measured, const RunRecord& record);
+  // What is wrong with the file of metrics, when it changes; the run goes on (lines_file.h).
+  std::optional<std::string> append(const StepMetrics& metrics);
+  // Throws Error (failure) where the summary, or a line of metrics, is not in its file.
+  void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
+               const RunRecord& record);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   std::filesystem::path path_;
   RunLock lock_;
-  std::unique_ptr<std::FILE, Close> metrics_;
+  std::optional<LinesFile> metrics_;
 };
 
 // The file of one rank in an existing directory; ranks may write theirs at the same time.

@@ -21,15 +21,22 @@ sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGHUP}) {
+    if (!is_ignored(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 
 }  // namespace
 
-RunSignals::RunSignals() {
-  const sigset_t watched = watched_signals();
-  pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  signals_ = signalfd(-1, &watched, SFD_CLOEXEC);
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+RunSignals::RunSignals() : watched_(watched_signals()) {
+  pthread_sigmask(SIG_BLOCK, &watched_, nullptr);
+  signals_ = signalfd(-1, &watched_, SFD_CLOEXEC);
   ending_ = eventfd(0, EFD_CLOEXEC);
   if (signals_ < 0 || ending_ < 0) fail("signals cannot be watched: {}", std::strerror(errno));
   thread_ = std::thread([this] { watch(); });
@@ -42,8 +49,7 @@ RunSignals::~RunSignals() {
   thread_.join();
   close(signals_);
   close(ending_);
-  const sigset_t watched = watched_signals();
-  pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
 void RunSignals::watch() {
@@ -56,7 +62,7 @@ void RunSignals::watch() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGUSR2) {
       save_ = true;
-    } else if (stop_.exchange(true)) {
+    } else if (stop_.exchange(true) || !begun_) {
       _exit(128 + signal);
     }
   }

@@ -36,9 +36,9 @@ struct Places {
   std::size_t communication(std::size_t group, std::size_t op) const {
     return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
   }
-  std::size_t memory(std::size_t rank) const { return communication(group_count, 0) + rank * bucket_count; }
-  std::size_t predicted(std::size_t rank) const { return memory(ranks) + rank * bucket_count; }
-  std::size_t summed() const { return predicted(ranks); }
+  std::size_t peaks_that_changed() const { return communication(group_count, 0); }
+  std::size_t peak(std::size_t rank) const { return peaks_that_changed() + 1 + rank; }
+  std::size_t summed() const { return peak(ranks); }
   std::size_t gradient_square_sum() const { return summed(); }
   std::size_t size() const { return summed() + 1; }
 };
@@ -64,7 +64,9 @@ StepSums::StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std
       sums_(ledger.allocate(Bucket::workspace, DType::float64, as_size(Places{blocks, num_experts, ranks}.size()), 1)),
       own_(stream.device(), DType::float64,
            as_size(Places{blocks, num_experts, ranks}.summed() - Places{blocks, num_experts, ranks}.allocations())),
-      totals_(stream.device(), DType::float64, sums_.rows()) {}
+      totals_(stream.device(), DType::float64, sums_.rows()),
+      peak_on_device_(ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1)),
+      peak_(stream.device(), DType::float64, as_size(bucket_count)) {}
 
 void StepSums::begin_step() {
   fill(stream_, sums_, 0.0f);
@@ -93,10 +95,8 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     bring(place, count.count);
     bring(place + 1, count.bytes);
   }
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    bring(at.memory(static_cast<std::size_t>(world.rank())) + b, own.at_peak.bytes[b]);
-    bring(at.predicted(static_cast<std::size_t>(world.rank())) + b, own.predicted.bytes[b]);
-  }
+  bring(at.peaks_that_changed(), own_before_ == own.at_peak ? 0 : 1);
+  bring(at.peak(static_cast<std::size_t>(world.rank())), own.at_peak.total());
   own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
   world.all_reduce(sums_.view().rows_from(0, as_size(at.summed())));
   totals_.download(stream_, sums_);
@@ -125,16 +125,42 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
           std::llround(values[place]), std::llround(values[place + 1])};
     }
   }
-  const auto buckets_at = [&](std::size_t place) {
-    BucketBytes bytes;
-    for (std::size_t b = 0; b < bucket_count; ++b) bytes.bytes[b] = std::llround(values[place + b]);
-    return bytes;
-  };
-  for (std::size_t r = 0; r < ranks_; ++r) {
-    totals.at_peak_of_rank.push_back(buckets_at(at.memory(r)));
-    totals.predicted_of_rank.push_back(buckets_at(at.predicted(r)));
-  }
+  const auto peaks = values.subspan(at.peak(0), ranks_);
+  const auto fullest = static_cast<std::size_t>(std::ranges::max_element(peaks) - peaks.begin());
+  if (values[at.peaks_that_changed()] > 0.0 || fullest != fullest_) exchange_peak(world, own.at_peak, fullest);
+  own_before_ = own.at_peak;
+  totals.at_peak = at_peak_;
   return totals;
+}
+
+void StepSums::exchange_peak(Communicator& world, const BucketBytes& own, std::size_t fullest) {
+  const std::span<double> buckets = peak_.as<double>();
+  const bool brings = static_cast<std::size_t>(world.rank()) == fullest;
+  std::ranges::transform(own.bytes, buckets.begin(),
+                         [&](std::int64_t bytes) { return brings ? static_cast<double>(bytes) : 0.0; });
+  peak_.upload(stream_, peak_on_device_);
+  world.all_reduce(peak_on_device_);
+  peak_.download(stream_, peak_on_device_);
+  peak_.finish();
+  std::ranges::transform(peak_.as<double>(), at_peak_.bytes.begin(), [](double bytes) { return std::llround(bytes); });
+  fullest_ = fullest;
+}
+
+std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
+  // In memory of the communicator's stream, and in no ledger of the run: the peaks that it tells are past.
+  Stream& stream = world.stream();
+  MemoryLedger ledger(stream.device(), stream);
+  Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1);
+  Tensor all = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count) * world.size(), 1);
+  const std::vector<double> numbers(own.bytes.begin(), own.bytes.end());
+  write<double>(stream, numbers, mine);
+  world.all_gather(mine, all);
+  std::vector<BucketBytes> result(static_cast<std::size_t>(world.size()));
+  const std::vector<double> values = read<double>(stream, all);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i / bucket_count].bytes[i % bucket_count] = std::llround(values[i]);
+  }
+  return result;
 }
 
 }  // namespace weft

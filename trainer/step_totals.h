@@ -1,8 +1,12 @@
 // What a step measured, on its way to everybody: losses, auxiliary losses and expert load, which kernels add up in
 // device memory, and communication counts and memory of each rank, which the host knows, travel as one vector of
-// float64 (exact for counts below 2^53) in one all-reduce. It is the only place of a step where the host waits for the
-// device.
+// float64 (exact for counts below 2^53) in one all-reduce. A rank of the world adds one number to it, the sum of its
+// memory; the buckets of the rank with most follow in a second one, where they are not those of the step before. It is
+// the only place of a step where the host waits for the device.
 #pragma once
+
+#include <optional>
+#include <vector>
 
 #include "layers/segment.h"
 #include "parallel/comm/communicator.h"
@@ -21,7 +25,6 @@ struct RunVotes {
 struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
-  const BucketBytes& predicted;
   std::int64_t system_allocations = 0;
   RunVotes votes = {};
 };
@@ -36,7 +39,7 @@ struct StepTotals {
   double gradient_square_sum = 0.0;
   std::vector<MoeTotals> moe;           // by block
   CommunicationCounters communication;  // summed over ranks
-  std::vector<BucketBytes> at_peak_of_rank, predicted_of_rank;
+  BucketBytes at_peak;                  // of the rank with the largest sum, the first of several
   std::int64_t system_allocations = 0;
   RunVotes votes;
 };
@@ -57,10 +60,21 @@ class StepSums {
   StepTotals total(Communicator& world, const RankMeasurements& own);
 
  private:
+  // Brings the buckets of `fullest` to all ranks, where a rank's have changed.
+  void exchange_peak(Communicator& world, const BucketBytes& own, std::size_t fullest);
+
   std::size_t blocks_, experts_, ranks_;
+  std::optional<BucketBytes> own_before_;  // at the peak of the step before
+  std::size_t fullest_ = 0;                // of the step before
+  BucketBytes at_peak_;                    // of that rank
   Stream& stream_;
   Tensor sums_;
   Staging own_, totals_;
+  Tensor peak_on_device_;  // buckets of the fullest rank
+  Staging peak_;
 };
+
+// Collective over the world: the buckets of every rank. Blocks.
+std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own);
 
 }  // namespace weft

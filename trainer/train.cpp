@@ -14,14 +14,17 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const ResolvedRun resolved(config);
   const TokenDataset data = training_text(config);
+  const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
   const RankMain rank_main = [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
+    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
+    run.change_after([&] { return checkpoints.copied(); });
     if (observer.before_first_step) observer.before_first_step(run);
+    if (run.rank() == first_rank) requests.begin();
     bool stop = false;
     for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
       RunVotes votes = checkpoints.votes();
@@ -31,16 +34,17 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
       }
       const StepMetrics metrics = run.step(step, votes);
       if (observer.after_step) observer.after_step(run, metrics);
-      if (run.rank() == first_rank) {
-        result.steps.push_back(metrics);
-        result.predicted = run.predicted_of_all();
-        result.measured = run.measured();
-      }
+      if (run.rank() == first_rank) result.totals.add(metrics);
       checkpoints.end_step(run.progress(), run.votes());
-      run.change_after(checkpoints.copied());
       stop = run.votes().stop_requests > 0;
     }
     checkpoints.finish();
+    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
+    const std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
+    if (run.rank() == first_rank) {
+      result.predicted = predicted;
+      result.measured = measured;
+    }
     if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
@@ -83,24 +87,27 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     if (trace != nullptr && metrics.step == config.profiling.last())
       write_trace(config.run.directory, run.rank(), trace->spans());
     if (run.rank() != 0) return;
-    directory->append(metrics);
+    if (const auto trouble = directory->append(metrics)) console.note("metrics", *trouble);
     console.step(metrics, config.run.steps);
   };
   CheckpointSetup checkpoints;
   checkpoints.config_text = resolved.toml;
   checkpoints.say = [&](int rank, const std::string& text) {
     if (rank == 0) return console.note("checkpoint", text);
-    fmt::print(stderr, "rank {}: {}\n", rank, text);
+    std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
   };
-  TrainResult result = run_steps(config, observer, {}, checkpoints, requests);
+  RunRequests polled = requests;
+  // Whoever read what the console says has gone.
+  polled.stop = [&] { return requests.stop() || console.closed(); };
+  TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
   if (!speaks) return result;
-  if (result.steps.empty()) {
+  if (result.totals.steps == 0) {
     console.note("checkpoint", fmt::format("all {} steps of the run had been taken", config.run.steps));
     return result;
   }
   console.memory_table(result.predicted, result.measured);
-  directory->summary(result.steps, result.predicted, result.measured, record);
-  console.finished(result.steps, directory->path());
+  directory->summary(result.totals, result.predicted, result.measured, record);
+  console.finished(result.totals, directory->path());
   return result;
 }
 

@@ -25,7 +25,7 @@ struct RunObserver {
 };
 
 struct TrainResult {
-  std::vector<StepMetrics> steps;                // that were taken here; none of those that a checkpoint had behind it
+  RunTotals totals;                              // of the steps taken here; a checkpoint has those before
   bool stopped = false;                          // a signal asked for the end before the last step
   std::vector<BucketBytes> predicted, measured;  // by rank, at the last step's peak
 };
@@ -34,6 +34,7 @@ struct TrainResult {
 struct RunRequests {
   std::function<bool()> stop = [] { return false; };  // save and leave
   std::function<bool()> save = [] { return false; };  // save and go on; true once for each request
+  std::function<void()> begin = [] {};                // told once, before the first step
 };
 
 // Runs the ranks of this process, on what run.device says unless told otherwise, from the checkpoint that [checkpoint]

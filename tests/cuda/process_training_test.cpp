@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/tools/program.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/backend.h"
@@ -74,10 +75,10 @@ TEST_P(ProcessLayouts, LearnWhatThreadsAndTheCpuLearn) {
   ASSERT_EQ(result.exit_code, 0) << result.output << result.messages;
   const auto lines = metrics();
   ASSERT_EQ(lines.size(), 3u);
-  const TrainResult threads = run_steps(on_gpu(config), {}, [](int) { return make_cuda_backend(0); });
+  const KeptRun threads = run_kept(on_gpu(config), {}, [](int) { return make_cuda_backend(0); });
   Config alone = tiny_config(GetParam().layers);
   alone.run.steps = 3;
-  const TrainResult cpu = run_steps(alone);
+  const KeptRun cpu = run_kept(alone);
   const auto expect_close = [](double value, double expected, const char* what) {
     EXPECT_NEAR(value, expected, tolerance * expected) << what;
   };

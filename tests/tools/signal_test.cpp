@@ -1,5 +1,7 @@
 // What signals ask of `weft train`, and what it leaves behind.
+#include <array>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "tests/tools/started_run.h"
 
@@ -15,8 +17,8 @@ class SignalledRun : public StartedRun {
 };
 
 TEST_F(SignalledRun, SavesAndLeavesOrGoesOn) {
-  for (const int leave : {SIGTERM, SIGUSR1}) {
-    const std::string directory = leave == SIGTERM ? "term" : "usr1";
+  for (const int leave : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
+    const std::string directory = "signal" + std::to_string(leave);
     const pid_t process = start_long(directory);
     ASSERT_TRUE(comes_true([&] { return steps_taken(directory) > 2; })) << log();
     EXPECT_TRUE(saved(directory).empty());
@@ -55,6 +57,43 @@ TEST_F(SignalledRun, MetricsGoBackToTheCheckpoint) {
     EXPECT_TRUE(entry.contains("tokens")) << line;
   }
   EXPECT_EQ(step, 7);
+}
+
+// There is nothing to save, and a start may last: of 60 moments in it, none keeps the signal.
+TEST_F(SignalledRun, AlwaysEndsAStart) {
+  std::mt19937 random(3);
+  int before_first_step = 0;
+  for (int i = 0; i < 60; ++i) {
+    const std::string directory = "start" + std::to_string(i);
+    const int signal = std::array{SIGTERM, SIGINT, SIGHUP}[static_cast<std::size_t>(i % 3)];
+    const pid_t process = start_long(directory);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+    kill(process, signal);
+    const int code = wait_for(process);
+    if (code == 75) {
+      EXPECT_EQ(saved(directory).size(), 1u);
+      continue;
+    }
+    EXPECT_TRUE(code == 128 + signal || code == -signal) << code;
+    EXPECT_TRUE(saved(directory).empty());
+    ++before_first_step;
+  }
+  EXPECT_GT(before_first_step, 5);
+}
+
+// nohup, and a shell's background.
+TEST_F(SignalledRun, IgnoredSignalsStayIgnored) {
+  const auto before = std::array{::signal(SIGHUP, SIG_IGN), ::signal(SIGINT, SIG_IGN)};
+  const pid_t process = start_long("out");
+  ::signal(SIGHUP, before[0]);
+  ::signal(SIGINT, before[1]);
+  ASSERT_TRUE(comes_true([&] { return steps_taken("out") > 1; })) << log();
+  kill(process, SIGHUP);
+  kill(process, SIGINT);
+  const std::int64_t then = steps_taken("out");
+  EXPECT_TRUE(comes_true([&] { return steps_taken("out") > then + 3; })) << log();
+  kill(process, SIGTERM);
+  EXPECT_EQ(wait_for(process), 75) << log();
 }
 
 // Whoever asks twice does not want to wait for the save.

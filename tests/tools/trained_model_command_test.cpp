@@ -55,6 +55,17 @@ TEST_F(TrainedModelCommand, EvalHasTheLossWithWhichTrainingGoesOn) {
   EXPECT_NEAR(alone, loss, 2e-6 * loss);
 }
 
+// A loss in windows of another length is another figure, and comes only to whoever asks for it.
+TEST_F(TrainedModelCommand, EvalTakesNoOtherWindowInSilence) {
+  const std::string command = "eval out/tiny --data text.txt";
+  const ProgramResult refused = weft(command + " --training.sequence_length=16");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("training.sequence_length is 8 in the checkpoint and 16 here"), std::string::npos)
+      << refused.messages;
+  EXPECT_EQ(json(command + " --window 16").at("windows"), 4);
+  EXPECT_EQ(json(command + " --window 8").at("loss"), json(command + " --training.sequence_length=8").at("loss"));
+}
+
 TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
   const std::string command = "generate out/tiny --prompt warp --max-tokens 6 --seed 4";
   const ProgramResult as_json = weft(command + " --samples 2 --json");

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "parallel/pipeline/traffic.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"
 
@@ -191,7 +192,7 @@ TEST_P(CollectiveCounts, AreThoseOfTheProgramAndOfTheFormulas) {
       expected[key].bytes += count.bytes;
     }
   };
-  CommunicationCounters counted = run_steps(config, observer).steps.front().communication;
+  CommunicationCounters counted = run_kept(config, observer).steps.front().communication;
   EXPECT_EQ(counted, expected);
 
   const std::int64_t ranks = mesh.degrees().stage_ranks();  // that do the same

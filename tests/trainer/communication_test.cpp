@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "parallel/pipeline/traffic.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -45,7 +46,7 @@ TEST_P(Communication, IsWhatTheProgramSays) {
     }
     add_routed(traffic, choices, degrees.expert_tensor, expected);
   };
-  const TrainResult result = run_steps(config, observer);
+  const KeptRun result = run_kept(config, observer);
   ASSERT_FALSE(expected.empty());
   for (const StepMetrics& step : result.steps) {
     CommunicationCounters counted = step.communication;

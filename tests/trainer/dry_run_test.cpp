@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/resolved_run.h"
@@ -61,7 +62,7 @@ TEST_P(DryRunOfLayouts, HasEveryBucketOfEveryRankToTheByte) {
   Config config = config_of(GetParam());
   config.run.steps = 2;
   const Mesh mesh(config.parallelism);
-  const TrainResult run = run_steps(config);
+  const KeptRun run = run_kept(config);
   ASSERT_EQ(std::ssize(run.measured), mesh.world());
   CommunicationCounters counted;
   for (int rank = 0; rank < mesh.world(); ++rank) {
@@ -85,7 +86,7 @@ TEST(DryRun, HasTheBytesOfEveryUpdateRule) {
     config.optimizer.rule = rule;
     config.run.steps = 1;
     const Mesh mesh(config.parallelism);
-    const TrainResult run = run_steps(config);
+    const KeptRun run = run_kept(config);
     for (int rank = 0; rank < mesh.world(); ++rank) {
       EXPECT_EQ(to_text(dry_run_of(config, mesh, rank).peak), to_text(run.measured[static_cast<std::size_t>(rank)]))
           << name_of(rule) << ", rank " << rank;
@@ -104,7 +105,7 @@ TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
     Config config = config_of({.layers = "d e d e", .degrees = degrees});
     config.run.steps = 1;
     const Mesh mesh(config.parallelism);
-    const TrainResult run = run_steps(config);
+    const KeptRun run = run_kept(config);
     CommunicationCounters counted;
     for (int rank = 0; rank < mesh.world(); ++rank) {
       const DryRun dry = dry_run_of(config, mesh, rank);
@@ -121,7 +122,8 @@ TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
   }
 }
 
-// A text of one letter: every token but those of other positions looks alike to a router, and all choose the same experts.
+// A text of one letter: every token but those of other positions looks alike to a router, and all choose the same
+// experts.
 TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
   const TemporaryFolder folder;
   std::ofstream(folder / "same.txt") << std::string(4096, 'a');
@@ -136,7 +138,7 @@ TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
     config.run.steps = 2;
     const Mesh mesh(config.parallelism);
     const ResolvedRun resolved(config);
-    const TrainResult run = run_steps(config);
+    const KeptRun run = run_kept(config);
     bool exceeds_even = false;
     for (int rank = 0; rank < mesh.world(); ++rank) {
       const std::int64_t measured = run.measured[static_cast<std::size_t>(rank)].total();

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "parallel/runtime/staging.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/step_copy.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -36,8 +37,8 @@ class ExpertLoad : public ::testing::TestWithParam<TinyLayout> {};
 // The tolerance is that of layout parity (parity_test.cpp): the losses are sums over the same 128 tokens in another
 // order. The load is a ratio of counts; no token is so close to a tie that another order of sums sends it elsewhere.
 TEST_P(ExpertLoad, AuxiliaryLossIsTheSameUnderPipelining) {
-  const TrainResult one = run_steps(config_of({.layers = GetParam().layers}));
-  const TrainResult many = run_steps(config_of(GetParam()));
+  const KeptRun one = run_kept(config_of({.layers = GetParam().layers}));
+  const KeptRun many = run_kept(config_of(GetParam()));
   ASSERT_EQ(many.steps.size(), one.steps.size());
   for (std::size_t s = 0; s < one.steps.size(); ++s) {
     const auto &right = one.steps[s].moe, &found = many.steps[s].moe;
@@ -58,7 +59,7 @@ TEST_P(ExpertLoad, AuxiliaryLossIsTheSameUnderPipelining) {
 TEST_P(ExpertLoad, AuxiliaryLossIsAMean) {
   Config config = config_of(GetParam());
   config.run.steps = 1;
-  const TrainResult result = run_steps(config);
+  const KeptRun result = run_kept(config);
   ASSERT_EQ(result.steps.front().moe.size(), 2u);
   for (const MoeMetrics& moe : result.steps.front().moe) {
     EXPECT_GT(moe.auxiliary_loss, 0.9 * config.model.moe.router_aux_loss_coef);

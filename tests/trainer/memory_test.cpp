@@ -5,6 +5,7 @@
 #include <set>
 
 #include "parallel/pipeline/check/check.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -133,7 +134,7 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
       if (!PredictedMemory::is_static(bucket)) continue;
       EXPECT_EQ(measured[bucket], predicted[bucket]) << name_of(bucket);
       EXPECT_EQ(run.ledger().live()[bucket], predicted[bucket]) << name_of(bucket);
-      EXPECT_EQ(run.measured()[static_cast<std::size_t>(run.rank())][bucket], predicted[bucket]) << name_of(bucket);
+      EXPECT_EQ(run.measured()[bucket], predicted[bucket]) << name_of(bucket);
     }
     const int pipeline_rank = mesh.coordinates(run.rank()).pp;
     const ProgramPeaks peaks = peaks_of(run.program(), pipeline_rank);
@@ -155,7 +156,7 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
       EXPECT_GE(measured[Bucket::activations], predicted[Bucket::activations]);
     }
   };
-  const TrainResult result = run_steps(config, observer);
+  const KeptRun result = run_kept(config, observer);
   ASSERT_EQ(result.predicted.size(), static_cast<std::size_t>(mesh.world()));
   EXPECT_GT(result.measured.back()[Bucket::sharded_parameters], 0);
 }
@@ -183,7 +184,7 @@ TEST_P(SteadyState, AsksTheSystemForNothingFromTheThirdStep) {
   Config config = config_of(GetParam());
   config.run.steps = 12;
   config.optimizer.learning_rate = 1e-2;  // so that routing moves
-  const TrainResult result = run_steps(config);
+  const KeptRun result = run_kept(config);
   ASSERT_EQ(result.steps.size(), 12u);
   EXPECT_GT(result.steps.front().system_allocations, 0);
   std::set<double> loads;

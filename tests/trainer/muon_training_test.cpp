@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -95,7 +96,7 @@ TEST_P(MuonTraining, ExchangesWhatTheProgramSays) {
       count.bytes += collective.bytes;
     }
   };
-  const TrainResult result = run_steps(config, observer);
+  const KeptRun result = run_kept(config, observer);
   ASSERT_FALSE(expected.empty());
   for (const StepMetrics& step : result.steps) {
     for (const auto& [key, count] : expected) {

@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/optimizer/groups.h"
@@ -32,7 +33,7 @@ TEST_P(Resume, IsTheSameRunToTheBit) {
   // The schedule of the learning rate spans all 5 steps in both parts: the first is ended by request.
   std::int64_t asked = 0;
   const RunRequests requests{[&] { return ++asked == 3; }};
-  const TrainResult first = run_steps(config, {}, {}, {}, requests);
+  const KeptRun first = run_kept(config, {}, {}, {}, requests);
   EXPECT_TRUE(first.stopped);
   EXPECT_EQ(first.steps.size(), 3u);
   const LearnedRun rest = learn(config);
@@ -176,7 +177,7 @@ TEST(ResumeRequests, ASaveGoesOnAndAStopSaves) {
   std::int64_t asked = 0;
   const RunRequests requests{[&] { return asked >= 4; }, [&] { return ++asked == 2; }};
   SaidLines said;
-  const TrainResult result = run_steps(config, {}, {}, said.setup(), requests);
+  const KeptRun result = run_kept(config, {}, {}, said.setup(), requests);
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.steps.back().step, 5);
   std::vector<std::int64_t> steps;
@@ -188,7 +189,7 @@ TEST(ResumeEnd, ARunThatIsOverTakesNoStep) {
   const TemporaryFolder folder;
   const Config config = saving_config({}, folder / "a", 2, 2);
   run_steps(config);
-  const TrainResult again = run_steps(config);
+  const KeptRun again = run_kept(config);
   EXPECT_TRUE(again.steps.empty());
   EXPECT_FALSE(again.stopped);
 }

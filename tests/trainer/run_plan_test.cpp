@@ -6,6 +6,7 @@
 #include <map>
 
 #include "parallel/pipeline/simulation/simulate.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_reader.h"
@@ -31,7 +32,7 @@ TEST(RankClasses, AreTheWorldAndAlike) {
     Config config = config_of({.layers = "d e d e", .degrees = degrees});
     config.run.steps = 1;
     const Mesh mesh(config.parallelism);
-    const TrainResult run = run_steps(config);
+    const KeptRun run = run_kept(config);
     int ranks = 0;
     const std::vector<RankClass> classes = rank_classes(config, mesh);
     for (const RankClass& each : classes) ranks += each.ranks;
@@ -51,7 +52,7 @@ TEST(RunPlan, CountsWhatRanksCount) {
                              .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
                              .residency = "each_use"});
   config.run.steps = 1;
-  const CommunicationCounters counted = run_steps(config).steps.back().communication;
+  const CommunicationCounters counted = run_kept(config).steps.back().communication;
   const RunPlan plan = plan_run(config, card_of(1e12));
   ASSERT_EQ(plan.communication.size(), counted.size());
   for (const GroupTraffic& traffic : plan.communication) {

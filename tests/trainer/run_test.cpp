@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_writer.h"
 #include "trainer/console.h"
@@ -85,7 +86,9 @@ const TinyLayout mesh8{
     .name = "mesh8", .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
 
 TEST_F(Run, WritesALineOfMetricsAStep) {
-  const TrainResult result = trained(three_steps(mesh8));
+  const Config config = three_steps(mesh8);
+  trained(config);
+  const std::vector<StepMetrics> steps = run_kept(config).steps;
   const auto lines = lines_of(written("metrics.jsonl"));
   ASSERT_EQ(lines.size(), 3u);
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -98,7 +101,7 @@ TEST_F(Run, WritesALineOfMetricsAStep) {
       EXPECT_TRUE(line.at(key).is_number_float()) << key;
       EXPECT_GT(line.at(key).get<double>(), 0.0) << key;
     }
-    EXPECT_EQ(line.at("loss"), result.steps[i].loss);
+    EXPECT_EQ(line.at("loss"), steps[i].loss);
     EXPECT_EQ(line.at("tokens"), 16 * 8);
     std::int64_t sum = 0;
     for (std::size_t b = 0; b < bucket_count; ++b) {
@@ -170,8 +173,8 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
   EXPECT_EQ(summary.at("steps"), 3);
   EXPECT_EQ(summary.at("tokens"), 3 * 16 * 8);
   EXPECT_GT(summary.at("seconds").get<double>(), 0.0);
-  EXPECT_EQ(summary.at("first_loss"), result.steps.front().loss);
-  EXPECT_EQ(summary.at("last_loss"), result.steps.back().loss);
+  EXPECT_EQ(summary.at("first_loss"), result.totals.first_loss);
+  EXPECT_EQ(summary.at("last_loss"), result.totals.last_loss);
   ASSERT_EQ(summary.at("ranks").size(), 8u);
   for (std::size_t rank = 0; rank < 8; ++rank) {
     const Json& entry = summary.at("ranks")[rank];
@@ -211,7 +214,8 @@ class ConsoleOfLayout : public Run, public ::testing::WithParamInterface<TinyLay
 
 TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
   const Config config = three_steps(GetParam());
-  const TrainResult result = trained(config);
+  trained(config);
+  const std::vector<StepMetrics> steps = run_kept(config).steps;
   const auto lines = lines_of(console());
   ASSERT_GE(lines.size(), 9u);
   EXPECT_EQ(lines[0], fmt::format("weft: run on {} ranks (threads, cpu)", config.parallelism.world()));
@@ -221,7 +225,7 @@ TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
   EXPECT_TRUE(lines[4].starts_with("  predicted   ")) << lines[4];
   EXPECT_EQ(lines[5], "  attention   in blocks, by the CPU");
   for (std::size_t step = 1; step <= 3; ++step) {
-    const StepMetrics& metrics = result.steps[step - 1];
+    const StepMetrics& metrics = steps[step - 1];
     EXPECT_TRUE(lines[5 + step].starts_with(
         fmt::format("step {}/3  loss {:.4f}  grad_norm {:.4f}  lr ", step, metrics.loss, metrics.gradient_norm)))
         << lines[5 + step];
@@ -237,7 +241,7 @@ TEST_P(ConsoleOfLayout, TheFirstLossIsThatOfGuessing) {
   Config config = three_steps(GetParam());
   config.model.initializer_range = 1e-3;
   config.run.steps = 1;
-  EXPECT_NEAR(run_steps(config).steps.front().loss, std::log(259.0), std::sqrt(20.0) * 1e-3);
+  EXPECT_NEAR(run_kept(config).steps.front().loss, std::log(259.0), std::sqrt(20.0) * 1e-3);
 }
 
 // P ranks and m microbatches: (P - 1) / (m + P - 1) of the step under 1F1B and GPipe, (P - 1) / (m V + P - 1) with V

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 
@@ -183,15 +184,36 @@ TEST(SaveFault, ADirectoryThatVanishesIsMadeAgain) {
   EXPECT_EQ(saved_steps(folder / "a").front(), 4) << said.all();
 }
 
-TEST(SaveFault, APlaceThatCannotBeWrittenIsToldAtTheFirstStep) {
+TEST(SaveFault, APlaceThatCannotBeWrittenIsToldAtTheStart) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file") << "in the way";
-  Config config = saving_config(two_by_two, folder / "file" / "below", 2, 2);
-  config.checkpoint.at_first_step = true;
+  const Config config = saving_config(two_by_two, folder / "file" / "below", 2, 2);
+  bool began = false;
+  RunObserver observer;
+  observer.before_first_step = [&](RankRun&) { began = true; };
+  try {
+    run_steps(config, observer);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_NE(std::string(error.what()).find("cannot be made: Not a directory"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(began);
+}
+
+// Free memory for less than one checkpoint is told, and no folder of the trial stays.
+TEST(SaveFault, AFullPlaceIsToldAtTheStart) {
+  const TemporaryFolder folder;
+  const std::string disk = (folder / "disk").string();
+  std::filesystem::create_directories(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "mounting takes root";
+  Config config = saving_config({.layers = "d e"}, folder / "disk" / "a", 1, 5);
+  config.checkpoint.at_end = false;
   SaidLines said;
-  EXPECT_NE(failure_of(config, said.setup()).find("step-00000002 was NOT saved"), std::string::npos);
-  EXPECT_EQ(said.count("step-00000001 was NOT saved: 4 of 4 ranks"), 1) << said.all();
-  EXPECT_GE(said.count("cannot be made: Not a directory"), 4) << said.all();
+  run_steps(config, {}, {}, said.setup());
+  EXPECT_EQ(said.count("WARNING: a checkpoint takes "), 1) << said.all();
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "disk" / "a"));
+  umount(disk.c_str());
 }
 
 TEST(LoadFault, ADamagedOneIsPassedOverLoudly) {
@@ -204,7 +226,7 @@ TEST(LoadFault, ADamagedOneIsPassedOverLoudly) {
     flip_bit(path, static_cast<std::int64_t>(std::filesystem::file_size(path)) - 40);
     config.run.steps = 3;
     SaidLines said;
-    const TrainResult result = run_steps(config, {}, {}, said.setup());
+    const KeptRun result = run_kept(config, {}, {}, said.setup());
     EXPECT_EQ(result.steps.front().step, 2) << "goes on from step 1";
     EXPECT_EQ(said.count("step-00000002 IS DAMAGED and is passed over"), 1) << said.all();
     EXPECT_EQ(said.count("goes on from"), 1);
@@ -221,7 +243,7 @@ TEST(LoadFault, TruncatedAndMissingFilesAreDamage) {
   std::filesystem::resize_file(folder / "a" / "step-00000003" / "weights-00000-of-00004.safetensors", 100);
   std::filesystem::remove(folder / "a" / "step-00000002" / "optimizer-00003-of-00004.safetensors");
   SaidLines said;
-  EXPECT_EQ(run_steps(config, {}, {}, said.setup()).steps.front().step, 2);
+  EXPECT_EQ(run_kept(config, {}, {}, said.setup()).steps.front().step, 2);
   EXPECT_EQ(said.count("IS DAMAGED"), 2) << said.all();
   EXPECT_GE(said.count("has 100 bytes where"), 1);
   EXPECT_GE(said.count("No such file"), 1);

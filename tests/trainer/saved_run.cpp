@@ -31,11 +31,12 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
   const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
-    RankCheckpoints checkpoints(config, run.checkpoint_rows(), run.world(), run.stream(), setup);
+    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     RunVotes asked;
     asked.save_requests = 1;

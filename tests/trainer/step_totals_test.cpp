@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "parallel/comm/local.h"
 #include "tests/parallel/cpu_rank.h"
 
@@ -58,8 +60,8 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       }
       sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
 
-      const StepTotals totals = sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step),
-                                                    peak_of(world.rank(), step + 1), 7 + world.rank()});
+      const StepTotals totals =
+          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank()});
       EXPECT_EQ(totals.loss_sum, summed(0, step));
       EXPECT_EQ(totals.gradient_square_sum, 6.25 + step);
       EXPECT_EQ(totals.system_allocations, 7 + 8 + 9);
@@ -79,13 +81,47 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       communication[{"world", CollectiveOp::barrier}] = {4, 0};
       communication[{"pp", CollectiveOp::send}] = {5, std::int64_t{1} << 45};
       EXPECT_EQ(totals.communication, communication);
-      ASSERT_EQ(totals.at_peak_of_rank.size(), static_cast<std::size_t>(ranks));
-      for (int r = 0; r < ranks; ++r) {
-        EXPECT_EQ(totals.at_peak_of_rank[static_cast<std::size_t>(r)], peak_of(r, step)) << "rank " << r;
-        EXPECT_EQ(totals.predicted_of_rank[static_cast<std::size_t>(r)], peak_of(r, step + 1)) << "rank " << r;
-      }
+      EXPECT_EQ(totals.at_peak, peak_of(ranks - 1, step));
     }
   });
+}
+
+// Of a rank in a step: more on another rank, as much with other buckets, or all as before.
+BucketBytes drawn_peak(int rank, int step) {
+  std::mt19937 random(static_cast<unsigned>(step / 2 * 100 + rank));
+  BucketBytes bytes;
+  for (std::int64_t& bucket : bytes.bytes) bucket = static_cast<std::int64_t>(random() % 3);
+  return bytes;
+}
+
+TEST(StepSums, TellTheBucketsOfTheFullestRankInEveryStep) {
+  constexpr int steps = 200, many = 5;
+  run_local_ranks(many, [](Communicator& world) {
+    CpuRank rank;
+    const auto group = world.split(0, world.rank(), "world", rank.stream);
+    StepSums sums(rank.stream, rank.ledger, blocks, 0, many);
+    for (int step = 0; step < steps; ++step) {
+      sums.begin_step();
+      const BucketBytes own = drawn_peak(world.rank(), step);
+      BucketBytes fullest = drawn_peak(0, step);
+      for (int r = 1; r < many; ++r) {
+        if (drawn_peak(r, step).total() > fullest.total()) fullest = drawn_peak(r, step);
+      }
+      ASSERT_EQ(sums.total(*group, {{}, own, 0}).at_peak, fullest) << "step " << step;
+      const std::vector<BucketBytes> all = gather_buckets(*group, own);
+      for (int r = 0; r < many; ++r) ASSERT_EQ(all.at(static_cast<std::size_t>(r)), drawn_peak(r, step));
+    }
+  });
+}
+
+// A world of 16,384 ranks sums what one of 8 does, and a number a rank.
+TEST(StepSums, GrowByOneNumberARank) {
+  const auto bytes_of = [](std::size_t world) {
+    CpuRank rank;
+    const StepSums sums(rank.stream, rank.ledger, blocks, experts, world);
+    return rank.ledger.live()[Bucket::workspace];
+  };
+  EXPECT_EQ(bytes_of(16'384) - bytes_of(8), (16'384 - 8) * 8);
 }
 
 TEST(StepSums, OfADenseModelHaveNoExperts) {
@@ -95,10 +131,10 @@ TEST(StepSums, OfADenseModelHaveNoExperts) {
     StepSums sums(rank.stream, rank.ledger, blocks, 0, 1);
     sums.begin_step();
     sums.report().loss().as<double>()[0] = 2.5;
-    const StepTotals totals = sums.total(*group, {counted_by(0, 0), peak_of(0, 0), peak_of(0, 0), 1});
+    const StepTotals totals = sums.total(*group, {counted_by(0, 0), peak_of(0, 0), 1});
     EXPECT_EQ(totals.loss_sum, 2.5);
     for (const MoeTotals& moe : totals.moe) EXPECT_TRUE(moe.expert_tokens.empty());
-    EXPECT_EQ(totals.at_peak_of_rank.front(), peak_of(0, 0));
+    EXPECT_EQ(totals.at_peak, peak_of(0, 0));
   });
 }
 
@@ -110,7 +146,7 @@ TEST(StepSums, RefuseAGroupThatTheMeshDoesNotHave) {
     sums.begin_step();
     CommunicationCounters counters;
     counters[{"elsewhere", CollectiveOp::send}] = {1, 1};
-    EXPECT_THROW(sums.total(world, {counters, peak_of(0, 0), peak_of(0, 0), 1}), Error);
+    EXPECT_THROW(sums.total(world, {counters, peak_of(0, 0), 1}), Error);
   });
 }
 

@@ -128,7 +128,7 @@ LearnedRun learn(const Config& config, const RunObserver& observer, const Backen
     const std::lock_guard lock(mutex);
     collector.add(run.stream(), run.stages());
   };
-  learned.result = run_steps(config, all, make_backend);
+  learned.result = run_kept(config, all, make_backend);
   collector.finish(learned);
   for (const StepMetrics& metrics : learned.result.steps) {
     learned.losses.push_back(metrics.loss);

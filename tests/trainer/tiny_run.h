@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/train.h"
+#include "tests/trainer/kept_run.h"
 
 namespace weft {
 
@@ -13,7 +13,7 @@ struct LearnedRun {
   std::vector<double> losses, gradient_norms;
   std::map<std::string, std::vector<float>> weights;  // by global name, whole, after the last step
   std::vector<std::string> faults;                    // elements that no rank owns, or replicas that differ
-  TrainResult result;
+  KeptRun result;
 };
 
 // A model of `layers` small enough for hundreds of runs a minute, on a text of its own; every size that tensor

@@ -10,6 +10,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/window.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_reader.h"
 #include "trainer/planning/walked_step.h"
@@ -105,7 +106,7 @@ TEST_P(WalkOf, ARunIsWhatTheRunCountsAndMeasures) {
     reductions += summary.reductions;
     is_bound |= summary.is_bound;
   };
-  CommunicationCounters counted = run_steps(config, observer).steps.front().communication;
+  CommunicationCounters counted = run_kept(config, observer).steps.front().communication;
   const auto count = [&](Group group, CollectiveOp op) { return counted[{std::string(name_of(group)), op}].count; };
   EXPECT_EQ(island_gathers, count(Group::dp_island, CollectiveOp::all_gather));
   EXPECT_EQ(gathers, count(Group::dp_shard, CollectiveOp::all_gather) +

@@ -16,6 +16,8 @@ using std::string_view_literals::operator""sv;
 
 constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.aux_loss"sv,
                                   "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv};
+constexpr const char* names_key = "data.train";
+constexpr std::string_view content_key = "data.train[";
 constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv};
 
 // A pattern can be written in many ways.
@@ -45,9 +47,23 @@ KeyValues model_keys(const Config& config) {
   return values;
 }
 
-KeyValues data_keys(const Config& config) {
-  return chosen_keys(
+KeyValues data_keys(const Config& config, const TokenDataset& data) {
+  KeyValues values = chosen_keys(
       config, [](const ConfigKey& key) { return std::ranges::find(order_keys, key.path()) != order_keys.end(); });
+  const std::vector<std::string> contents = data.contents();
+  for (std::size_t f = 0; f < contents.size(); ++f) values[fmt::format("{}{}]", content_key, f)] = contents[f];
+  return values;
+}
+
+std::string differing_data(KeyValues saved, KeyValues own) {
+  const auto is_content = [](const auto& entry) { return entry.first.starts_with(content_key); };
+  if (std::ranges::any_of(saved, is_content)) {
+    saved.erase(names_key);
+    own.erase(names_key);
+  } else {
+    std::erase_if(own, is_content);
+  }
+  return differing_keys(saved, own);
 }
 
 std::string differing_keys(const KeyValues& saved, const KeyValues& own) {

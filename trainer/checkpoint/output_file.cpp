@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 
@@ -65,6 +66,18 @@ void replace_file(const std::filesystem::path& path, std::string_view text, cons
   file.finish();
   std::filesystem::rename(partial, path, error);
   if (error) fail("{} cannot be put in place: {}", path.string(), error.message());
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> changed;
+  std::error_code error, ignored;
+  for (auto folder = std::filesystem::absolute(path);
+       !std::filesystem::exists(folder, ignored) && folder.has_relative_path(); folder = folder.parent_path()) {
+    changed.push_back(folder.parent_path());
+  }
+  std::filesystem::create_directories(path, error);
+  if (error) fail("the folder {} cannot be made: {}", path.string(), error.message());
+  for (const auto& folder : changed) flush_folder(folder);
 }
 
 void flush_folder(const std::filesystem::path& path) {

@@ -43,6 +43,8 @@ class OutputFile {
 
 // Whole, under a name that may be taken: written beside it, flushed and renamed.
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls);
+// Makes a folder and those above it, where they are not there yet, with names that last.
+void make_folder(const std::filesystem::path& path);
 // Makes names in a folder last.
 void flush_folder(const std::filesystem::path& path);
 

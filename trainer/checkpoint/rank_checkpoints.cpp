@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
@@ -10,9 +11,10 @@
 
 namespace weft {
 
-RankCheckpoints::RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world,
-                                 Stream& compute, const CheckpointSetup& setup)
+RankCheckpoints::RankCheckpoints(const Config& config, const KeyValues& data, std::vector<CheckpointRows> rows,
+                                 Communicator& world, Stream& compute, const CheckpointSetup& setup)
     : config_(config),
+      data_(data),
       directory_(config.checkpoint_directory()),
       rows_(std::move(rows)),
       world_(world),
@@ -36,20 +38,32 @@ Progress RankCheckpoints::load() {
   const std::vector<CheckpointFolder>& candidates = start.candidates;
   // Ranks that see other folders would go different ways.
   const double newest = candidates.empty() ? 0.0 : static_cast<double>(candidates.front().step) + 1.0;
-  if (sum(std::vector<double>{newest}).front() != newest * world_.size()) {
+  std::string keys;
+  for (const auto& [key, value] : data_) keys += fmt::format("{} = {}\n", key, value);
+  const auto data = static_cast<double>(checksum(keys) >> 32);  // exact in a sum over any world
+  const std::vector<double> sums = sum(std::vector<double>{newest, data});
+  if (sums[1] != data * world_.size()) {
+    fail("rank {} does not read what others read: the files of data.train, of which it sees\n{}differ between machines",
+         world_.rank(), keys);
+  }
+  if (sums[0] != newest * world_.size()) {
     fail("rank {} sees {} in {}, others see something else: all ranks must share this directory", world_.rank(),
          start.own ? checkpoint_name(candidates.front().step) : "no checkpoint", directory_.string());
   }
   Progress progress;
   bool loaded = candidates.empty();
   for (const CheckpointFolder& candidate : candidates) {
-    Manifest manifest;
-    if (try_load(candidate, start.weights_only, manifest) == Loaded::damaged_somewhere) {
+    const std::optional<PlannedStart> planned = try_load(candidate, start.weights_only);
+    if (!planned) {
       if (speaks) setup_.say(0, fmt::format("{} IS DAMAGED and is passed over", candidate.path.string()));
       continue;
     }
     loaded = true;
-    if (!start.weights_only) progress = manifest.progress;
+    progress = planned->progress;
+    if (speaks && !planned->new_data.empty()) {
+      setup_.say(0,
+                 "its data is not that of this run, which reads its own from the first sample:\n" + planned->new_data);
+    }
     if (speaks) {
       setup_.say(0, start.weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
                                        : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
@@ -62,7 +76,34 @@ Progress RankCheckpoints::load() {
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
+  if (config_.checkpoint.interval > 0) try_to_write();
   return progress;
+}
+
+void RankCheckpoints::try_to_write() {
+  // Larger than what a file system has room for beside its names.
+  constexpr std::size_t tried_bytes = 4096;
+  const std::filesystem::path file = directory_ / fmt::format("try-{:05}.tmp", world_.rank());
+  std::error_code ignored;
+  std::optional<std::string> refused;
+  try {
+    make_folder(directory_);
+    replace_file(file, std::string(tried_bytes, ' '), FileCalls::of_system());
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  std::filesystem::remove(file, ignored);
+  double saved = 0.0;
+  for (const CheckpointRows& held : rows_) saved += held.saved ? static_cast<double>(held.values.bytes()) : 0.0;
+  const std::vector<double> sums = sum(std::vector<double>{refused ? 1.0 : 0.0, saved});
+  if (refused) fail_request("no checkpoint could be saved: {}", *refused);
+  if (sums[0] > 0.0)
+    fail_request("no checkpoint could be saved: {} ranks cannot write to {}", sums[0], directory_.string());
+  const std::filesystem::space_info space = std::filesystem::space(directory_, ignored);
+  if (world_.rank() == 0 && !ignored && static_cast<double>(space.available) < sums[1]) {
+    setup_.say(0, fmt::format("WARNING: a checkpoint takes {:.3f} GiB, and {} has {:.3f} GiB left", sums[1] / 0x1p30,
+                              directory_.string(), static_cast<double>(space.available) / 0x1p30));
+  }
 }
 
 void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const {
@@ -77,8 +118,8 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   }
 }
 
-RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candidate, bool weights_only,
-                                                  Manifest& manifest) {
+std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, bool weights_only) {
+  PlannedStart start;
   std::optional<CheckpointReader> reader;
   bool damaged = false;
   const auto attempt = [&](const auto& read) {
@@ -91,9 +132,8 @@ RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candid
   };
   attempt([&] { reader.emplace(candidate.path); });
   if (!damaged) {
-    manifest = reader->manifest();
-    const LoadPlan plan = plan_start(config_, *reader, weights_only);
-    attempt([&] { load_rows(*reader, plan, rows_, compute_); });
+    start = plan_start(config_, data_, *reader, weights_only);
+    attempt([&] { load_rows(*reader, start.load, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);
   const auto totals = sum(std::vector<double>{damaged ? 1.0 : 0.0, step});
@@ -101,7 +141,9 @@ RankCheckpoints::Loaded RankCheckpoints::try_load(const CheckpointFolder& candid
     fail("rank {} would go on from {}, others from another checkpoint: do all ranks see the same directory?",
          world_.rank(), candidate.path.string());
   }
-  return totals[0] > 0.0 ? Loaded::damaged_somewhere : Loaded::everywhere;
+  if (totals[0] > 0.0) return std::nullopt;
+  start.load.clear();  // it names tensors of the reader
+  return start;
 }
 
 bool RankCheckpoints::due(std::int64_t step) const {
@@ -137,11 +179,11 @@ void RankCheckpoints::save(const Progress& progress) {
   if (writer_ == nullptr) {
     std::vector<CheckpointRows> saved;
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
-    writer_ =
-        std::make_unique<RankWriter>(compute_.device(), world_.rank(), world_.size(), std::move(saved), setup_.calls);
+    writer_ = std::make_unique<RankWriter>(compute_.device(), world_.rank(), world_.size(), std::move(saved),
+                                           config_.checkpoint.host_memory, setup_.calls);
     part_.mesh = config_.parallelism;
     part_.model = model_keys(config_);
-    part_.data = data_keys(config_);
+    part_.data = data_;
   }
   part_.progress = progress;
   writer_->begin(unfinished_path(directory_, progress.step), part_, compute_);

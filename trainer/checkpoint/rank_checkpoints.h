@@ -34,9 +34,10 @@ struct CheckpointSetup {
 
 class RankCheckpoints {
  public:
-  // Everything handed in outlives the object. The rows are changed on `compute`; `world` may work elsewhere.
-  RankCheckpoints(const Config& config, std::vector<CheckpointRows> rows, Communicator& world, Stream& compute,
-                  const CheckpointSetup& setup);
+  // Everything handed in outlives the object. `data` are the run's (data_keys). The rows are changed on `compute`;
+  // `world` may work elsewhere.
+  RankCheckpoints(const Config& config, const KeyValues& data, std::vector<CheckpointRows> rows, Communicator& world,
+                  Stream& compute, const CheckpointSetup& setup);
 
   // All collective over the world.
 
@@ -50,16 +51,17 @@ class RankCheckpoints {
 
   // What this rank brings to the totals of the next step, besides what it was asked.
   RunVotes votes();
-  // Work that changes the rows waits for this.
-  Fence copied() const { return writer_ == nullptr ? nullptr : writer_->copied(); }
+  // Work that changes the rows waits for this. Blocks where checkpoint.host_memory is less than what a rank saves.
+  Fence copied() { return writer_ == nullptr ? nullptr : writer_->copied(); }
 
  private:
-  enum class Loaded : std::uint8_t { everywhere, damaged_somewhere };
-
   std::vector<double> sum(std::span<const double> own);
+  // Throws Error (request) on all ranks where one cannot write where checkpoints go.
+  void try_to_write();
   // Of rank 0.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
-  Loaded try_load(const CheckpointFolder& candidate, bool weights_only, Manifest& manifest);
+  // Nothing: it is damaged for one of the ranks.
+  std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, bool weights_only);
   bool due(std::int64_t step) const;
   void save(const Progress& progress);
   // Waits until this rank has written its part, or has failed to.
@@ -72,6 +74,7 @@ class RankCheckpoints {
   void report(const std::optional<std::string>& failure);
 
   const Config& config_;
+  const KeyValues& data_;
   std::filesystem::path directory_;
   std::vector<CheckpointRows> rows_;
   Communicator& world_;

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// What a file is written in.
+// What a file is copied and written in, or as much of it as the host memory holds.
 constexpr std::int64_t piece_bytes = std::int64_t{8} << 20;
 
 // Under the names of whole tensors; those of parts say which rows they are.
@@ -31,11 +31,19 @@ std::string part_name(int rank) {
   return fmt::format("part-{:05}.json", rank);
 }
 
-RankWriter::RankWriter(Device& device, int rank, int world, std::vector<CheckpointRows> rows, const FileCalls& calls)
-    : device_(device), rank_(rank), world_(world), rows_(std::move(rows)), calls_(calls) {
+std::int64_t staging_bytes(std::int64_t bytes, std::int64_t most) {
+  if (bytes <= most) return bytes;
+  const std::int64_t piece = std::min(piece_bytes, most);
+  return most / piece * piece;
+}
+
+RankWriter::RankWriter(Device& device, int rank, int world, std::vector<CheckpointRows> rows, std::int64_t host_memory,
+                       const FileCalls& calls)
+    : device_(device), rank_(rank), world_(world), rows_(std::move(rows)), calls_(calls), host_memory_(host_memory) {
   for (const CheckpointRows& held : rows_) require(held.saved, "a rank writes what it saves");
   add_file("weights", false);
   add_file("optimizer", true);
+  divide();
   lane_ = device.create_stream("checkpoint");
   thread_ = std::thread([this] { work(); });
 }
@@ -44,15 +52,15 @@ RankWriter::~RankWriter() {
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
+    abandoned_ = copies_.size() < pieces_.size();
   }
   changed_.notify_all();
   thread_.join();
-  if (staging_ != nullptr) device_.release_staging(staging_, bytes_);
+  if (staging_ != nullptr) device_.release_staging(staging_, staging_bytes_);
 }
 
 void RankWriter::add_file(const std::string& name, bool states) {
   File file;
-  file.offset = bytes_;
   std::vector<SafetensorsTensor> tensors;
   std::map<std::string, std::size_t> place;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -69,18 +77,68 @@ void RankWriter::add_file(const std::string& name, bool states) {
   files_.push_back(std::move(file));
 }
 
-void RankWriter::begin(const std::filesystem::path& folder, const Manifest& part, Stream& compute) {
-  require(done(), "one checkpoint is under way at a time");
-  if (staging_ == nullptr && bytes_ > 0) staging_ = static_cast<std::uint8_t*>(device_.allocate_staging(bytes_));
-  lane_->wait_for(compute);
-  for (const File& file : files_) {
-    for (std::size_t t = 0; t < file.rows.size(); ++t) {
-      const ConstTensorView values = rows_[file.rows[t]].values;
-      device_.copy(*lane_, values.data(), staging_ + file.offset + file.header.tensors[t].begin, values.bytes());
+void RankWriter::divide() {
+  staging_bytes_ = staging_bytes(bytes_, host_memory_);
+  const std::int64_t size = std::min(piece_bytes, staging_bytes_);
+  std::int64_t offset = 0;
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    const std::int64_t end = files_[f].header.data_bytes();
+    for (std::int64_t begin = 0; begin < end; begin += size) {
+      if (offset + size > staging_bytes_ && staging_bytes_ < bytes_) offset = 0;
+      pieces_.push_back({f, begin, std::min(size, end - begin), offset});
+      offset += staging_bytes_ < bytes_ ? size : pieces_.back().size;
     }
   }
-  copied_ = lane_->record();
+  room_ = staging_bytes_ < bytes_ ? static_cast<std::size_t>(staging_bytes_ / size) : pieces_.size();
+}
+
+void RankWriter::begin(const std::filesystem::path& folder, const Manifest& part, Stream& compute) {
+  require(done(), "one checkpoint is under way at a time");
+  if (staging_ == nullptr && bytes_ > 0) {
+    staging_ = static_cast<std::uint8_t*>(device_.allocate_staging(staging_bytes_));
+  }
+  lane_->wait_for(compute);
+  copies_.clear();
+  written_ = 0;
+  abandoned_ = false;
+  if (!pieces_.empty()) copy_some();
   also([this, folder, part] { write(folder, part); });
+}
+
+bool RankWriter::copy_some() {
+  std::size_t end = 0;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return abandoned_ || copies_.size() < written_ + room_; });
+    if (abandoned_) return false;
+    end = std::min(pieces_.size(), written_ + room_);
+  }
+  for (std::size_t p = copies_.size(); p < end; ++p) copy(pieces_[p]);
+  Fence fence = lane_->record();
+  {
+    const std::scoped_lock lock(mutex_);
+    copies_.resize(end, fence);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+void RankWriter::copy(const Piece& piece) {
+  const File& file = files_[piece.file];
+  const std::vector<SafetensorsTensor>& tensors = file.header.tensors;
+  const auto ends_behind = [](std::int64_t at, const SafetensorsTensor& tensor) { return at < tensor.end; };
+  auto tensor = std::upper_bound(tensors.begin(), tensors.end(), piece.begin, ends_behind);
+  for (std::int64_t at = piece.begin; at < piece.begin + piece.size; at = tensor++->end) {
+    const std::int64_t bytes = std::min(tensor->end, piece.begin + piece.size) - at;
+    const ConstTensorView values = rows_[file.rows[static_cast<std::size_t>(tensor - tensors.begin())]].values;
+    device_.copy(*lane_, values.data() + (at - tensor->begin), staging_ + piece.offset + (at - piece.begin), bytes);
+  }
+}
+
+Fence RankWriter::copied() {
+  while (copies_.size() < pieces_.size() && copy_some()) {
+  }
+  return copies_.empty() ? nullptr : copies_.back();
 }
 
 void RankWriter::also(std::function<void()> job) {
@@ -93,21 +151,37 @@ void RankWriter::also(std::function<void()> job) {
 }
 
 std::optional<std::string> RankWriter::wait() {
+  copied();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !busy_; });
   return std::exchange(failure_, std::nullopt);
 }
 
-void RankWriter::write(const std::filesystem::path& folder, Manifest part) const {
-  if (copied_) copied_->synchronize();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail("the folder {} cannot be made: {}", folder.string(), error.message());
-  for (const File& file : files_) {
+std::span<const std::uint8_t> RankWriter::await(std::size_t piece) {
+  Fence fence;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return abandoned_ || copies_.size() > piece; });
+    if (abandoned_) fail("the run ended while it was saved");
+    fence = copies_[piece];
+  }
+  if (fence) fence->synchronize();
+  return {staging_ + pieces_[piece].offset, static_cast<std::size_t>(pieces_[piece].size)};
+}
+
+void RankWriter::write(const std::filesystem::path& folder, Manifest part) {
+  make_folder(folder);
+  std::size_t piece = 0;
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    const File& file = files_[f];
     TensorFile out(folder / file.name, file.header, calls_);
-    for (std::int64_t begin = 0; begin < file.header.data_bytes(); begin += piece_bytes) {
-      const auto size = std::min(piece_bytes, file.header.data_bytes() - begin);
-      out.write({staging_ + file.offset + begin, static_cast<std::size_t>(size)});
+    for (; piece < pieces_.size() && pieces_[piece].file == f; ++piece) {
+      out.write(await(piece));
+      {
+        const std::scoped_lock lock(mutex_);
+        ++written_;
+      }
+      changed_.notify_all();
     }
     out.finish();
     for (std::size_t t = 0; t < file.rows.size(); ++t) {
@@ -139,9 +213,10 @@ void RankWriter::work() {
       failure = error.what();
     }
     lock.lock();
+    abandoned_ |= failure.has_value();
     if (failure && !failure_) failure_ = failure;
     busy_ = !jobs_.empty();
-    if (!busy_) changed_.notify_all();
+    changed_.notify_all();
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/checkpoint_rows.h"
-#include "trainer/checkpoint/keys.h"
 
 namespace weft {
 namespace {
@@ -18,16 +17,14 @@ LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
   return rules;
 }
 
-// Throws Error (request) where a checkpoint is of another model, or of another run's data.
-void require_equal_keys(const Config& config, const Manifest& manifest, bool weights_only) {
-  std::string differing = differing_keys(manifest.model, model_keys(config));
-  if (!differing.empty()) fail_request("it is of another model:\n{}", differing);
-  if (weights_only) return;
-  differing = differing_keys(manifest.data, data_keys(config));
-  if (differing.empty()) return;
+// The keys of its data that are not the run's. Throws Error (request) where the run may not go on with others.
+std::string new_data(const Config& config, const KeyValues& data, const Manifest& manifest) {
+  const std::string differing = differing_data(manifest.data, data);
+  if (differing.empty() || config.checkpoint.allow_new_data) return differing;
   fail_request(
-      "its data is not that of this run, which could not go on at the same sample:\n{}\nTo take its weights alone and "
-      "begin anew, name it in checkpoint.start_from with another checkpoint.directory",
+      "its data is not that of this run, which could not go on at the same sample:\n{}\nTo go on with its weights and "
+      "optimizer and read the new data from their first sample, set checkpoint.allow_new_data = true. To take its "
+      "weights alone and begin anew, name it in checkpoint.start_from with another checkpoint.directory",
       differing);
 }
 
@@ -54,11 +51,21 @@ StartingPoint starting_point(const Config& config) {
   return start;
 }
 
-LoadPlan plan_start(const Config& config, const CheckpointReader& reader, bool weights_only) {
+PlannedStart plan_start(const Config& config, const KeyValues& data, const CheckpointReader& reader,
+                        bool weights_only) {
   try {
-    require_equal_keys(config, reader.manifest(), weights_only);
-    return plan_load(reader.manifest(), expected_tensors(config, weights_only),
-                     rules_of(config.checkpoint, weights_only));
+    const Manifest& manifest = reader.manifest();
+    if (const std::string differing = differing_keys(manifest.model, model_keys(config)); !differing.empty()) {
+      fail_request("it is of another model:\n{}", differing);
+    }
+    PlannedStart start;
+    if (!weights_only) {
+      start.new_data = new_data(config, data, manifest);
+      start.progress = manifest.progress;
+      if (!start.new_data.empty()) start.progress.samples = 0;
+    }
+    start.load = plan_load(manifest, expected_tensors(config, weights_only), rules_of(config.checkpoint, weights_only));
+    return start;
   } catch (const Error& error) {
     fail_request("{}: {}", reader.folder().string(), error.what());
   }
@@ -78,7 +85,7 @@ void require_usable_start(const Config& config) {
     } catch ([[maybe_unused]] const Error& damage) {
       continue;  // passed over, as the ranks will do and say
     }
-    plan_start(config, *reader, start.weights_only);
+    plan_start(config, data_keys(config, training_text(config)), *reader, start.weights_only);
     return;
   }
   if (!start.candidates.empty()) fail_unreadable(start.candidates);

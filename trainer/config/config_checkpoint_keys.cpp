@@ -45,6 +45,26 @@ ConfigKey texts_key(const std::string& path, std::string help, Access access,
   return key;
 }
 
+// Less would be pieces too small for any disk.
+constexpr std::int64_t least_host_memory = std::int64_t{16} << 20;
+
+ConfigKey host_memory_key() {
+  ConfigKey key =
+      make_key("checkpoint.host_memory", "a string or an integer",
+               "memory of the host, such as \"4 GiB\", that a rank copies what it saves to; what exceeds it "
+               "is copied as files are written, and the next update waits for it");
+  key.read = [](Config& config, const ConfigValue& value) -> Faults {
+    std::optional<std::int64_t> bytes;
+    if (Faults faults = read_bytes(value, "", bytes); !faults.empty()) return faults;
+    if (bytes.value_or(0) < least_host_memory)
+      return {{value.place, "less than 16 MiB are too small a piece to write"}};
+    config.checkpoint.host_memory = *bytes;
+    return {};
+  };
+  key.write = [](const Config& config) { return toml_text(config.checkpoint.host_memory); };
+  return key;
+}
+
 }  // namespace
 
 std::vector<ConfigKey> checkpoint_keys() {
@@ -74,9 +94,13 @@ std::vector<ConfigKey> checkpoint_keys() {
       boolean_key(
           "checkpoint.asynchronous", "files are written while training goes on",
           [](auto& c) -> auto& { return c.checkpoint.asynchronous; }),
+      host_memory_key(),
       boolean_key(
           "checkpoint.resume", "go on with the newest checkpoint of the directory, if there is one",
           [](auto& c) -> auto& { return c.checkpoint.resume; }),
+      boolean_key(
+          "checkpoint.allow_new_data", "go on with a checkpoint of other data, which are read from their first sample",
+          [](auto& c) -> auto& { return c.checkpoint.allow_new_data; }),
       string_key(
           "checkpoint.start_from",
           "checkpoint to begin with where the directory has none: its folder, or that of a run",

@@ -10,6 +10,7 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/rank_writer.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
@@ -155,6 +156,7 @@ std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
     plan.peak_action = dry.peak_action ? format_action(program, actions[*dry.peak_action]) : "the start of the step";
     plan.live = items_of(program, actions, dry);
     plan.communication = dry.communication;
+    plan.saved_bytes = dry.saved_bytes;
     if (routing_decides(run.config())) {
       plan.worst_bytes = dry_run(run.config(), run.mesh(), program, ranks.first, Routing::worst).peak.total();
     }
@@ -215,6 +217,8 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
           : plan.time.adapters;
   plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());
+  for (const RankPlan& rank : plan.ranks) plan.saved_bytes = std::max(plan.saved_bytes, rank.saved_bytes);
+  plan.host_bytes = staging_bytes(plan.saved_bytes, config.checkpoint.host_memory);
   return plan;
 }
 

@@ -28,12 +28,13 @@ struct LiveItem {
 struct RankPlan {
   RankClass ranks;
   BucketBytes peak;  // with tokens routed evenly
-  // The largest sum that any routing can lead to; absent where routing does not decide it: without experts, or where one
-  // rank holds all of them.
+  // The largest sum that any routing can lead to; absent where routing does not decide it: without experts, or where
+  // one rank holds all of them.
   std::optional<std::int64_t> worst_bytes = {};
   std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
+  std::int64_t saved_bytes = 0;  // of a checkpoint
 };
 
 // One kind of call in a step.
@@ -75,6 +76,8 @@ struct RunPlan {
   double node_egress_bytes = 0.0;
   StepTime time;
   Verdict verdict;
+  // Of a checkpoint, by the rank that saves most, and the memory of the host that its copies take, for good.
+  std::int64_t saved_bytes = 0, host_bytes = 0;
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
   // Of the rank that takes most under the worst routing; absent where no routing decides.

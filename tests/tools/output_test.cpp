@@ -1,0 +1,89 @@
+// Where what a command says cannot be written: a full device, a closed pipe, a full disk.
+#include <sys/mount.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/started_run.h"
+
+namespace weft {
+namespace {
+
+class LostOutput : public StartedRun {};
+
+TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
+  for (const char* command : {"--version", "--help", "keys", "mesh --world 8", "check run.toml", "units run.toml",
+                              "plan run.toml --json", "train run.toml"}) {
+    const ProgramResult result = run(std::string("'" WEFT_PROGRAM "' ") + command + " >/dev/full");
+    EXPECT_EQ(result.exit_code, 3) << command << "\n" << result.messages;
+    EXPECT_NE(result.messages.find("standard output"), std::string::npos) << command << "\n" << result.messages;
+  }
+  EXPECT_EQ(weft("check run.toml 2>/dev/full").exit_code, 0);
+}
+
+// All steps are taken although nothing of them can be read.
+TEST_F(LostOutput, OnAFullDeviceEndsNoRun) {
+  EXPECT_EQ(run("'" WEFT_PROGRAM "' train run.toml --run.steps=7 >/dev/full").exit_code, 3);
+  EXPECT_EQ(steps_taken("out/tiny"), 7);
+}
+
+TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
+  const ProgramResult result =
+      run("('" WEFT_PROGRAM "' train run.toml --run.steps=1000000; echo $? >code) | head -n 12");
+  EXPECT_NE(result.output.find("step"), std::string::npos);
+  std::ifstream code(folder_ / "code");
+  int ended = -1;
+  code >> ended;
+  EXPECT_EQ(ended, 3);
+  const auto there = saved("out/tiny");
+  ASSERT_EQ(there.size(), 1u);
+  EXPECT_EQ(there.front().step, steps_taken("out/tiny"));
+}
+
+// A file system of 4 MiB, whose room somebody else takes and gives back.
+class FullDisk : public LostOutput {
+ protected:
+  void SetUp() override {
+    LostOutput::SetUp();
+    disk_ = folder_ / "disk";
+    std::filesystem::create_directories(disk_);
+    if (mount("tmpfs", disk_.c_str(), "tmpfs", 0, "size=4m") != 0) GTEST_SKIP() << "mounting takes root";
+  }
+  void TearDown() override {
+    umount(disk_.c_str());
+    LostOutput::TearDown();
+  }
+  void fill() const {
+    std::ofstream file(disk_ / "filler", std::ios::binary);
+    const std::string block(4096, 'x');
+    while (file.write(block.data(), std::ssize(block)).flush()) {
+    }
+  }
+  std::filesystem::path disk_;
+};
+
+TEST_F(FullDisk, CostsNoMetrics) {
+  const pid_t process = start({"--run.steps=1000000", "--run.directory=disk/run", "--checkpoint.directory=elsewhere"});
+  ASSERT_TRUE(comes_true([&] { return steps_taken("disk/run") > 3; })) << log();
+  fill();
+  ASSERT_TRUE(comes_true([&] { return log().find("wait in memory") != std::string::npos; })) << log();
+  const std::int64_t then = steps_taken("disk/run");
+  std::filesystem::remove(disk_ / "filler");
+  EXPECT_TRUE(comes_true([&] { return steps_taken("disk/run") > then + 5; })) << log();
+  kill(process, SIGTERM);
+  EXPECT_EQ(wait_for(process), 75) << log();
+  std::ifstream metrics(folder_ / "disk/run/metrics.jsonl");
+  std::int64_t step = 0;
+  for (std::string line; std::getline(metrics, line);) ASSERT_EQ(nlohmann::json::parse(line).at("step"), ++step);
+  EXPECT_EQ(step, find_checkpoints(folder_ / "elsewhere").at(0).step);
+}
+
+TEST_F(FullDisk, IsFoundAtTheStart) {
+  fill();
+  const ProgramResult result = weft("train run.toml --checkpoint.interval=1000 --checkpoint.directory=disk/saved");
+  EXPECT_EQ(result.exit_code, 2) << result.messages;
+  EXPECT_NE(result.messages.find("No space left on device"), std::string::npos) << result.messages;
+  EXPECT_EQ(steps_taken("out/tiny"), 0);
+}
+
+}  // namespace
+}  // namespace weft
