@@ -38,7 +38,8 @@ std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const Re
                    address);
     }
     if (options.world == 1) return std::make_unique<LoneRendezvous>();
-    return make_tcp_rendezvous(host, *port, options);
+    return options.rank == 0 ? make_tcp_host(address, host, *port, options)
+                             : make_tcp_guest(address, host, *port, options);
   }
   if (address.starts_with(file) && address.size() > file.size() + 1 && address[file.size()] == '/') {
     if (options.world == 1) return std::make_unique<LoneRendezvous>();
@@ -49,6 +50,18 @@ std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const Re
     return make_mpi_rendezvous(options);
   }
   fail_request("rendezvous \"{}\" is neither tcp://host:port nor file:///folder/name nor mpi://", address);
+}
+
+std::string shown(std::string_view text, std::size_t longest) {
+  std::string result;
+  for (const char byte : text.substr(0, longest)) {
+    if (byte >= ' ' && byte <= '~') {
+      result += byte;
+    } else {
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    }
+  }
+  return text.size() > longest ? result + "..." : result;
 }
 
 std::optional<std::string> default_rendezvous_address(const EnvironmentLookup& lookup) {

@@ -28,6 +28,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds poll_interval{20};
 // Rank 0 gives up first and says who is missing.
 constexpr milliseconds grace{5000};
+constexpr std::size_t longest_reason = 4096;
 constexpr const char* magic = "weft-meeting-1";
 
 std::string new_token() {
@@ -124,7 +125,7 @@ class FileRendezvous final : public Rendezvous {
           const std::string rest = answer->substr(answer->find('\n') + 1);
           const std::string result = rest.substr(rest.find('\n') + 1);
           std::remove(name_of_rank(options_.rank).c_str());
-          if (!rest.starts_with("come\n")) fail("{}", result);
+          if (!rest.starts_with("come\n")) fail("{}", shown(result, longest_reason));
           return result;
         }
       }
@@ -136,7 +137,7 @@ class FileRendezvous final : public Rendezvous {
              !opened.empty() ? "did not answer"
              : found.empty() ? "did not come"
                              : fmt::format("did not come; what is there belongs to another run or meeting: \"{}\"",
-                                           found.substr(0, found.rfind('\n'))));
+                                           shown(found.substr(0, found.rfind('\n')))));
       }
       std::this_thread::sleep_for(poll_interval);
     }

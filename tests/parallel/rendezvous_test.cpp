@@ -1,81 +1,15 @@
 // Ranks that come, come late, do not come, or do not belong: over TCP on loopback and over files. Ranks are threads.
 #include "parallel/comm/rendezvous.h"
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <thread>
 
-#include "parallel/runtime/error.h"
+#include "tests/parallel/meeting_ranks.h"
 
 namespace weft {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-
-struct Connection {
-  explicit Connection(int port, bool listening) : descriptor(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (listening) {
-      EXPECT_EQ(bind(descriptor, generic, sizeof address), 0);
-      EXPECT_EQ(listen(descriptor, 1), 0);
-    } else {
-      connected = connect(descriptor, generic, sizeof address) == 0;
-    }
-    socklen_t size = sizeof address;
-    if (getsockname(descriptor, generic, &size) == 0) own_port = ntohs(address.sin_port);
-  }
-  ~Connection() { close(descriptor); }
-  int descriptor, own_port = 0;
-  bool connected = false;
-};
-
-int free_port() {
-  return Connection(0, true).own_port;
-}
-
-struct Outcome {
-  std::string got, error;
-  ErrorKind kind = ErrorKind::failure;
-  double seconds = 0;
-};
-
-// Runs `of_rank` on a thread each for `ranks`.
-std::vector<Outcome> run(const std::vector<int>& ranks, const std::function<std::string(int rank)>& of_rank) {
-  std::vector<Outcome> outcomes(ranks.size());
-  std::vector<std::thread> threads;
-  const auto begin = Clock::now();
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        outcomes[i].got = of_rank(ranks[i]);
-      } catch (const Error& error) {
-        outcomes[i].error = error.what();
-        outcomes[i].kind = error.kind();
-      }
-      outcomes[i].seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return outcomes;
-}
-
-void expect_says(const Outcome& outcome, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(outcome.error.find(part), std::string::npos) << part << "\nin: " << outcome.error;
-  }
-}
 
 // Each test with either kind of address.
 class RendezvousTest : public testing::TestWithParam<bool> {
@@ -108,7 +42,7 @@ TEST_P(RendezvousTest, AllGetWhatRankZeroBringsEachTime) {
     const std::string nothing = meeting->meet("start");
     return id + nothing + meeting->meet("large", rank == 0 ? large : "");
   });
-  for (const Outcome& outcome : outcomes) {
+  for (const MeetingOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, "");
     EXPECT_EQ(outcome.got, std::string("a\0b\n c", 6) + large);
   }
@@ -119,7 +53,7 @@ TEST_P(RendezvousTest, NobodyLeavesBeforeRankZeroHasCome) {
     if (rank == 0) std::this_thread::sleep_for(milliseconds(400));
     return of(rank)->meet("start", "yes");
   });
-  for (const Outcome& outcome : outcomes) {
+  for (const MeetingOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.got, "yes") << outcome.error;
     EXPECT_GE(outcome.seconds, 0.4);
   }
@@ -127,7 +61,7 @@ TEST_P(RendezvousTest, NobodyLeavesBeforeRankZeroHasCome) {
 
 TEST_P(RendezvousTest, WhoHasNotComeIsNamedToAll) {
   const auto outcomes = run({0, 1, 3}, [&](int rank) { return of(rank, 5, milliseconds(500))->meet("start"); });
-  for (const Outcome& outcome : outcomes) {
+  for (const MeetingOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, ErrorKind::failure);
     expect_says(outcome, {"500 ms", "\"start\"", "ranks 2, 4", "did not come"});
     EXPECT_LT(outcome.seconds, 3.0);
@@ -136,7 +70,7 @@ TEST_P(RendezvousTest, WhoHasNotComeIsNamedToAll) {
 
 TEST_P(RendezvousTest, WithoutRankZeroTheOthersSayWhatTheyWaitedFor) {
   const auto outcomes = run({1, 2}, [&](int rank) { return of(rank, 3, milliseconds(300))->meet("start"); });
-  for (const Outcome& outcome : outcomes) {
+  for (const MeetingOutcome& outcome : outcomes) {
     expect_says(outcome, {"300 ms", "rank 0", GetParam() ? "Connection refused" : "did not come"});
     EXPECT_LT(outcome.seconds, 2.0);
   }
@@ -157,26 +91,33 @@ TEST_P(RendezvousTest, ARankOfAnotherRunStaysOutside) {
 TEST_P(RendezvousTest, RanksAtDifferentMeetingsEnd) {
   const auto outcomes =
       run({0, 1}, [&](int rank) { return of(rank, 2, milliseconds(500))->meet(rank == 0 ? "groups" : "start"); });
-  for (const Outcome& outcome : outcomes) expect_says(outcome, {"rank 1", "groups"});
+  for (const MeetingOutcome& outcome : outcomes) expect_says(outcome, {"rank 1", "groups"});
 }
 
-TEST(TcpRendezvous, AWrongNumberOfRanksEndsAll) {
+TEST(TcpRendezvous, AWrongNumberOfRanksEndsThatRankAtOnce) {
   const std::string address = "tcp://localhost:" + std::to_string(free_port());
   const auto outcomes = run({0, 1, 2}, [&](int rank) {
-    if (rank == 2) std::this_thread::sleep_for(milliseconds(200));
-    return make_rendezvous(address, {.rank = rank, .world = rank == 2 ? 4 : 3})->meet("start");
+    return make_rendezvous(address, {.rank = rank, .world = rank == 2 ? 4 : 3, .timeout = milliseconds(1000)})
+        ->meet("start");
   });
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.kind, ErrorKind::request);
-    expect_says(outcome, {"rank 2 counts 4 ranks and rank 0 counts 3"});
-  }
+  for (const MeetingOutcome& outcome : outcomes) expect_says(outcome, {"rank 2 counts 4 ranks and rank 0 counts 3"});
+  for (const int rank : {0, 1}) expect_says(outcomes[rank], {"1000 ms", "rank 2, which did not come"});
+  EXPECT_EQ(outcomes[2].kind, ErrorKind::request);
+  EXPECT_LT(outcomes[2].seconds, 0.9);
 }
 
-TEST(TcpRendezvous, TwoOfOneRankEndAll) {
+TEST(TcpRendezvous, OfTwoOfOneRankTheSecondEnds) {
   const std::string address = "tcp://127.0.0.1:" + std::to_string(free_port());
-  const auto outcomes =
-      run({0, 1, 1}, [&](int rank) { return make_rendezvous(address, {.rank = rank, .world = 3})->meet("start"); });
-  for (const Outcome& outcome : outcomes) expect_says(outcome, {"two processes call themselves rank 1"});
+  const auto outcomes = run({0, 1, 1, 2}, [&](int rank) {
+    if (rank == 2) std::this_thread::sleep_for(milliseconds(300));
+    return make_rendezvous(address, {.rank = rank, .world = 3, .timeout = milliseconds(5000)})->meet("start", "yes");
+  });
+  const MeetingOutcome& second = outcomes[outcomes[1].error.empty() ? 2 : 1];
+  expect_says(second, {"two processes call themselves rank 1"});
+  EXPECT_EQ(second.kind, ErrorKind::request);
+  for (const MeetingOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.got, &outcome == &second ? "" : "yes") << outcome.error;
+  }
 }
 
 TEST(TcpRendezvous, ATakenPortIsARequestError) {
@@ -236,7 +177,7 @@ TEST(FileRendezvous, WhatAnEarlierRunLeftIsPassedOver) {
       if (rank == 0) std::this_thread::sleep_for(milliseconds(150));
       return make_rendezvous(address, {.rank = rank, .world = 3})->meet("start", brought);
     });
-    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.got, brought) << outcome.error;
+    for (const MeetingOutcome& outcome : outcomes) EXPECT_EQ(outcome.got, brought) << outcome.error;
   }
   std::filesystem::remove_all(folder);
 }

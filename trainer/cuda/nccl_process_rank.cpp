@@ -49,8 +49,11 @@ void run_process_rank(const Config& config, const RankMain& rank_main, const Adm
   if (config.run.registered_buffers) {
     options.buffers = &buffers.emplace(backend->device(), std::string(name_of(Lane::gather)));
   }
-  const auto rendezvous = make_rendezvous(
-      meeting_place(), {.rank = place.rank, .world = place.world, .run = run_identity(), .timeout = watch.timeout()});
+  const auto rendezvous = make_rendezvous(meeting_place(), {.rank = place.rank,
+                                                            .world = place.world,
+                                                            .run = run_identity(),
+                                                            .token = run_token(),
+                                                            .timeout = watch.timeout()});
   try {
     admit_everywhere(*rendezvous, place.rank, admit);
     const auto world = make_nccl_world(place, *rendezvous, *stream, options, watch, counters, clock);

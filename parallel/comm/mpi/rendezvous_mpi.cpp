@@ -114,8 +114,8 @@ class MpiRendezvous final : public Rendezvous {
         MPI_Cancel(&message.request);
         MPI_Wait(&message.request, MPI_STATUS_IGNORE);
       } else if (message.bytes != greeting()) {
-        reason = fmt::format("rendezvous mpi://: rank {} is at \"{}\" while rank 0 is at \"{}\"", rank, message.bytes,
-                             greeting());
+        reason = fmt::format("rendezvous mpi://: rank {} is at \"{}\" while rank 0 is at \"{}\"", rank,
+                             shown(message.bytes), greeting());
       }
     }
     if (!missing.empty()) {
@@ -157,7 +157,7 @@ class MpiRendezvous final : public Rendezvous {
       }
       std::this_thread::sleep_for(poll_interval);
     }
-    if (!received.bytes.starts_with(came)) fail("{}", received.bytes.substr(ended.size()));
+    if (!received.bytes.starts_with(came)) fail("{}", shown(received.bytes.substr(ended.size()), 4096));
     return received.bytes.substr(came.size());
   }
 

@@ -1,0 +1,106 @@
+#include "parallel/comm/rendezvous_channel.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace weft {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <typename T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+struct GreetingHead {
+  std::int32_t world, rank;
+  std::int64_t meeting;
+  std::uint64_t run_bytes;
+};
+
+}  // namespace
+
+Socket::~Socket() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool Socket::wait_for(short events, MeetingClock::time_point deadline) const {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - MeetingClock::now()).count();
+  pollfd entry{descriptor_, events, 0};
+  return poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) > 0;
+}
+
+bool FrameChannel::send(FrameKind kind, std::string_view bytes, MeetingClock::time_point deadline) {
+  FrameHead head{{}, frame_version, kind, static_cast<std::uint32_t>(bytes.size()), token_ ? 1u : 0u, 0};
+  std::memcpy(head.magic, frame_magic, sizeof frame_magic);
+  if (has_nonces()) head.tag = tag(of_host_, sent_, kind, bytes);
+  ++sent_;
+  const std::string whole = fmt::format("{}{}", bytes_of(head), bytes);
+  for (std::string_view rest = whole; !rest.empty();) {
+    const ssize_t count = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      rest.remove_prefix(static_cast<std::size_t>(count));
+    } else if ((errno != EAGAIN && errno != EINTR) || !socket_.wait_for(POLLOUT, deadline)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool FrameChannel::receive_some() {
+  char bytes[4096];
+  const ssize_t count = recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (count > 0) buffer_.append(bytes, static_cast<std::size_t>(count));
+  return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+Parsed FrameChannel::parse(Frame& frame) {
+  FrameHead head{};
+  const std::size_t known = std::min(buffer_.size(), sizeof head);
+  std::memcpy(&head, buffer_.data(), known);
+  if (std::memcmp(head.magic, frame_magic, std::min(known, sizeof frame_magic)) != 0) return Parsed::foreign;
+  // The head of another version may have another length.
+  if (known < offsetof(FrameHead, kind)) return Parsed::incomplete;
+  if (head.version != frame_version) return Parsed::other_version;
+  if (known < sizeof head) return Parsed::incomplete;
+  if (head.length > (proven_ ? longest_frame : longest_unproven_frame)) return Parsed::foreign;
+  if (buffer_.size() < sizeof head + head.length) return Parsed::incomplete;
+  frame = {head.kind, head.with_token != 0, head.tag, received_++, buffer_.substr(sizeof head, head.length)};
+  buffer_.erase(0, sizeof head + head.length);
+  return Parsed::complete;
+}
+
+bool FrameChannel::proves(const Frame& frame) {
+  if (!has_nonces() || frame.tag != tag(!of_host_, frame.number, frame.kind, frame.bytes)) return false;
+  return proven_ = true;
+}
+
+std::uint64_t FrameChannel::tag(bool by_host, std::uint64_t number, FrameKind kind, std::string_view bytes) const {
+  return sip_hash(token_.value_or(RunToken()),
+                  fmt::format("{}{}{}{}{}", nonces_, by_host ? 'h' : 'g', bytes_of(number), bytes_of(kind), bytes));
+}
+
+std::string Greeting::bytes() const {
+  const GreetingHead head{world, rank, meeting, run.size()};
+  return fmt::format("{}{}{}", bytes_of(head), run, purpose);
+}
+
+std::optional<Greeting> Greeting::from(std::string_view bytes) {
+  GreetingHead head;
+  if (bytes.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  bytes.remove_prefix(sizeof head);
+  if (head.run_bytes > bytes.size()) return std::nullopt;
+  return Greeting{head.world, head.rank, head.meeting, std::string(bytes.substr(0, head.run_bytes)),
+                  std::string(bytes.substr(head.run_bytes))};
+}
+
+}  // namespace weft
