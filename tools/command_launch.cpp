@@ -20,6 +20,7 @@
 #include <optional>
 #include <vector>
 
+#include "parallel/comm/run_token.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 #include "trainer/run_signals.h"
@@ -61,14 +62,15 @@ int free_port() {
 }
 
 // The environment of this process with the launcher's variables of `rank`, and without those of other launchers.
-std::vector<std::string> environment_of(int rank, int ranks, int port) {
+std::vector<std::string> environment_of(int rank, int ranks, int port, const std::string& token) {
   const std::vector<std::string> own = {fmt::format("RANK={}", rank),
                                         fmt::format("WORLD_SIZE={}", ranks),
                                         fmt::format("LOCAL_RANK={}", rank),
                                         fmt::format("LOCAL_WORLD_SIZE={}", ranks),
                                         "MASTER_ADDR=127.0.0.1",
                                         fmt::format("MASTER_PORT={}", port),
-                                        fmt::format("TORCHELASTIC_RUN_ID=weft-{}-{}", getpid(), port)};
+                                        fmt::format("TORCHELASTIC_RUN_ID=weft-{}-{}", getpid(), port),
+                                        fmt::format("{}={}", run_token_variable, token)};
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string variable = *entry;
@@ -145,7 +147,10 @@ class Launch {
     sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
     signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = free_port();
-    for (int rank = 0; rank < request.ranks; ++rank) start(rank, request, port);
+    const std::string token = new_run_token();
+    for (int rank = 0; rank < request.ranks; ++rank) {
+      start(rank, request, environment_of(rank, request.ranks, port, token));
+    }
   }
 
   // Returns the exit code of the first rank that failed, or 0.
@@ -173,13 +178,12 @@ class Launch {
     pid_t process = -1;  // -1: has ended
   };
 
-  void start(int rank, const LaunchRequest& request, int port) {
+  void start(int rank, const LaunchRequest& request, std::vector<std::string> variables) {
     std::vector<std::string> arguments = {"weft"};
     arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
     if (request.ranks_per_device) {
       arguments.push_back(fmt::format("--run.ranks_per_device={}", *request.ranks_per_device));
     }
-    std::vector<std::string> variables = environment_of(rank, request.ranks, port);
     const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
     std::array<int, 2> out{}, err{};
     if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) {

@@ -52,6 +52,23 @@ class LaunchCommand : public ProgramTest {
     return children;
   }
 
+  static EnvironmentLookup environment_of(pid_t rank) {
+    std::map<std::string, std::string> variables;
+    // Until the process has become the program it shows its parent's.
+    for (int i = 0; i < 500 && variables["LOCAL_RANK"].empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      variables.clear();
+      std::ifstream file("/proc/" + std::to_string(rank) + "/environ");
+      for (std::string entry; std::getline(file, entry, '\0');) {
+        variables[entry.substr(0, entry.find('='))] = entry.substr(entry.find('=') + 1);
+      }
+    }
+    return [variables](const char* name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+  }
+
   // The exit code of `process`, and how long it took to come.
   static int exit_code_of(pid_t process, double& seconds) {
     const auto begin = std::chrono::steady_clock::now();
@@ -120,20 +137,7 @@ TEST_F(LaunchCommand, RanksFindTheirPlaceAndNoOtherLaunchers) {
   const auto ranks = wait_for_children_of(launcher);
   ASSERT_EQ(ranks.size(), 2u);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    std::map<std::string, std::string> variables;
-    // Until the process has become the program it shows its parent's.
-    for (int i = 0; i < 500 && variables["LOCAL_RANK"].empty(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      variables.clear();
-      std::ifstream file("/proc/" + std::to_string(ranks[rank]) + "/environ");
-      for (std::string entry; std::getline(file, entry, '\0');) {
-        variables[entry.substr(0, entry.find('='))] = entry.substr(entry.find('=') + 1);
-      }
-    }
-    const EnvironmentLookup lookup = [&](const char* name) -> std::optional<std::string> {
-      const auto found = variables.find(name);
-      return found == variables.end() ? std::nullopt : std::optional(found->second);
-    };
+    const EnvironmentLookup lookup = environment_of(ranks[rank]);
     const int number = static_cast<int>(rank);
     EXPECT_EQ(find_process_place(lookup), (ProcessPlace{number, 2, number, 2}));
     EXPECT_TRUE(default_rendezvous_address(lookup).value_or("").starts_with("tcp://127.0.0.1:"));
@@ -142,6 +146,33 @@ TEST_F(LaunchCommand, RanksFindTheirPlaceAndNoOtherLaunchers) {
   kill(launcher, SIGTERM);
   double seconds = 0;
   EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
+}
+
+TEST_F(LaunchCommand, EachLaunchHasATokenOfItsOwnAndDoesNotShowIt) {
+  const std::string inherited(32, 'a');
+  setenv(run_token_variable, inherited.c_str(), 1);
+  std::vector<std::string> tokens;
+  for (int launch = 0; launch < 2; ++launch) {
+    const pid_t launcher = start_waiting_ranks();
+    const auto ranks = wait_for_children_of(launcher);
+    ASSERT_EQ(ranks.size(), 2u);
+    for (const pid_t rank : ranks) {
+      const EnvironmentLookup lookup = environment_of(rank);
+      EXPECT_TRUE(run_token(lookup));
+      tokens.push_back(lookup(run_token_variable).value_or(inherited));
+    }
+    kill(launcher, SIGTERM);
+    double seconds = 0;
+    EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
+    std::ifstream messages(folder_ / "messages");
+    const std::string text{std::istreambuf_iterator<char>(messages), {}};
+    EXPECT_EQ(text.find(tokens.back()), std::string::npos) << text;
+  }
+  unsetenv(run_token_variable);
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_EQ(tokens[2], tokens[3]);
+  EXPECT_NE(tokens[0], tokens[2]);
+  EXPECT_NE(tokens[0], inherited);
 }
 
 // Each of several processes would run all ranks, into one directory.
