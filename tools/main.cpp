@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -76,14 +78,21 @@ void say(const std::string& text) {
   std::fputs((text + "\n").c_str(), stderr);
 }
 
+// What standard output has lost; nothing is said of it where the reader of a pipe has gone.
+int lost_output(const std::string& reason) {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  const bool closed = poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
+  if (!closed) say("weft: standard output could not be written" + (reason.empty() ? "" : ": " + reason));
+  return failed_run;
+}
+
 // The exit code of a command that has said all it had to: its own, unless that has not arrived.
 int after_output(int code) {
   std::cout.flush();
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  const char* reason = errno == 0 ? "" : std::strerror(errno);
-  say(fmt::format("weft: standard output could not be written{}{}", *reason == '\0' ? "" : ": ", reason));
-  return code == 0 || code == weft::stopped_by_signal ? failed_run : code;
+  const int lost = lost_output(errno == 0 ? "" : std::strerror(errno));
+  return code == 0 || code == weft::stopped_by_signal ? lost : code;
 }
 
 }  // namespace
@@ -104,9 +113,8 @@ int main(int count, char** arguments) {
     say("weft: out of memory: this needs more than the process is given (free, ulimit -v)");
     return failed_run;
   } catch (const std::system_error& error) {
-    const bool of_output = std::ferror(stdout) != 0;
-    say(of_output ? fmt::format("weft: standard output could not be written: {}", error.code().message())
-                  : fmt::format("weft: {}", error.what()));
+    if (std::ferror(stdout) != 0) return lost_output(error.code().message());
+    say(fmt::format("weft: {}", error.what()));
     return failed_run;
   } catch (const std::exception& error) {
     say(fmt::format("weft: {}", error.what()));

@@ -20,6 +20,16 @@ TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
   EXPECT_EQ(weft("check run.toml 2>/dev/full").exit_code, 0);
 }
 
+// As of any filter: who closes a pipe knows that it is closed.
+TEST_F(LostOutput, OfAClosedPipeIsNotTold) {
+  const ProgramResult result = run("('" WEFT_PROGRAM "' keys; echo $? >code) | true");
+  EXPECT_EQ(result.messages, "");
+  std::ifstream code(folder_ / "code");
+  int ended = -1;
+  code >> ended;
+  EXPECT_EQ(ended, 3);
+}
+
 // All steps are taken although nothing of them can be read.
 TEST_F(LostOutput, OnAFullDeviceEndsNoRun) {
   EXPECT_EQ(run("'" WEFT_PROGRAM "' train run.toml --run.steps=7 >/dev/full").exit_code, 3);
