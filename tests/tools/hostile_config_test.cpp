@@ -114,7 +114,7 @@ const std::vector<Mutated>& mutated_keys() {
        {"\"gpipe\"", "\"1f1b\"", "\"interleaved_1f1b\"", "\"zb_h1\"", "\"zbv\"", "\"looped_bfs\"", "\"dualpipev\""}},
       {"pipeline.chunks", {"1", "2", "4", "64", "2147483647"}},
       {"pipeline.microbatch_group", {"0", "1", "3", "2147483647"}},
-      {"shard.strategy", {"\"full_shard\"", "\"shard_grad_op\"", "\"no_shard\"", "\"hybrid_shard\""}},
+      {"shard.strategy", {"\"full_shard\"", "\"shard_grad_op\"", "\"no_shard\"", "\"optimizer\""}},
       {"shard.residency", {"\"stage\"", "\"microbatch\"", "\"layer\"", "\"auto\"", "\"window 2\"", "\"window 9999\""}},
       {"shard.memory_budget", {"\"1 GiB\"", "\"1 B\"", "\"80 GiB\"", "\"9999999 TiB\""}},
       {"shard.wrap", {"\"root\"", "\"block\"", "\"stage\""}},

@@ -17,7 +17,8 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t steps = 150;
+// A checkpoint each, of which the disk makes most of the time.
+constexpr std::int64_t steps = 60;
 
 class KilledRun : public StartedRun {
  protected:
@@ -96,13 +97,13 @@ const std::vector<std::vector<std::string>>& kill_layouts() {
       layout(2, 2, 1, 1, 2, 2),
       layout(2, 2, 1, 1, 1, 2, {"--checkpoint.asynchronous=false"}),
       layout(2, 1, 2, 1, 2, 4, {"--shard.strategy=shard_grad_op"}),
-      layout(2, 1, 1, 2, 2, 2, {"--shard.strategy=hybrid_shard"}),
+      layout(2, 1, 1, 2, 2, 2, {"--shard.strategy=optimizer"}),
   };
   return layouts;
 }
 
 TEST_F(KilledRun, EndsWithTheSameWeights) {
-  const int kills = kills_asked(20);
+  const int kills = kills_asked(12);
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(wait_for(start_in("whole")), 0) << log();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -154,8 +155,8 @@ TEST_F(KilledRun, EndsWithTheSameWeights) {
 // Every start under another layout than the one before. Sums in another order differ in their last bits, which the
 // steps after them carry on.
 TEST_F(KilledRun, GoesOnUnderAnotherLayoutEachTime) {
-  constexpr double close = 1e-3;  // of a loss
-  const int kills = kills_asked(24);
+  constexpr double close = 1e-5;  // of a loss, as docs/checkpoints.md says
+  const int kills = kills_asked(12);
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(wait_for(start_in("whole")), 0) << log();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;

@@ -22,7 +22,7 @@ TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
 
 // As of any filter: who closes a pipe knows that it is closed.
 TEST_F(LostOutput, OfAClosedPipeIsNotTold) {
-  const ProgramResult result = run("('" WEFT_PROGRAM "' keys; echo $? >code) | true");
+  const ProgramResult result = run("(('" WEFT_PROGRAM "' keys; echo $? >code) | true)");
   EXPECT_EQ(result.messages, "");
   std::ifstream code(folder_ / "code");
   int ended = -1;
@@ -38,7 +38,7 @@ TEST_F(LostOutput, OnAFullDeviceEndsNoRun) {
 
 TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
   const ProgramResult result =
-      run("('" WEFT_PROGRAM "' train run.toml --run.steps=1000000; echo $? >code) | head -n 12");
+      run("(('" WEFT_PROGRAM "' train run.toml --run.steps=1000000; echo $? >code) | head -n 12)");
   EXPECT_NE(result.output.find("step"), std::string::npos);
   std::ifstream code(folder_ / "code");
   int ended = -1;
