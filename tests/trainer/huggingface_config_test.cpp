@@ -200,6 +200,14 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
   EXPECT_TRUE(has(refusal([] { parse_model_json("[]", "config.json"); }), "config.json has no model_type"));
 }
 
+// The library of JSON copies and writes documents by recursion, which would end the program.
+TEST(HuggingFaceConfig, RefusesListsThatAreNestedTooDeep) {
+  constexpr std::size_t deep = 200'000;
+  const std::string text = "{\"hidden_act\": " + std::string(deep, '[') + std::string(deep, ']') + "}";
+  EXPECT_TRUE(has(refusal([&] { parse_model_json(text, "config.json"); }), "nested deeper than 64 levels"));
+  EXPECT_TRUE(has(refusal([&] { parse_folder_facts(text, "config.json"); }), "nested deeper than 64 levels"));
+}
+
 TEST(HuggingFaceConfig, ListsAllThatIsMissing) {
   const std::string text = message(without(
       Architecture::qwen3_moe, {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",

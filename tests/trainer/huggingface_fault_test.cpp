@@ -201,6 +201,9 @@ TEST_F(Faults, ATokenizerIsCopiedAndItsIdsAreTheModels) {
                   "the tokenizer has ids up to 37, but the model a vocabulary of 37"));
   write_bytes(tokenizer / "tokenizer.json", R"({"model": {"vocab": {"a": "b"}}})");
   EXPECT_TRUE(has(refusal([&] { plan_export(reader.manifest(), model_, options); }), "is not written as one"));
+  write_bytes(tokenizer / "tokenizer.json",
+              R"({"model": {"vocab": )" + std::string(200'000, '[') + std::string(200'000, ']') + "}}");
+  EXPECT_TRUE(has(refusal([&] { plan_export(reader.manifest(), model_, options); }), "nested deeper than 64 levels"));
 }
 
 // What stood in a folder beside its weights stands in what is exported of it, in between in the checkpoint, under its

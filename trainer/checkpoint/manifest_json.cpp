@@ -9,6 +9,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/json_depth.h"
 
 namespace weft {
 namespace {
@@ -149,22 +150,6 @@ SavedTensor tensor_of(const Json& json) {
                             box.checksum("xxh64")});
   }
   return tensor;
-}
-
-// How deep lists and objects stand in each other at most. A document takes far more memory than its text when it is
-// nothing but opening brackets.
-bool nested_deeper_than(std::string_view text, int most) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') quoted = !quoted;
-    if (quoted && text[i] == '\\') ++i;
-    if (quoted) continue;
-    if (text[i] == '[' || text[i] == '{') ++depth;
-    if (text[i] == ']' || text[i] == '}') --depth;
-    if (depth > most) return true;
-  }
-  return false;
 }
 
 // The document, whose text ends with the right checksum.

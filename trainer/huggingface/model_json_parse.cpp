@@ -9,6 +9,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/router_coefficient.h"
+#include "trainer/json_depth.h"
 
 namespace weft {
 namespace {
@@ -213,6 +214,9 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
 }
 
 Json parse_object(const std::string& text, const std::string& name) {
+  if (nested_deeper_than(text, deepest_json)) {
+    fail_request("{} is no config.json: lists and objects are nested deeper than {} levels", name, deepest_json);
+  }
   Json json;
   try {
     json = Json::parse(text);

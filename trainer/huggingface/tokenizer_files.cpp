@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "trainer/json_depth.h"
 
 namespace weft {
 namespace {
@@ -20,6 +21,9 @@ constexpr const char* names[] = {"tokenizer.json",    "tokenizer_config.json", "
 
 Json read_json(const fs::path& path) {
   const std::string text = read_whole_file(path.string());
+  if (nested_deeper_than(text, deepest_json)) {
+    fail_request("{}: lists and objects are nested deeper than {} levels", path.string(), deepest_json);
+  }
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
