@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that Weft needs and that are not there yet.
-#   tools/install-packages.sh [build] [test] [data]      without arguments: all groups
+#   tools/install-packages.sh [build] [test] [fuzz] [data]      without arguments: all groups
 # When nothing is missing apt is not touched, so this needs neither root nor a network then.
 set -euo pipefail
 
@@ -9,17 +9,20 @@ build=(g++ cmake ninja-build git libdnnl-dev libtomlplusplus-dev libcli11-dev li
 optional=(ccache)  # makes a second build quicker; nothing needs it
 # Boost.Context runs CUDA kernels on the CPU; over MPI ranks can meet.
 tests=(libgtest-dev libboost-context-dev libopenmpi-dev openmpi-bin)
+# libFuzzer (tools/fuzz.sh). The clang of Debian 12's package clang is too old: its std::source_location is empty.
+fuzz=(clang-19 libclang-rt-19-dev)
 data=(dict-gcide)  # the text that configs/quickstart.toml trains on
 
 needed=()
 wished=()  # asked for only when apt has to run anyway
-[[ $# -gt 0 ]] || set -- build test data
+[[ $# -gt 0 ]] || set -- build test fuzz data
 for group in "$@"; do
   case "$group" in
     build) needed+=("${build[@]}"); wished+=("${optional[@]}") ;;
     test) needed+=("${tests[@]}") ;;
+    fuzz) needed+=("${fuzz[@]}") ;;
     data) needed+=("${data[@]}") ;;
-    *) echo "install-packages.sh: there is no group '$group'; the groups are build, test and data" >&2; exit 2 ;;
+    *) echo "install-packages.sh: there is no group '$group'; the groups are build, test, fuzz and data" >&2; exit 2 ;;
   esac
 done
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs the whole test suite. Ends with ctest's summary.
+# Installs what is missing, builds everything and runs the whole test suite, then what runs under sanitizers
+# (tools/sanitize.sh) and the parsers on mutated texts (tools/fuzz.sh). Each part ends with a summary.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools/install-packages.sh build test
+tools/install-packages.sh build test fuzz
 tools/build.sh
 # The preset prints the output of failed tests and counts an empty suite as an error. Many tests start several ranks as
 # threads, so two at a time keep a small machine busy.
-exec ctest --preset release -j2
+ctest --preset release -j2
+tools/sanitize.sh
+tools/fuzz.sh 60

@@ -1,0 +1,137 @@
+// Every parser of what comes from outside, for libFuzzer (tools/fuzz.sh). A text is read or refused with an Error: another
+// exception, a signal, a sanitizer's report, a hang and endless memory are faults. What is read must also survive its
+// own writer where there is one. WEFT_FUZZ names the parser; all share one program, which is built and linked once.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "layers/model_config.h"
+#include "parallel/pipeline/orders/order_csv.h"
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/safetensors.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/costs/cost_table.h"
+#include "trainer/huggingface/model_json.h"
+#include "trainer/huggingface/weight_folder.h"
+#include "trainer/layout/layout_text.h"
+
+namespace weft {
+namespace {
+
+std::span<const std::uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+// Not an Error, so that nobody takes it for a refusal.
+void expect(bool holds, const char* statement) {
+  if (holds) return;
+  std::fprintf(stderr, "expected: %s\n", statement);
+  std::abort();
+}
+
+void config(const std::string& text) {
+  const ResolvedConfig read = read_config_text(text, "run.toml");
+  expect(read_config_text(read.toml, "again.toml").config == read.config, "a resolved configuration reads back");
+}
+
+void layers(const std::string& text) {
+  parse_layers(text);
+}
+
+void layout(const std::string& text) {
+  const LayoutText read = read_layout(text);
+  if (!read.faults.empty()) return;
+  std::vector<std::string> stages;
+  for (const WrittenStage& stage : read.stages) {
+    std::string& symbols = stages.emplace_back();
+    for (const LayoutSymbol& symbol : stage.symbols) symbols += symbol.symbol;
+  }
+  const LayoutText again = read_layout(format_layout(stages));
+  expect(again.faults.empty() && again.stages.size() == read.stages.size(), "a layout reads back");
+}
+
+void order_csv(const std::string& text) {
+  order_from_csv(text);
+}
+
+void cost_table(const std::string& text) {
+  const CostTable read = parse_cost_table(text, "costs.toml");
+  expect(parse_cost_table(to_toml(read), "again.toml") == read, "a cost table reads back");
+}
+
+void safetensors(const std::string& text) {
+  parse_safetensors(bytes_of(text), "model.safetensors");
+}
+
+// The checksum at the end of a manifest, which no mutation hits, is made right first.
+void manifest(const std::string& text) {
+  constexpr std::string_view key = ",\n\"checksum\": \"";
+  const std::string body = text.substr(0, text.rfind(key));
+  const std::string whole = body + std::string(key) + checksum_text(checksum(bytes_of(body))) + "\"\n}\n";
+  const Manifest read = parse_manifest(whole, "manifest.json");
+  expect(parse_manifest(to_json(read), "again.json") == read, "a manifest reads back");
+}
+
+// A folder with two files of one tensor each; the text is its index.
+void huggingface_index(const std::string& text) {
+  static const TemporaryFolder folder;
+  for (const char* name : {"a", "b"}) {
+    if (std::filesystem::exists(folder / name)) break;
+    const auto header = arrange_safetensors({{std::string(name) + ".weight", "F32", {1}, 0, 0}});
+    write_file(folder / name, safetensors_prefix(header) + "1234");
+  }
+  write_file(folder / "model.safetensors.index.json", text);
+  WeightFolder(folder.path());
+}
+
+void huggingface_config(const std::string& text) {
+  try {
+    parse_folder_facts(text, "config.json");
+  } catch (const Error&) {
+    // Its shape is another question.
+  }
+  parse_model_json(text, "config.json");
+}
+
+struct Parser {
+  const char* name;
+  void (*take)(const std::string& text);
+};
+constexpr Parser parsers[] = {{"config", config},
+                              {"layers", layers},
+                              {"layout", layout},
+                              {"order_csv", order_csv},
+                              {"cost_table", cost_table},
+                              {"safetensors", safetensors},
+                              {"manifest", manifest},
+                              {"huggingface_index", huggingface_index},
+                              {"huggingface_config", huggingface_config}};
+
+const Parser* chosen = nullptr;
+
+}  // namespace
+}  // namespace weft
+
+// Prints the names of the parsers unless WEFT_FUZZ is one.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  const char* name = std::getenv("WEFT_FUZZ");
+  for (const weft::Parser& parser : weft::parsers) {
+    if (name && std::strcmp(name, parser.name) == 0) weft::chosen = &parser;
+  }
+  if (weft::chosen) return 0;
+  for (const weft::Parser& parser : weft::parsers) std::fprintf(stderr, "%s ", parser.name);
+  std::fprintf(stderr, "\n");
+  std::exit(2);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    weft::chosen->take({reinterpret_cast<const char*>(data), size});
+  } catch (const weft::Error&) {
+    // Refused.
+  }
+  return 0;
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Tests under sanitizers, each in a tree of its own. They look at what reads texts and files, at the program as its users
+# run it, and at ranks that communicate and train; all tests would take hours.
+#   tools/sanitize.sh [asan-ubsan] [tsan]      without arguments: both
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ $# -gt 0 ]] || set -- asan-ubsan tsan
+
+launcher=
+if command -v ccache >/dev/null; then launcher=ccache; fi
+for sanitizer in "$@"; do
+  case "$sanitizer" in
+    asan-ubsan)
+      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=60
+      tests=(-L 'tools|sanitized') ;;
+    tsan)
+      tree=build-tsan targets=(sanitized_ranks) trials=6
+      tests=(-L sanitized_ranks) ;;
+    *) echo "sanitize.sh: there is no '$sanitizer'; there are asan-ubsan and tsan" >&2; exit 2 ;;
+  esac
+  begin=$SECONDS
+  cmake --preset "$sanitizer" --log-level=NOTICE "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" -DWEFT_CUDA=OFF
+  cmake --build --preset "$sanitizer" --target "${targets[@]}"
+  built=$((SECONDS - begin))
+
+  # Reports go to files, so that one counts whose program nobody asks for its exit code.
+  reports=$PWD/$tree/reports
+  rm -rf "$reports"
+  mkdir -p "$reports"
+  common=halt_on_error=1:exitcode=99:log_path=$reports/report
+  failed=0
+  ASAN_OPTIONS=$common:detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=$common:print_stacktrace=1 \
+    TSAN_OPTIONS=$common:suppressions=$PWD/tests/thread_sanitizer.suppressions WEFT_TRIALS=$trials \
+    ctest --preset "$sanitizer" -j2 "${tests[@]}" || failed=1
+  for report in "$reports"/*; do
+    [[ -e $report ]] || continue
+    failed=1
+    cat "$report"
+  done
+  if [[ $failed -ne 0 ]]; then
+    echo "sanitize: FAILED: $sanitizer" >&2
+    exit 1
+  fi
+  echo "sanitize: $sanitizer found nothing; $built s to build, $((SECONDS - begin - built)) s to test"
+done
