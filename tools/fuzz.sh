@@ -27,13 +27,14 @@ if [[ $# -eq 0 ]]; then read -r -a parsers < <("$tree/fuzz" 2>&1 || true); fi
 each=$((seconds / ${#parsers[@]}))
 [[ $each -gt 0 ]] || each=1
 mkdir -p "$tree/findings"
+export ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=4  # places in reports without LLVM; speed
 total=0
 for parser in "${parsers[@]}"; do
   scratch=$tree/corpus/$parser log=$tree/$parser.log
   mkdir -p "$scratch"
-  if ! ASAN_OPTIONS=allow_addr2line=1 WEFT_FUZZ=$parser "$tree/fuzz" -max_total_time="$each" -timeout=5 -rss_limit_mb=2048 -max_len=16384 \
-    -print_final_stats=1 -artifact_prefix="$tree/findings/$parser-" "$scratch" "tests/fuzz/corpus/$parser" >"$log" 2>&1
-  then
+  if ! WEFT_FUZZ=$parser "$tree/fuzz" -max_total_time="$each" -timeout=5 -rss_limit_mb=2048 -max_len=16384 \
+    -print_final_stats=1 -artifact_prefix="$tree/findings/$parser-" "$scratch" "tests/fuzz/corpus/$parser" \
+    >"$log" 2>&1; then
     tail -n 60 "$log"
     echo "fuzz: FAILED: $parser; again with" \
       "WEFT_FUZZ=$parser $tree/fuzz $(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)" >&2

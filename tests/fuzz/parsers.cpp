@@ -1,6 +1,7 @@
-// Every parser of what comes from outside, for libFuzzer (tools/fuzz.sh). A text is read or refused with an Error: another
-// exception, a signal, a sanitizer's report, a hang and endless memory are faults. What is read must also survive its
-// own writer where there is one. WEFT_FUZZ names the parser; all share one program, which is built and linked once.
+// Every parser of what comes from outside, for libFuzzer (tools/fuzz.sh). A text is read or refused with an Error:
+// another exception, a signal, a sanitizer's report, a hang and endless memory are faults. What is read must also
+// survive its own writer where there is one. WEFT_FUZZ names the parser; all share one program, which is built and
+// linked once.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +22,7 @@
 namespace weft {
 namespace {
 
-std::span<const std::uint8_t> bytes_of(const std::string& text) {
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
@@ -32,17 +33,17 @@ void expect(bool holds, const char* statement) {
   std::abort();
 }
 
-void config(const std::string& text) {
-  const ResolvedConfig read = read_config_text(text, "run.toml");
+void config(std::string_view text) {
+  const ResolvedConfig read = read_config_text(std::string(text), "run.toml");
   expect(read_config_text(read.toml, "again.toml").config == read.config, "a resolved configuration reads back");
 }
 
-void layers(const std::string& text) {
+void layers(std::string_view text) {
   parse_layers(text);
 }
 
-void layout(const std::string& text) {
-  const LayoutText read = read_layout(text);
+void layout(std::string_view text) {
+  const LayoutText read = read_layout(std::string(text));
   if (!read.faults.empty()) return;
   std::vector<std::string> stages;
   for (const WrittenStage& stage : read.stages) {
@@ -53,30 +54,30 @@ void layout(const std::string& text) {
   expect(again.faults.empty() && again.stages.size() == read.stages.size(), "a layout reads back");
 }
 
-void order_csv(const std::string& text) {
+void order_csv(std::string_view text) {
   order_from_csv(text);
 }
 
-void cost_table(const std::string& text) {
-  const CostTable read = parse_cost_table(text, "costs.toml");
+void cost_table(std::string_view text) {
+  const CostTable read = parse_cost_table(std::string(text), "costs.toml");
   expect(parse_cost_table(to_toml(read), "again.toml") == read, "a cost table reads back");
 }
 
-void safetensors(const std::string& text) {
+void safetensors(std::string_view text) {
   parse_safetensors(bytes_of(text), "model.safetensors");
 }
 
 // The checksum at the end of a manifest, which no mutation hits, is made right first.
-void manifest(const std::string& text) {
+void manifest(std::string_view text) {
   constexpr std::string_view key = ",\n\"checksum\": \"";
-  const std::string body = text.substr(0, text.rfind(key));
+  const std::string body(text.substr(0, text.rfind(key)));
   const std::string whole = body + std::string(key) + checksum_text(checksum(bytes_of(body))) + "\"\n}\n";
   const Manifest read = parse_manifest(whole, "manifest.json");
   expect(parse_manifest(to_json(read), "again.json") == read, "a manifest reads back");
 }
 
 // A folder with two files of one tensor each; the text is its index.
-void huggingface_index(const std::string& text) {
+void huggingface_index(std::string_view text) {
   static const TemporaryFolder folder;
   for (const char* name : {"a", "b"}) {
     if (std::filesystem::exists(folder / name)) break;
@@ -87,18 +88,18 @@ void huggingface_index(const std::string& text) {
   WeightFolder(folder.path());
 }
 
-void huggingface_config(const std::string& text) {
+void huggingface_config(std::string_view text) {
   try {
-    parse_folder_facts(text, "config.json");
+    parse_folder_facts(std::string(text), "config.json");
   } catch (const Error&) {
     // Its shape is another question.
   }
-  parse_model_json(text, "config.json");
+  parse_model_json(std::string(text), "config.json");
 }
 
 struct Parser {
   const char* name;
-  void (*take)(const std::string& text);
+  void (*take)(std::string_view text);  // no byte behind the text may be read
 };
 constexpr Parser parsers[] = {{"config", config},
                               {"layers", layers},
