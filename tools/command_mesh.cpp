@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
-#include "trainer/config/config_rules.h"
 
 namespace weft {
 namespace {
@@ -88,7 +88,7 @@ Degrees degrees_of(const MeshRequest& request) {
   if (degrees.data_shard == -1) {
     if (!request.world) fail_request("weft mesh: error: --data-shard -1 is what is left of the world; give --world");
     degrees.data_shard = 1;
-    const auto errors = mesh_errors({degrees.pipeline, degrees.data_replicate, 1, degrees.context, degrees.tensor});
+    const auto errors = degree_errors({degrees.pipeline, degrees.data_replicate, 1, degrees.context, degrees.tensor});
     if (errors.empty()) {
       if (*request.world % degrees.world() != 0) {
         fail_request(
@@ -99,7 +99,7 @@ Degrees degrees_of(const MeshRequest& request) {
       degrees.data_shard = *request.world / degrees.world();
     }
   }
-  const auto errors = mesh_errors(degrees, request.world);
+  const auto errors = degree_errors(degrees, request.world);
   if (!errors.empty()) fail_request("weft mesh: error: {}", fmt::join(errors, "\nweft mesh: error: "));
   return degrees;
 }

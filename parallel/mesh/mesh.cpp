@@ -8,6 +8,8 @@
 namespace weft {
 namespace {
 
+constexpr std::int64_t largest_world = std::int64_t{1} << 20;
+
 // The digit of a rank's number that counts the ranks of a group, all others being equal among them.
 struct Digit {
   int stride = 1, count = 1;
@@ -73,6 +75,20 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
     if (degree < 1) errors.push_back(fmt::format("{} is {}; a degree is at least 1", name, degree));
   }
   if (!errors.empty()) return errors;
+  // Products are whole up to here, whatever was asked for.
+  std::int64_t ranks = 1;
+  for (const int degree : {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor}) {
+    ranks *= degree;
+    if (ranks > largest_world) {
+      return {
+          fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} is more than {} ranks",
+                      d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, largest_world)};
+    }
+  }
+  if (std::int64_t{d.expert} * d.expert_tensor > largest_world) {
+    return {
+        fmt::format("expert {} x expert_tensor {} is more than {} ranks", d.expert, d.expert_tensor, largest_world)};
+  }
   const std::string product =
       fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} = {}", d.pipeline,
                   d.data_replicate, d.data_shard, d.context, d.tensor, d.world());

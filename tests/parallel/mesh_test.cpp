@@ -193,6 +193,18 @@ TEST(Degrees, EveryFaultIsToldAtOnce) {
   EXPECT_TRUE(degree_errors({.data_shard = 4, .expert = 2}, 4).empty());
 }
 
+// Products of such degrees have no place in an int.
+TEST(Degrees, MoreRanksThanAnyMeshHasAreRefusedBeforeTheyAreMultiplied) {
+  constexpr int most = 2147483647;
+  EXPECT_EQ(degree_errors({.pipeline = most, .data_replicate = most, .data_shard = most, .context = most}),
+            (std::vector<std::string>{"pipeline 2147483647 x data_replicate 2147483647 x data_shard 2147483647 x "
+                                      "context 2147483647 x tensor 1 is more than 1048576 ranks"}));
+  EXPECT_EQ(degree_errors({.expert = 70000, .expert_tensor = 70000}),
+            (std::vector<std::string>{"expert 70000 x expert_tensor 70000 is more than 1048576 ranks"}));
+  EXPECT_EQ(degree_errors({.pipeline = -most, .tensor = most}).size(), 1u);
+  EXPECT_TRUE(degree_errors({.data_shard = 4, .tensor = 2, .expert = 8}, 8).empty());
+}
+
 TEST(Degrees, AMeshOfWrongDegreesIsARequestError) {
   try {
     const Mesh mesh({.data_shard = 3, .expert = 2});

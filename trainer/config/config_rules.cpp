@@ -11,8 +11,6 @@ namespace {
 using Messages = std::vector<std::string>;
 using Rules = std::vector<ConfigRule>;
 
-constexpr std::int64_t largest_world = std::int64_t{1} << 20;
-
 Messages none_or(bool holds, std::string message) {
   return holds ? Messages{} : Messages{std::move(message)};
 }
@@ -114,7 +112,7 @@ Rules mesh_rules() {
   return {
       {{"parallelism.expert", "parallelism.expert_tensor", "parallelism.pipeline", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
-       [](const Config& c) { return mesh_errors(c.parallelism); }},
+       [](const Config& c) { return degree_errors(c.parallelism); }},
   };
 }
 
@@ -189,6 +187,7 @@ Rules device_rules() {
       {{"run.ranks_per_device", "run.launch", "parallelism.pipeline", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
        [](const Config& c) {
+         if (!degree_errors(c.parallelism).empty()) return Messages{};
          const int world = c.parallelism.world();
          return none_or(c.run.device == DeviceKind::cpu || c.run.launch == LaunchKind::processes ||
                             world <= c.run.ranks_per_device,
@@ -311,24 +310,6 @@ std::vector<ConfigRule> config_rules() {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;
-}
-
-std::vector<std::string> mesh_errors(const Degrees& d, std::optional<int> world) {
-  std::int64_t ranks = 1;
-  for (const int degree : {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor}) {
-    ranks *= std::max(1, degree);
-    if (ranks > largest_world) {
-      return {
-          fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} is more than {} ranks",
-                      d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, largest_world)};
-    }
-  }
-  const std::int64_t expert_ranks = std::int64_t{d.expert} * d.expert_tensor;
-  if (expert_ranks > largest_world) {
-    return {
-        fmt::format("expert {} x expert_tensor {} is more than {} ranks", d.expert, d.expert_tensor, largest_world)};
-  }
-  return degree_errors(d, world);
 }
 
 }  // namespace weft

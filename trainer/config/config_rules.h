@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +24,5 @@ std::vector<ConfigRule> tied_rules();
 std::vector<ConfigRule> size_rules();
 // Those of stages and schedules (config_pipeline_rules.cpp).
 std::vector<ConfigRule> pipeline_rules();
-
-// degree_errors() for degrees of any size, which it must be able to multiply.
-std::vector<std::string> mesh_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);
 
 }  // namespace weft
