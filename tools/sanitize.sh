@@ -11,10 +11,10 @@ if command -v ccache >/dev/null; then launcher=ccache; fi
 for sanitizer in "$@"; do
   case "$sanitizer" in
     asan-ubsan)
-      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=60
+      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=120
       tests=(-L 'tools|sanitized') ;;
     tsan)
-      tree=build-tsan targets=(sanitized_ranks) trials=6
+      tree=build-tsan targets=(sanitized_ranks) trials=12
       tests=(-L sanitized_ranks) ;;
     *) echo "sanitize.sh: there is no '$sanitizer'; there are asan-ubsan and tsan" >&2; exit 2 ;;
   esac

@@ -2,11 +2,17 @@
 // another exception, a signal, a sanitizer's report, a hang and endless memory are faults. What is read must also
 // survive its own writer where there is one. WEFT_FUZZ names the parser; all share one program, which is built and
 // linked once.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "layers/model_config.h"
+#include "parallel/comm/rendezvous_channel.h"
 #include "parallel/pipeline/orders/order_csv.h"
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -97,6 +103,30 @@ void huggingface_config(std::string_view text) {
   parse_model_json(std::string(text), "config.json");
 }
 
+// What a stranger sends to rank 0, in the pieces that a socket makes of it.
+void rendezvous_frames(std::string_view text) {
+  std::array<int, 2> ends{};
+  expect(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0, "a pair of sockets");
+  const Socket stranger(ends[1]);
+  FrameChannel channel{Socket(ends[0]), true, std::nullopt};
+  Frame frame;
+  while (!text.empty()) {
+    const ssize_t sent = write(stranger.get(), text.data(), text.size());
+    expect(sent > 0, "a socket that is read takes more");
+    text.remove_prefix(static_cast<std::size_t>(sent));
+    while (channel.receive_some()) {
+      Parsed parsed = Parsed::complete;
+      while ((parsed = channel.parse(frame)) == Parsed::complete) {
+        expect(!channel.proves(frame), "a stranger has heard no nonce");
+        Greeting::from(frame.bytes);
+      }
+      if (parsed != Parsed::incomplete) return;
+      pollfd more{channel.socket().get(), POLLIN, 0};
+      if (poll(&more, 1, 0) == 0) break;
+    }
+  }
+}
+
 struct Parser {
   const char* name;
   void (*take)(std::string_view text);  // no byte behind the text may be read
@@ -109,7 +139,8 @@ constexpr Parser parsers[] = {{"config", config},
                               {"safetensors", safetensors},
                               {"manifest", manifest},
                               {"huggingface_index", huggingface_index},
-                              {"huggingface_config", huggingface_config}};
+                              {"huggingface_config", huggingface_config},
+                              {"rendezvous_frames", rendezvous_frames}};
 
 const Parser* chosen = nullptr;
 
