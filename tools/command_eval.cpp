@@ -36,8 +36,7 @@ void require_trained_window(const CheckpointReader& reader, const Config& config
   if (trained == reader.manifest().data.end() || trained->second == own) return;
   fail_request(
       "{} is {} in the checkpoint and {} here: a loss in windows of another length is another figure. For that one, "
-      "give "
-      "--window {}",
+      "give --window {}",
       window_key, trained->second, own, own);
 }
 

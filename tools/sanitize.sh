@@ -11,7 +11,7 @@ if command -v ccache >/dev/null; then launcher=ccache; fi
 for sanitizer in "$@"; do
   case "$sanitizer" in
     asan-ubsan)
-      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=120
+      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=60
       tests=(-L 'tools|sanitized') ;;
     tsan)
       tree=build-tsan targets=(sanitized_ranks) trials=12

@@ -61,9 +61,14 @@ void replace_file(const std::filesystem::path& path, std::string_view text, cons
   const std::filesystem::path partial = path.string() + ".partial";
   std::error_code error;
   std::filesystem::remove(partial, error);
-  OutputFile file(partial, calls);
-  file.write(text);
-  file.finish();
+  try {
+    OutputFile file(partial, calls);
+    file.write(text);
+    file.finish();
+  } catch (const Error&) {
+    std::filesystem::remove(partial, error);
+    throw;
+  }
   std::filesystem::rename(partial, path, error);
   if (error) fail("{} cannot be put in place: {}", path.string(), error.message());
 }

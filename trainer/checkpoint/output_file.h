@@ -41,7 +41,7 @@ class OutputFile {
   std::int64_t bytes_ = 0;
 };
 
-// Whole, under a name that may be taken: written beside it, flushed and renamed.
+// Whole, under a name that may be taken: written beside it, flushed and renamed; or not at all.
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls);
 // Makes a folder and those above it, where they are not there yet, with names that last.
 void make_folder(const std::filesystem::path& path);
