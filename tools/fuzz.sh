@@ -32,7 +32,7 @@ total=0
 for parser in "${parsers[@]}"; do
   scratch=$tree/corpus/$parser log=$tree/$parser.log
   mkdir -p "$scratch"
-  if ! WEFT_FUZZ=$parser "$tree/fuzz" -max_total_time="$each" -timeout=5 -rss_limit_mb=2048 -max_len=16384 \
+  if ! WEFT_FUZZ=$parser "$tree/fuzz" -max_total_time="$each" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
     -print_final_stats=1 -artifact_prefix="$tree/findings/$parser-" "$scratch" "tests/fuzz/corpus/$parser" \
     >"$log" 2>&1; then
     tail -n 60 "$log"

@@ -69,7 +69,8 @@ class HostileConfigs : public ProgramTest {
     if (ended.code != 0 && ended.code != 2) return fmt::format("ended with {}", ended.code);
     if (ended.seconds > most_seconds) return fmt::format("took {:.1f} s", ended.seconds);
     if (ended.said.size() > 20'000) return fmt::format("said {} bytes", ended.said.size());
-    for (const char* bare : {"std::", "vector::", "basic_string", "Resource temporarily", ": required: ", WEFT_SOURCE_DIR}) {
+    for (const char* bare :
+         {"std::", "vector::", "basic_string", "Resource temporarily", ": required: ", WEFT_SOURCE_DIR}) {
       if (ended.said.find(bare) != std::string::npos) return fmt::format("said {}", bare);
     }
     return "";
@@ -144,7 +145,8 @@ TEST_F(HostileConfigs, AreAnsweredOrRefusedWithinBounds) {
   }
   std::ranges::sort(files);
   const std::vector<std::vector<std::string>> commands = {
-      {"check"}, {"check"}, {"plan"}, {"units"}, {"program"}, {"layout", "show"}, {"layout", "simulate"}};
+      {"walk"},    {"plan", "--explain"}, {"plan", "--json"},    {"check"}, {"check"}, {"plan"}, {"units"},
+      {"program"}, {"layout", "show"},    {"layout", "simulate"}};
   int answered = 0, refused = 0;
   double slowest = 0.0, largest = 0.0;
   for (int i = 0; i < tries; ++i) {

@@ -171,7 +171,7 @@ struct CheckpointConfig {
   bool at_first_step = false, at_end = true;
   std::int64_t keep_latest = 3, keep_every = 0;  // 0: all of them, none
   bool asynchronous = true;
-  std::int64_t host_memory = std::int64_t{4} << 30;  // bytes that a rank copies to at most before they are written
+  std::int64_t host_memory = std::int64_t{16} << 30;  // bytes that a rank copies to at most before they are written
   bool resume = true;
   bool allow_new_data = false;
   std::string start_from = {};

@@ -51,7 +51,7 @@ constexpr std::int64_t least_host_memory = std::int64_t{16} << 20;
 ConfigKey host_memory_key() {
   ConfigKey key =
       make_key("checkpoint.host_memory", "a string or an integer",
-               "memory of the host, such as \"4 GiB\", that a rank copies what it saves to; what exceeds it "
+               "memory of the host, such as \"16 GiB\", that a rank copies what it saves to; what exceeds it "
                "is copied as files are written, and the next update waits for it");
   key.read = [](Config& config, const ConfigValue& value) -> Faults {
     std::optional<std::int64_t> bytes;
