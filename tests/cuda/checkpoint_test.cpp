@@ -14,6 +14,7 @@ namespace {
 
 class CudaCheckpoint : public ::testing::TestWithParam<TinyLayout> {
  protected:
+  static void save_and_go_on(std::int64_t host_memory);
   void SetUp() override {
     if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   }
@@ -25,10 +26,11 @@ class CudaCheckpoint : public ::testing::TestWithParam<TinyLayout> {
   }
 };
 
-TEST_P(CudaCheckpoint, HasTheWeightsOfItsStep) {
+void CudaCheckpoint::save_and_go_on(std::int64_t host_memory) {
   const TemporaryFolder folder;
   constexpr std::int64_t steps = 4;
   Config config = saving_config(GetParam(), folder / "gpu", steps, 1);
+  config.checkpoint.host_memory = host_memory;
   config.run.device = DeviceKind::cuda;
   config.run.ranks_per_device = config.parallelism.world();
   config.checkpoint.keep_latest = 0;
@@ -57,6 +59,13 @@ TEST_P(CudaCheckpoint, HasTheWeightsOfItsStep) {
   resave(config, folder / "cpu", folder / "back");
   const CheckpointReader gpu(folder / "gpu" / checkpoint_name(steps)), back(folder / "back" / checkpoint_name(steps));
   EXPECT_EQ(differing_tensors(gpu, back), std::vector<std::string>{});
+}
+
+TEST_P(CudaCheckpoint, HasTheWeightsOfItsStep) {
+  // In pieces as well, of which a rank saves many.
+  for (const std::int64_t host_memory : {CheckpointConfig().host_memory, std::int64_t{5000}}) {
+    save_and_go_on(host_memory);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CudaCheckpoint,

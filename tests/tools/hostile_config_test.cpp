@@ -128,6 +128,9 @@ const std::vector<Mutated>& mutated_keys() {
 }
 
 TEST_F(HostileConfigs, AreAnsweredOrRefusedWithinBounds) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the bounds are of the program without a sanitizer, which takes more of both";
+#endif
   const char* asked = std::getenv("WEFT_MUTATIONS");
   const int tries = asked == nullptr ? 60 : std::atoi(asked);
   const char* seeded = std::getenv("WEFT_SEED");
