@@ -65,7 +65,7 @@ void replace_file(const std::filesystem::path& path, std::string_view text, cons
     OutputFile file(partial, calls);
     file.write(text);
     file.finish();
-  } catch (const Error&) {
+  } catch (...) {
     std::filesystem::remove(partial, error);
     throw;
   }
