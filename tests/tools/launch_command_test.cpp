@@ -23,6 +23,8 @@ class LaunchCommand : public ProgramTest {
     const std::string messages = (folder_ / "messages").string();
     const pid_t launcher = fork();
     if (launcher != 0) return launcher;
+    // Whoever runs the tests may have it ignored, as a shell's background has.
+    signal(SIGINT, SIG_DFL);
     const int file = open(messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(file, STDERR_FILENO);
     execl(WEFT_PROGRAM, "weft", "launch", "--ranks", "2", "--", "plan", WEFT_SOURCE_DIR "/configs/plan_llama3_70b.toml",
@@ -97,13 +99,13 @@ TEST_F(LaunchCommand, WhenOneRankDiesTheOthersEndToo) {
 }
 
 TEST_F(LaunchCommand, SignalsAreForwarded) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int sent : {SIGINT, SIGTERM}) {
     const pid_t launcher = start_waiting_ranks();
     const auto ranks = wait_for_children_of(launcher);
     ASSERT_EQ(ranks.size(), 2u);
-    kill(launcher, signal);
+    kill(launcher, sent);
     double seconds = 0;
-    EXPECT_EQ(exit_code_of(launcher, seconds), 128 + signal);
+    EXPECT_EQ(exit_code_of(launcher, seconds), 128 + sent);
     EXPECT_LT(seconds, 5.0);
     for (const pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0);
   }

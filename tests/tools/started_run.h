@@ -20,7 +20,9 @@ namespace weft {
 class StartedRun : public TinyTraining {
  protected:
   // `weft train run.toml` with what is given besides, in a process group of its own; what it says goes to `log`.
-  pid_t start(const std::vector<std::string>& arguments) const {
+  // Whoever runs the tests may have SIGINT and SIGHUP ignored, as a shell's background has; the run has not, unless the
+  // test says so.
+  pid_t start(const std::vector<std::string>& arguments, void (*interrupts)(int) = SIG_DFL) const {
     std::vector<std::string> words = {"weft", "train", "run.toml"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
@@ -29,6 +31,7 @@ class StartedRun : public TinyTraining {
     const pid_t process = fork();
     if (process != 0) return process;
     setpgid(0, 0);
+    for (const int interrupt : {SIGINT, SIGHUP}) ::signal(interrupt, interrupts);
     if (chdir(folder_.c_str()) != 0) _exit(126);
     const int out = open("log", O_WRONLY | O_CREAT | O_APPEND, 0666);
     dup2(out, STDOUT_FILENO);
