@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests under sanitizers, each in a tree of its own. They look at what reads texts and files, at the program as its users
-# run it, and at ranks that communicate and train; all tests would take hours.
+# Tests under sanitizers, each in a tree of its own. They look at what reads texts and files, and at ranks that
+# communicate, train and save; all tests would take hours.
 #   tools/sanitize.sh [asan-ubsan] [tsan]      without arguments: both
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,8 +11,8 @@ if command -v ccache >/dev/null; then launcher=ccache; fi
 for sanitizer in "$@"; do
   case "$sanitizer" in
     asan-ubsan)
-      tree=build-asan targets=(weft test_tools sanitized_parsers sanitized_ranks) trials=60
-      tests=(-L 'tools|sanitized') ;;
+      tree=build-asan targets=(sanitized_parsers sanitized_ranks) trials=60
+      tests=(-L sanitized) ;;
     tsan)
       tree=build-tsan targets=(sanitized_ranks) trials=12
       tests=(-L sanitized_ranks) ;;
