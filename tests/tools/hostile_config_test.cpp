@@ -16,7 +16,8 @@
 namespace weft {
 namespace {
 
-constexpr double most_seconds = 5.0;
+// Of the command that has the machine to itself; the suite, which shares it, finds what is out of all bounds.
+constexpr double most_seconds = 5.0, most_in_suite = 20.0;
 constexpr rlim_t most_bytes = rlim_t{2} << 30;
 
 struct Ended {
@@ -65,9 +66,9 @@ class HostileConfigs : public ProgramTest {
     return ended;
   }
   // What is wrong with how it ended.
-  static std::string fault_of(const Ended& ended) {
+  static std::string fault_of(const Ended& ended, double most) {
     if (ended.code != 0 && ended.code != 2) return fmt::format("ended with {}", ended.code);
-    if (ended.seconds > most_seconds) return fmt::format("took {:.1f} s", ended.seconds);
+    if (ended.seconds > most) return fmt::format("took {:.1f} s", ended.seconds);
     if (ended.said.size() > 20'000) return fmt::format("said {} bytes", ended.said.size());
     for (const char* bare :
          {"std::", "vector::", "basic_string", "Resource temporarily", ": required: ", WEFT_SOURCE_DIR}) {
@@ -169,7 +170,7 @@ TEST_F(HostileConfigs, AreAnsweredOrRefusedWithinBounds) {
     ++(ended.code == 0 ? answered : refused);
     slowest = std::max(slowest, ended.seconds);
     largest = std::max(largest, ended.gibibytes);
-    const std::string fault = fault_of(ended);
+    const std::string fault = fault_of(ended, asked == nullptr ? most_in_suite : most_seconds);
     EXPECT_EQ(fault, "") << fmt::format("weft {}\n", fmt::join(words, " ")) << ended.said.substr(0, 500);
   }
   std::printf("%d configurations: %d answered, %d refused; at most %.2f s of the processor and %.3f GiB\n", tries,
