@@ -9,5 +9,5 @@ tools/build.sh
 # The preset prints the output of failed tests and counts an empty suite as an error. Many tests start several ranks as
 # threads, so two at a time keep a small machine busy.
 ctest --preset release -j2
-tools/sanitize.sh asan-ubsan
+tools/sanitize.sh
 tools/fuzz.sh 60
