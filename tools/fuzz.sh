@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Feeds mutated texts to every parser (tests/fuzz/parsers.cpp) until the time is up. Fails on a finding, and names the file
-# that brings it about.
+# Feeds mutated texts to every parser (tests/fuzz/parsers.cpp). Fails on a finding, and names the file that brings it
+# about.
 #   tools/fuzz.sh [SECONDS] [PARSER...]      60 in all, and every parser, unless given
-# Begins with the kept texts of tests/fuzz/corpus and those that earlier calls left in build-fuzz/corpus. A text that was
-# a finding is run again by
+#   tools/fuzz.sh TEXTSx [PARSER...]         so many texts each, from one seed
+# Seconds are for a search: new texts in every call, beginning with those of tests/fuzz/corpus and what earlier calls left
+# in build-fuzz/corpus. A number of texts is for continuous integration, which shall say of the same tree the same.
+# A text that was a finding is run again by
 #   WEFT_FUZZ=PARSER build-fuzz/fuzz FILE
 # Wants clang (tools/install-packages.sh fuzz); WEFT_CLANG names another one than Debian's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-seconds=${1:-60}
+amount=${1:-60}
 [[ $# -eq 0 ]] || shift
+if [[ ! $amount =~ ^[1-9][0-9]*x?$ ]]; then
+  echo "fuzz.sh: '$amount' is no number of seconds, nor of texts (10000x)" >&2
+  exit 2
+fi
 clang=${WEFT_CLANG:-clang++-19}
 tree=build-fuzz
 begin=$SECONDS
@@ -24,15 +30,22 @@ built=$((SECONDS - begin))
 
 parsers=("$@")
 if [[ $# -eq 0 ]]; then read -r -a parsers < <("$tree/fuzz" 2>&1 || true); fi
-each=$((seconds / ${#parsers[@]}))
-[[ $each -gt 0 ]] || each=1
+begun=$tree/corpus
+if [[ $amount == *x ]]; then
+  begun=$tree/corpus-of-this-call
+  rm -rf "$begun"
+  limit=(-runs="${amount%x}" -seed=1)
+else
+  each=$((amount / ${#parsers[@]}))
+  limit=(-max_total_time=$((each > 0 ? each : 1)))
+fi
 mkdir -p "$tree/findings"
 export ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=4  # places in reports without LLVM; speed
 total=0
 for parser in "${parsers[@]}"; do
-  scratch=$tree/corpus/$parser log=$tree/$parser.log
+  scratch=$begun/$parser log=$tree/$parser.log
   mkdir -p "$scratch"
-  if ! WEFT_FUZZ=$parser "$tree/fuzz" -max_total_time="$each" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
+  if ! WEFT_FUZZ=$parser "$tree/fuzz" "${limit[@]}" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
     -print_final_stats=1 -artifact_prefix="$tree/findings/$parser-" "$scratch" "tests/fuzz/corpus/$parser" \
     >"$log" 2>&1; then
     tail -n 60 "$log"

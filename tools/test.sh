@@ -10,4 +10,4 @@ tools/build.sh
 # threads, so two at a time keep a small machine busy.
 ctest --preset release -j2
 tools/sanitize.sh
-tools/fuzz.sh 60
+tools/fuzz.sh 10000x

@@ -84,6 +84,8 @@ TEST_F(ConfigInclude, AKeyHasABoundToItsParts) {
   EXPECT_EQ(message(put("text.toml", "# " + key + "\n" + text + "# 'x" + key + "\n")), "accepted");
   const std::string name = message(put("name.toml", "run.name = " + dots + "\"\n"));
   EXPECT_EQ(name.find("a key has more than"), std::string::npos);
+  // A text that ends within an escape has no symbol to look at behind it.
+  EXPECT_NE(message(put("escape.toml", "run.name = \"j\\")).find("escape.toml:1:"), std::string::npos);
 }
 
 TEST_F(ConfigInclude, LaterFilesOfAListWin) {

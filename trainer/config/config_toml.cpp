@@ -82,7 +82,10 @@ std::optional<std::size_t> overlong_key(std::string_view text) {
       const std::string_view once = text.substr(at, 1), thrice = symbol == '"' ? "\"\"\"" : "'''";
       const std::string_view mark = text.substr(at).starts_with(thrice) ? thrice : once;
       for (at += mark.size(); at < text.size() && !text.substr(at).starts_with(mark); ++at) {
-        if (symbol == '"' && text[at] == '\\') ++at;
+        if (symbol == '"' && text[at] == '\\') {
+          ++at;
+          continue;
+        }
         if (mark.size() == 1 && text[at] == '\n') break;  // not closed: the library will say so
       }
       at += mark.size() - 1;
