@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -15,9 +16,27 @@
 namespace weft {
 namespace {
 
+constexpr const char *config_name = "config.toml", *metrics_name = "metrics.jsonl", *summary_name = "summary.json";
+constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
+
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
   replace_file(directory / name, text, FileCalls::of_system());
   flush_folder(directory);
+}
+
+// What a run that was killed was writing. The next may write no such file, or under fewer ranks not all of them.
+void remove_partials(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::vector<std::filesystem::path> left;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool whole =
+        name == partial_path(config_name) || name == partial_path(metrics_name) || name == partial_path(summary_name);
+    const bool trace = name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string());
+    if (whole || trace) left.push_back(entry->path());
+  }
+  for (const std::filesystem::path& path : left) std::filesystem::remove(path, error);
 }
 
 }  // namespace
@@ -44,11 +63,12 @@ std::string run_directory_fault(const std::filesystem::path& path) {
 
 RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml)
     : path_(path), lock_(path, "run.directory") {
-  write_whole(path_, "config.toml", resolved_toml);
+  remove_partials(path_);
+  write_whole(path_, config_name, resolved_toml);
 }
 
 void RunDirectory::begin_after(std::int64_t step) {
-  const std::string file = (path_ / "metrics.jsonl").string();
+  const std::string file = (path_ / metrics_name).string();
   std::string kept;
   if (step > 0) {
     std::ifstream metrics(file);
@@ -59,7 +79,7 @@ void RunDirectory::begin_after(std::int64_t step) {
       kept += line + "\n";
     }
   }
-  write_whole(path_, "metrics.jsonl", kept);
+  write_whole(path_, metrics_name, kept);
   metrics_.emplace(file, std::ssize(kept));
 }
 
@@ -86,12 +106,12 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
     }
     summary["ranks"].push_back(entry);
   }
-  write_whole(path_, "summary.json", summary.dump(2) + "\n");
+  write_whole(path_, summary_name, summary.dump(2) + "\n");
   if (metrics_) metrics_->finish();
 }
 
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans) {
-  write_whole(directory, fmt::format("trace_rank{}.json", rank), to_chrome_trace(rank, spans));
+  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix), to_chrome_trace(rank, spans));
 }
 
 }  // namespace weft

@@ -57,5 +57,22 @@ TEST_F(RunLocks, AKilledRunLeavesTheDirectoryToTheNext) {
   EXPECT_EQ(steps_taken("out/tiny"), 3);
 }
 
+// Whatever was being written when it was killed, and by which of its ranks.
+TEST_F(RunLocks, TheNextRunRemovesWhatAKillLeftHalfWritten) {
+  end_first();
+  const std::filesystem::path run = folder_ / "out/tiny", saved = folder_ / "saved";
+  const std::vector<std::filesystem::path> left = {
+      run / "config.toml.partial",       run / "metrics.jsonl.partial",     run / "summary.json.partial",
+      run / "trace_rank31.json.partial", saved / "latest.partial",          saved / "try-00031.tmp",
+      saved / "try-00031.tmp.partial",   saved / "step-00000009.tmp/a.tmp", run / "model.partial"};
+  for (const auto& path : left) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "half";
+  }
+  const ProgramResult next = weft("train run.toml --checkpoint.directory=saved --checkpoint.interval=3");
+  EXPECT_EQ(next.exit_code, 0) << next.messages;
+  for (const auto& path : left) EXPECT_EQ(std::filesystem::exists(path), path == left.back()) << path;
+}
+
 }  // namespace
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/output_file.h"
 
 namespace weft {
 namespace {
@@ -72,6 +73,18 @@ TEST_F(CheckpointFolders, UnfinishedOnesAreListed) {
   make("step-00000005");
   make("other.tmp");
   EXPECT_EQ(find_unfinished(path()), (std::vector<fs::path>{a, b, c}));
+}
+
+TEST_F(CheckpointFolders, FilesThatAKillLeftUnfinishedAreListed) {
+  const fs::path latest = path() / "latest", trial = trial_path(path(), 12);
+  std::vector<fs::path> left = {partial_path(latest), partial_path(path() / "latest_checkpointed_iteration.txt"), trial,
+                                partial_path(trial)};
+  for (const fs::path& file : left) write_file(file, "half");
+  for (const char* other : {"latest", "latest_checkpointed_iteration.txt", "notes.partial", "try.txt"}) {
+    write_file(path() / other, "whole");
+  }
+  std::ranges::sort(left);
+  EXPECT_EQ(find_unfinished(path()), left);
 }
 
 // To have no checkpoint means to start at step 0: a folder that cannot be read must not look like it.

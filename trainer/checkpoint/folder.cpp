@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view name_prefix = "step-", unfinished_suffix = ".tmp";
+constexpr std::string_view name_prefix = "step-", trial_prefix = "try-", unfinished_suffix = ".tmp";
 constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkpointed_iteration.txt";
 
 std::optional<std::int64_t> step_of(std::string_view name) {
@@ -34,14 +34,21 @@ std::optional<std::int64_t> step_of(std::string_view name) {
 }
 
 template <typename Take>
-void for_each_folder(const fs::path& directory, Take take) {
+void for_each_entry(const fs::path& directory, Take take) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->is_directory(ignored)) take(entry->path());
+    take(*entry);
   }
   const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
   if (error && !absent) fail("the folder {} cannot be read: {}", directory.string(), error.message());
+}
+
+template <typename Take>
+void for_each_folder(const fs::path& directory, Take take) {
+  for_each_entry(directory, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) take(entry.path());
+  });
 }
 
 bool has_manifest(const fs::path& folder) {
@@ -97,6 +104,10 @@ std::string checkpoint_name(std::int64_t step) {
   return fmt::format("{}{:08}", name_prefix, step);
 }
 
+fs::path trial_path(const fs::path& directory, int rank) {
+  return directory / fmt::format("{}{:05}{}", trial_prefix, rank, unfinished_suffix);
+}
+
 fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
   return directory / (checkpoint_name(step) + std::string(unfinished_suffix));
 }
@@ -113,9 +124,14 @@ std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
 
 std::vector<fs::path> find_unfinished(const fs::path& directory) {
   std::vector<fs::path> found;
-  for_each_folder(directory, [&](const fs::path& path) {
-    const std::string name = path.filename().string();
-    if (name.starts_with(name_prefix) && name.ends_with(unfinished_suffix)) found.push_back(path);
+  for_each_entry(directory, [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    std::error_code ignored;
+    const bool folder = entry.is_directory(ignored) && name.starts_with(name_prefix);
+    const bool trial = name.starts_with(trial_prefix) &&
+                       (name.ends_with(unfinished_suffix) || name.ends_with(partial_path(unfinished_suffix).string()));
+    const bool latest = name == partial_path(latest_name) || name == partial_path(latest_step_name);
+    if (folder ? name.ends_with(unfinished_suffix) : trial || latest) found.push_back(entry.path());
   });
   std::ranges::sort(found);
   return found;

@@ -28,7 +28,7 @@ inline constexpr const char* checkpoint_config_name = "config.toml";
 // Complete ones below `directory`, newest first; none where there is no such directory. Throws Error (failure) for one
 // that cannot be read, and for a checkpoint that cannot be looked into: that is not to have none.
 std::vector<CheckpointFolder> find_checkpoints(const std::filesystem::path& directory);
-// Folders that a save, or the removal of a checkpoint, has left unfinished.
+// Folders that a save, or the removal of a checkpoint, has left unfinished, and files of a trial or of `latest`.
 std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& directory);
 // What keeps `complete`, found in `directory`, from being all that a run has saved, in a sentence with what to do: a
 // newer folder with tensors and no manifest, or a `latest` that names what is not there. Empty where nothing does.
@@ -38,6 +38,8 @@ std::string find_lost_checkpoint(const std::filesystem::path& directory, const s
 // looked for.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
+// What a rank writes, and removes, to find out whether checkpoints can be saved.
+std::filesystem::path trial_path(const std::filesystem::path& directory, int rank);
 // The folder that a save of `step` writes to; each rank makes it where it is not there yet.
 std::filesystem::path unfinished_path(const std::filesystem::path& directory, std::int64_t step);
 // Exchanges two names in one step: 0, or -1 and errno. Not every file system can; tests put one in that cannot.

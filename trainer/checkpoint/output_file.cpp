@@ -57,8 +57,12 @@ void OutputFile::finish() {
   if (close(descriptor) != 0 && errno != EINTR) refuse(path_, "closed", errno);
 }
 
+std::filesystem::path partial_path(const std::filesystem::path& path) {
+  return path.string() + ".partial";
+}
+
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls) {
-  const std::filesystem::path partial = path.string() + ".partial";
+  const std::filesystem::path partial = partial_path(path);
   std::error_code error;
   std::filesystem::remove(partial, error);
   try {

@@ -41,6 +41,8 @@ class OutputFile {
   std::int64_t bytes_ = 0;
 };
 
+// Where replace_file() writes what shall be `path`, and leaves it where the process is killed.
+std::filesystem::path partial_path(const std::filesystem::path& path);
 // Whole, under a name that may be taken: written beside it, flushed and renamed; or not at all.
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls);
 // Makes a folder and those above it, where they are not there yet, with names that last.

@@ -1,6 +1,8 @@
 #include "trainer/checkpoint/rank_checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -83,7 +85,7 @@ Progress RankCheckpoints::load() {
 void RankCheckpoints::try_to_write() {
   // Larger than what a file system has room for beside its names.
   constexpr std::size_t tried_bytes = 4096;
-  const std::filesystem::path file = directory_ / fmt::format("try-{:05}.tmp", world_.rank());
+  const std::filesystem::path file = trial_path(directory_, world_.rank());
   std::error_code ignored;
   std::optional<std::string> refused;
   try {
