@@ -14,6 +14,7 @@
 #include <string>
 #include <system_error>
 
+#include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/commands.h"
 
@@ -22,7 +23,15 @@ namespace {
 constexpr int wrong_request = 2;
 constexpr int failed_run = 3;
 
+// A kernel that is loaded at its first use may wait for those that run, and a kernel of NCCL runs until its peer's comes,
+// whose host may wait in the same way (CUDA's programming guide, "Lazy Loading"). Where a process is one of several its
+// kernels are loaded before any runs.
+void load_kernels_at_once() {
+  if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 int run(int count, char** arguments) {
+  load_kernels_at_once();
   CLI::App program{"Weft trains hybrid dense/MoE language models."};
   program.name("weft");
   program.set_version_flag("--version", weft::version_text, "print versions and exit");

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "layers/kernels/gpu_kernel_options.h"
 #include "layers/kernels/kernels.h"
 #include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/lane.h"
@@ -26,7 +27,7 @@ class Backend {
 
 // On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying
 // why, or where this build has no CUDA.
-std::unique_ptr<Backend> make_cuda_backend(int device);
+std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options = {});
 // Why no GPU can be used here, or nothing.
 std::optional<std::string> why_no_cuda();
 // Bytes of memory of GPU 0 of this machine, all in all; nothing where no GPU can be used.

@@ -10,7 +10,7 @@ std::string cuda_versions() {
   return "cpu";
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int) {
+std::unique_ptr<Backend> make_cuda_backend(int, const GpuKernelOptions&) {
   fail_request("device cuda cannot be used: {}", *why_no_cuda());
 }
 

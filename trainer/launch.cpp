@@ -1,6 +1,8 @@
 #include "trainer/launch.h"
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "parallel/comm/local.h"
 #include "parallel/comm/process_environment.h"
@@ -8,9 +10,19 @@
 
 namespace weft {
 
+GpuKernelOptions gpu_kernel_options(const Config& config) {
+  const auto attention = parse_attention_choice(config.run.attention);
+  if (!attention) fail_request("run.attention does not name a kernel: {}", config.run.attention);
+  return {*attention, config.run.deterministic};
+}
+
 BackendFactory backend_of(const Config& config) {
   if (config.run.device == DeviceKind::cpu) return [](int) { return make_cpu_backend(); };
-  return [](int) { return make_cuda_backend(0); };
+  return [options = gpu_kernel_options(config)](int) { return make_cuda_backend(0, options); };
+}
+
+int host_threads_of(int local_ranks) {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
 }
 
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,
@@ -18,10 +30,11 @@ void run_ranks(const Config& config, const BackendFactory& make_backend, const R
   if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main, admit);
   first_rank_of_process(config);  // throws when this process is one of several
   if (admit) admit();
-  run_local_ranks(config.parallelism.world(),
+  const int ranks = config.parallelism.world();
+  run_local_ranks(ranks,
                   [&](Communicator& world) {
                     const std::unique_ptr<Backend> backend = make_backend(world.rank());
-                    rank_main({*backend, world});
+                    rank_main({*backend, world, {}, host_threads_of(ranks)});
                   },
                   {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
 }

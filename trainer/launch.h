@@ -17,12 +17,18 @@ struct RankSeat {
   Communicator& world;
   // Told what the rank begins to do, for messages about communication that fails; may be empty. The names live on.
   std::function<void(std::string_view action)> begins = {};
+  int host_threads = 1;  // that it may keep busy by itself, its own among them
 };
 using RankMain = std::function<void(const RankSeat& seat)>;
+
+// What each of so many ranks of this machine gets of its cores: equal parts, at least one.
+int host_threads_of(int local_ranks);
 
 // Makes what a rank computes with. Called on the rank's own thread, by several ranks at once.
 using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
 
+// What [run] says. Throws Error (request) for an attention that there is not.
+GpuKernelOptions gpu_kernel_options(const Config& config);
 // What run.device says. Ranks that are threads all compute on GPU 0.
 BackendFactory backend_of(const Config& config);
 

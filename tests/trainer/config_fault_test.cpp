@@ -208,6 +208,10 @@ TEST(ConfigFaults, RanksAndTheirDevices) {
       {"launch = \"threads\"", "launch = \"threads\"\nregistered_buffers = true",
        "8:22: error: registered_buffers speaks of NCCL, over which only ranks with device \"cuda\" and launch "
        "\"processes\" exchange"},
+      {"launch = \"threads\"", "launch = \"threads\"\nattention = \"own\"",
+       "8:13: error: attention chooses between kernels of a GPU, and ranks compute on \"cpu\""},
+      {"launch = \"threads\"", "launch = \"threads\"\nattention = \"cudnn:-1\"",
+       "8:13: error: run.attention: \"cudnn:-1\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\""},
       {"device = \"cpu\"", "device = \"cuda\"",
        "7:10: error: threads of one process share one GPU, and 8 ranks on it are more than ranks_per_device 1: use "
        "launch "

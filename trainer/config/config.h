@@ -33,6 +33,8 @@ struct RunConfig {
   LaunchKind launch = LaunchKind::threads;
   int ranks_per_device = 1;         // on one GPU, for trials
   bool registered_buffers = false;  // gathered parameters lie where NCCL reaches them in place
+  std::string attention = "auto";   // which kernels compute it on a GPU (gpu_kernel_options.h)
+  bool deterministic = false;       // a GPU takes what repeats bit for bit, also where that is slower
   int communication_timeout_seconds = 300;
   bool ignore_plan = false;  // starts although the plan says that it will not fit
 
@@ -98,8 +100,8 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-// What a forward does not keep for its backward, which makes it again. `selective`: what costs no matrix product (norms,
-// rotary, SwiGLU). `full`: all but the input of each block.
+// What a forward does not keep for its backward, which makes it again. `selective`: what costs no matrix product
+// (norms, rotary, SwiGLU). `full`: all but the input of each block.
 enum class Recompute : std::uint8_t { none, selective, full };
 std::string_view name_of(Recompute recompute);
 

@@ -177,6 +177,11 @@ Rules device_rules() {
              c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
              fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device));
        }},
+      {{"run.attention", "run.device"},
+       [](const Config& c) {
+         return none_or(c.run.attention == "auto" || c.run.device == DeviceKind::cuda,
+                        "attention chooses between kernels of a GPU, and ranks compute on \"cpu\"");
+       }},
       {{"run.registered_buffers", "run.device", "run.launch"},
        [](const Config& c) {
          const bool nccl = c.run.device == DeviceKind::cuda && c.run.launch == LaunchKind::processes;

@@ -1,5 +1,8 @@
 #include "trainer/config/config_schema.h"
 
+#include <fmt/format.h>
+
+#include "layers/kernels/gpu_kernel_options.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
@@ -21,6 +24,10 @@ std::string anything(const std::string&) {
 }
 std::string not_empty(const std::string& text) {
   return text.empty() ? "the text is empty" : "";
+}
+std::string names_attention(const std::string& text) {
+  if (parse_attention_choice(text)) return {};
+  return fmt::format("\"{}\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\"", text);
 }
 
 // Up to a day.
@@ -53,6 +60,12 @@ Keys run_keys() {
       boolean_key(
           "run.registered_buffers", "gather parameters into memory that NCCL reaches in place; takes some more of it",
           [](auto& c) -> auto& { return c.run.registered_buffers; }),
+      string_key(
+          "run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
+          [](auto& c) -> auto& { return c.run.attention; }, names_attention),
+      boolean_key(
+          "run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
+          [](auto& c) -> auto& { return c.run.deterministic; }),
       integer_key(
           "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
           timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),

@@ -20,9 +20,9 @@ int compute_capability(int device) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int device)
+  CudaBackend(int device, const GpuKernelOptions& options)
       : device_(cuda::make_device(device)),
-        layer_kernels_{cuda::make_attention_kernels(compute_capability(device)),
+        layer_kernels_{cuda::make_attention_kernels(compute_capability(device), options),
                        cuda::cross_entropy_kernels,
                        cuda::embedding_kernels,
                        cuda::load_balance_kernels,
@@ -47,8 +47,8 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int device) {
-  return std::make_unique<CudaBackend>(device);
+std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options) {
+  return std::make_unique<CudaBackend>(device, options);
 }
 
 std::optional<std::string> why_no_cuda() {

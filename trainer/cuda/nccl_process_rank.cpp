@@ -38,7 +38,8 @@ std::string meeting_place() {
 void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit) {
   first_rank_of_process(config);  // throws when the processes do not fit the configuration
   const ProcessPlace place = *find_process_place();
-  const std::unique_ptr<Backend> backend = make_cuda_backend(device_of(place, config.run.ranks_per_device));
+  const std::unique_ptr<Backend> backend =
+      make_cuda_backend(device_of(place, config.run.ranks_per_device), gpu_kernel_options(config));
   const auto stream = backend->device().create_stream("world");
   NcclOptions options{.ranks_per_device = config.run.ranks_per_device};
   for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
@@ -57,7 +58,8 @@ void run_process_rank(const Config& config, const RankMain& rank_main, const Adm
   try {
     admit_everywhere(*rendezvous, place.rank, admit);
     const auto world = make_nccl_world(place, *rendezvous, *stream, options, watch, counters, clock);
-    rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); }});
+    rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); },
+               host_threads_of(place.local_world)});
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("rank {}: {}", place.rank, error.what()));
   }

@@ -65,14 +65,14 @@ CudnnAttention::~CudnnAttention() {
 const CudnnPlan& CudnnAttention::forward_plan(const AttentionShape& shape) {
   const auto found = forward_plans_.find(shape);
   if (found != forward_plans_.end()) return found->second;
-  return forward_plans_.try_emplace(shape, attention_forward_graph(shape), *target_).first->second;
+  return forward_plans_.try_emplace(shape, attention_forward_graph(shape), *target_, options_.engine).first->second;
 }
 
 const CudnnPlan& CudnnAttention::backward_plan(const AttentionShape& shape) {
   const auto found = backward_plans_.find(shape);
   if (found != backward_plans_.end()) return found->second;
-  return backward_plans_.try_emplace(shape, attention_backward_graph(shape, options_.deterministic), *target_)
-      .first->second;
+  const AttentionGraph graph = attention_backward_graph(shape, options_.deterministic);
+  return backward_plans_.try_emplace(shape, graph, *target_, options_.engine).first->second;
 }
 
 std::int64_t CudnnAttention::forward_workspace_bytes(const AttentionShape& shape) {

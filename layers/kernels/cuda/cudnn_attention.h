@@ -32,6 +32,7 @@ struct CudnnAttentionOptions {
   // The default adds up dq atomically, in float32, so that repeated runs differ in its last bits. The deterministic
   // backward stores batch * query_heads * queries * keys scores instead: 2.3 GB where the other needs 0.3 GB.
   bool deterministic = false;
+  int engine = -1;  // of those that the heuristics list for a graph, from 0; -1: the first that can be prepared
 };
 
 // Returns 256-byte aligned device memory that stays valid until the work queued by the call has run. Called at most

@@ -49,7 +49,22 @@ std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, ConstTenso
 
 class ChosenAttention {
  public:
-  explicit ChosenAttention(int compute_capability) : compute_capability_(compute_capability) {}
+  ChosenAttention(int compute_capability, const GpuKernelOptions& options)
+      : compute_capability_(compute_capability),
+        choice_(options.attention),
+        cudnn_({.deterministic = options.deterministic, .engine = options.attention.engine}) {}
+
+  // Why our kernel computes these, or nothing. Throws Error (request) where cuDNN was asked for and cannot.
+  std::optional<std::string> reason_for_own(std::span<const RunCall> calls, ConstTensorView q,
+                                            ConstTensorView kv) const {
+    if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
+    std::optional<std::string> reason = refusal(calls);
+    if (!reason && (!aligned(q.data()) || !aligned(kv.data()))) reason = "queries or keys begin at an odd address";
+    if (reason && choice_.kernel == AttentionChoice::Kernel::cudnn) {
+      fail_request("run.attention asks for cuDNN, which does not take this attention: {}", *reason);
+    }
+    return reason;
+  }
 
   std::optional<std::string> refusal(std::span<const RunCall> calls) const {
     for (const RunCall& call : calls) {
@@ -63,7 +78,7 @@ class ChosenAttention {
   void forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv,
                TensorView out, TensorView log_sum_exp) {
     const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
-    if (refusal(calls) || !aligned(q.data()) || !aligned(kv.data())) {
+    if (reason_for_own(calls, q, kv)) {
       return plain_attention_kernels.forward(context, heads, runs, q, kv, out, log_sum_exp);
     }
     const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
@@ -85,7 +100,7 @@ class ChosenAttention {
     // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their
     // own.
     const bool adds = calls.size() > 1;
-    if (refusal(calls) || !aligned(q.data()) || !aligned(kv.data()) || (adds && keys != 0)) {
+    if (reason_for_own(calls, q, kv) || (adds && keys != 0)) {
       return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);
     }
     if (adds) fill(context.stream, dkv, 0.0f);
@@ -116,13 +131,14 @@ class ChosenAttention {
   }
 
   int compute_capability_;
+  AttentionChoice choice_;
   CudnnAttention cudnn_;
 };
 
 }  // namespace
 
-AttentionKernels make_attention_kernels(int compute_capability) {
-  const auto chosen = std::make_shared<ChosenAttention>(compute_capability);
+AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelOptions& options) {
+  const auto chosen = std::make_shared<ChosenAttention>(compute_capability, options);
   AttentionKernels kernels;
   kernels.forward = [chosen](auto&&... arguments) { chosen->forward(arguments...); };
   kernels.backward = [chosen](auto&&... arguments) { chosen->backward(arguments...); };
@@ -134,7 +150,7 @@ AttentionKernels make_attention_kernels(int compute_capability) {
     const std::int64_t kv_columns = 2 * heads.key_value_heads * heads.head_dim;
     const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());
     const ConstTensorView kv(nullptr, dtype, heads.sequence_length, whole ? heads.columns() : kv_columns);
-    const auto reason = chosen->refusal(calls_of(heads, runs, q, kv));
+    const auto reason = chosen->reason_for_own(calls_of(heads, runs, q, kv), q, kv);
     const std::size_t version = cudnnGetVersion();
     return reason ? fmt::format("own kernel ({})", *reason)
                   : fmt::format("cuDNN {}.{}", version / 10000, version % 10000 / 100);

@@ -1,5 +1,7 @@
 #include "layers/kernels/cuda/cudnn_plan.h"
 
+#include <iterator>
+
 namespace weft {
 
 std::vector<CudnnDescriptor> CudnnOperationGraph::engine_configurations() const {
@@ -28,7 +30,7 @@ std::vector<CudnnDescriptor> CudnnOperationGraph::engine_configurations() const 
   return configurations;
 }
 
-CudnnPlan::CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target) : operations_(graph, target) {
+CudnnPlan::CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target, int engine) : operations_(graph, target) {
   for (const GraphTensor& tensor : graph.tensors) {
     if (tensor.scalar && tensor.type == GraphType::int32) {
       scalars_.push_back({tensor.id, static_cast<std::int32_t>(*tensor.scalar)});
@@ -39,7 +41,13 @@ CudnnPlan::CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target) : o
     }
   }
   std::string refusals;
-  for (CudnnDescriptor& configuration : operations_.engine_configurations()) {
+  std::vector<CudnnDescriptor> configurations = operations_.engine_configurations();
+  if (engine >= std::ssize(configurations)) {
+    fail_request("run.attention asks for engine {} of cuDNN {}, which lists {} for this attention, from 0", engine,
+                 cudnnGetVersion(), configurations.size());
+  }
+  for (int number = 0; CudnnDescriptor & configuration : configurations) {
+    if (engine >= 0 && number++ != engine) continue;
     try {
       CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);

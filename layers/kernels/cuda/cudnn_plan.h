@@ -80,8 +80,9 @@ using CudnnPointers = std::map<AttentionTensor, void*>;
 // Not thread-safe; `target` must outlive it.
 class CudnnPlan {
  public:
-  // Throws Error when no engine takes the graph.
-  CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target);
+  // By the engine of this number, from 0, of engine_configurations(), or below that by the first that can be prepared.
+  // Throws Error when there is none.
+  CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target, int engine = -1);
 
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
   // Queues the plan on the stream of `handle`. Exactly the stored tensors of the graph have pointers, 16-byte aligned;

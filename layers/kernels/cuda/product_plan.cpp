@@ -129,6 +129,7 @@ cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
 }
 
 const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductShape& shape) {
+  if (const auto exact = for_exact_.find(shape); exact != for_exact_.end()) return exact->second;
   const ProductShape key = rounded_tokens(shape);
   const auto found = algorithms_.find(key);
   return found != algorithms_.end() ? found->second : algorithms_.emplace(key, choose(key)).first->second;
@@ -144,9 +145,9 @@ void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Pro
                           &algorithm, workspace, static_cast<std::size_t>(product_workspace_bytes), stream);
   };
   const cublasStatus_t status = multiply(algorithm(shape));
-  // An algorithm may refuse the exact size after all; it is then chosen for that size.
+  // An algorithm may refuse the exact size after all; one is then chosen for that size, once.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-    WEFT_CUBLAS_CHECK(multiply(algorithms_.insert_or_assign(shape, choose(shape)).first->second));
+    WEFT_CUBLAS_CHECK(multiply(for_exact_.insert_or_assign(shape, choose(shape)).first->second));
     return;
   }
   WEFT_CUBLAS_CHECK(status);

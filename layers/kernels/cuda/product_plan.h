@@ -54,7 +54,8 @@ class ProductPlans {
   cublasLtMatmulAlgo_t choose(const ProductShape& shape);
 
   cublasLtHandle_t handle_ = nullptr;
-  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape
+  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;     // by exact ones that the rounded shape's algorithm refuses
   std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
 };
 

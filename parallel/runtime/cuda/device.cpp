@@ -65,6 +65,9 @@ class CudaDevice final : public Device {
     // A step's sizes repeat: what the pool has it keeps.
     auto keep = std::numeric_limits<std::uint64_t>::max();
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
+    // Otherwise the pool may serve a gather with a block that compute is about to free, and have it wait for compute.
+    int never = 0;
+    WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &never));
     // The few kilobytes of scratch that kernels without a ledger take come from here.
     cudaMemPool_t scratch = nullptr;
     WEFT_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&scratch, index));
@@ -78,9 +81,10 @@ class CudaDevice final : public Device {
   }
 
   std::string_view name() const override { return "cuda"; }
-  // Other lanes than compute carry little work that others wait for: they go first.
+  // Other lanes than compute carry little work that others wait for: they go first. Products beside others, of experts,
+  // are compute's own work.
   std::unique_ptr<Stream> create_stream(std::string_view lane) override {
-    const int priority = lane == "compute" ? least_priority_ : greatest_priority_;
+    const int priority = lane == "compute" || lane == "products" ? least_priority_ : greatest_priority_;
     const auto source = sources_.find(lane);
     return std::make_unique<CudaStream>(*this, events_, std::string(lane), priority,
                                         source == sources_.end() ? nullptr : source->second);
