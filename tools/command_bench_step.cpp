@@ -18,6 +18,7 @@
 #include "parallel/runtime/ledger.h"
 #include "tools/commands.h"
 #include "trainer/costs/step_flops.h"
+#include "trainer/initialize.h"
 #include "trainer/train.h"
 
 namespace weft {
@@ -32,6 +33,19 @@ double seconds_since(Clock::time_point begin) {
 // Dense bfloat16 products of an H100 or H200, in operations a second, as NVIDIA states them: what shares of a GPU's
 // peak are counted against. (Twice that is the figure with sparsity.)
 constexpr double stated_peak = 989e12;
+
+// Normal numbers: a GPU multiplies constants faster, because it then draws less power.
+void randomize(Stream& stream, MemoryLedger& ledger, Tensor& matrix, const std::string& name, int threads) {
+  const ParameterSpec all =
+      whole_parameter(name, Family::dense, matrix.view().rows(), matrix.view().columns(), Initializer::normal, 1.0);
+  Tensor drawn = ledger.allocate(Bucket::workspace, DType::float32, all.rows, all.columns);
+  OwnedRows rows;
+  rows.parameter = &all;
+  rows.rows = all.rows;
+  rows.values = drawn;
+  initialize_rows(stream, rows, {.seed = 1, .threads = threads});
+  cast(stream, drawn, matrix);
+}
 
 // Operations a second of square products, large enough for the device, on `threads` threads at once.
 double product_rate(const Config& config, int threads) {
@@ -48,7 +62,8 @@ double product_rate(const Config& config, int threads) {
     const auto products = backend->make_products(*stream, ledger);
     Tensor a = ledger.allocate(Bucket::workspace, dtype, n, n), b = ledger.allocate(Bucket::workspace, dtype, n, n);
     Tensor c = ledger.allocate(Bucket::workspace, dtype, n, n);
-    for (Tensor* tensor : {&a, &b, &c}) fill(*stream, *tensor, 0.5f);
+    randomize(*stream, ledger, a, "a", host_threads_of(threads));
+    randomize(*stream, ledger, b, "b", host_threads_of(threads));
     products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
     stream->synchronize();
     world.barrier();
@@ -78,16 +93,33 @@ struct StepTimes {
   std::map<Lane, double> lane_seconds;  // communication on other lanes, where a clock tells lanes from one another
 };
 
-StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode mode) {
-  config.run.steps = warmup + steps;
+// One run, which counts `steps` steps in each of the modes in turn: first those behind `warmup` steps, then each time
+// those behind one in which the mode begins.
+std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64_t steps,
+                                  const std::vector<PhaseClock::Mode>& modes) {
+  struct Use {
+    std::size_t pass;
+    bool counted;
+  };
+  std::vector<Use> use_of;  // by step
+  for (std::size_t pass = 0; pass < modes.size(); ++pass) {
+    use_of.insert(use_of.end(), static_cast<std::size_t>(pass == 0 ? warmup : 1), {pass, false});
+    use_of.insert(use_of.end(), static_cast<std::size_t>(steps), {pass, true});
+  }
+  config.run.steps = static_cast<std::int64_t>(use_of.size());
   config.profiling = {};
-  StepTimes times;
+  std::vector<StepTimes> times_of(modes.size());
   std::mutex mutex;
   RunObserver observer;
-  observer.before_first_step = [&](RankRun& run) { run.clock().set_mode(mode); };
+  observer.before_first_step = [&](RankRun& run) { run.clock().set_mode(modes.front()); };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
-    if (metrics.step <= warmup) return run.clock().reset();
+    const auto step = static_cast<std::size_t>(metrics.step - 1);
+    const auto [pass, counted] = use_of[step];
+    if (step + 1 < use_of.size()) run.clock().set_mode(modes[use_of[step + 1].pass]);
+    if (!counted) return run.clock().reset();
+    const PhaseClock::Mode mode = modes[pass];
     const std::lock_guard lock(mutex);
+    StepTimes& times = times_of[pass];
     if (run.rank() == 0) times.seconds.push_back(metrics.seconds);
     for (std::size_t p = 0; p < phase_count; ++p) {
       const auto phase = static_cast<Phase>(p);
@@ -101,7 +133,7 @@ StepTimes time_steps(Config config, std::int64_t warmup, std::int64_t steps, Pha
     run.clock().reset();
   };
   run_steps(config, observer);
-  return times;
+  return times_of;
 }
 
 double sum_of(const std::vector<double>& values) {
@@ -115,10 +147,12 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = gpu ? 1 : std::min(ranks, cores);
   const double rate_before = product_rate(config, threads);
-  // Asking streams for the time slows steps down: that is done in a pass of its own.
+  // Asking streams for the time slows steps down: that is done behind the others, in the same run.
   const bool streams = clock == PhaseClock::Mode::stream;
-  const StepTimes times = time_steps(config, warmup, steps, streams ? PhaseClock::Mode::off : clock);
-  const StepTimes shares = streams ? time_steps(config, warmup, steps, clock) : times;
+  std::vector<PhaseClock::Mode> modes = {clock};
+  if (streams) modes.insert(modes.begin(), PhaseClock::Mode::off);
+  const std::vector<StepTimes> passes = time_steps(config, warmup, steps, modes);
+  const StepTimes &times = passes.front(), &shares = passes.back();
   const double rate = 0.5 * (rate_before + product_rate(config, threads));
 
   const double seconds = median(times.seconds);
@@ -176,7 +210,7 @@ void add_bench_step_command(CLI::App& bench) {
   command
       ->add_option("--clock", *clock,
                    "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
-                   "in a second pass (default: host on the CPU, stream on a GPU)")
+                   "behind the others (default: host on the CPU, stream on a GPU)")
       ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, warmup, steps, clock, json] {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "layers/context_parallel.h"
 #include "trainer/dry_run.h"
@@ -41,7 +42,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
       world_(seat.world),
       clock_(seat.world.clock()),
       rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
-                 groups_split_from(seat.world), config_.run.seed),
+                 groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
       scaler_(config_),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();

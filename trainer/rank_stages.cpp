@@ -28,13 +28,13 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 }  // namespace
 
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
-                       std::optional<std::uint64_t> seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
+                       const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
     : inputs_(std::move(inputs)),
       planned_(std::move(planned)),
       local_segment_(places_on_rank(tables.segments, planned_)),
       local_unit_(places_on_rank(tables.units, planned_)),
       forward_only_(tables.forward_only),
-      seed_(seed),
+      initialization_(initialization),
       lanes_(lanes),
       groups_(groups),
       kernels_(kernels),
@@ -58,7 +58,7 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
 void RankStages::make_rotary_table() {
   rotary_table_ = kernels_.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
                                            inputs_.rotary.heads.head_dim);
-  if (seed_) write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+  if (initialization_) write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
 }
 
 void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
@@ -97,8 +97,8 @@ void RankStages::add_unit(const PlannedUnit& unit) {
     units_.push_back(std::make_unique<ShardUnit>(unit.setup(), unit_groups, lanes_, reduce_inputs_, kernels_.ledger));
     replicated_.push_back(nullptr);
   }
-  if (!seed_) return;
-  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, *seed_);
+  if (!initialization_) return;
+  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, *initialization_);
 }
 
 void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit) {

@@ -10,6 +10,7 @@
 #include "parallel/pipeline/program.h"
 #include "parallel/shard/replicated.h"
 #include "parallel/shard/unit.h"
+#include "trainer/initialize.h"
 #include "trainer/rank_groups.h"
 #include "trainer/step_plan.h"
 
@@ -24,10 +25,12 @@ struct StepBatch {
 
 class RankStages {
  public:
-  // Parameters are initialised from `seed`; without one nothing is written, neither parameters nor the table of angles.
-  // `planned`: those that `tables` puts on one pipeline rank, ascending. The other arguments outlive the stages.
+  // Parameters are drawn as `initialization` says; without it nothing is written, neither parameters nor the table of
+  // angles. `planned`: those that `tables` puts on one pipeline rank, ascending. The other arguments outlive the
+  // stages.
   RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
-             std::optional<std::uint64_t> seed, Lanes& lanes, RankGroups& groups, KernelContext& kernels);
+             const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
+             KernelContext& kernels);
 
   // From here on the stages compute with these: the same parameters in the same units, and segments for microbatches of
   // another shape. Between steps.
@@ -125,7 +128,7 @@ class RankStages {
   std::vector<std::size_t> local_segment_, local_unit_;
   std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: the copy that it is tied to, if it is here
   bool forward_only_;
-  std::optional<std::uint64_t> seed_;
+  std::optional<Initialization> initialization_;
   Lanes& lanes_;
   RankGroups& groups_;
   KernelContext& kernels_;

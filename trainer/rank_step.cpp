@@ -13,7 +13,7 @@ std::int64_t step_tokens(const Config& config) {
 }  // namespace
 
 RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend,
-                   PhaseClock& clock, const MakeGroup& make_group, std::optional<std::uint64_t> seed)
+                   PhaseClock& clock, const MakeGroup& make_group, const std::optional<Initialization>& initialization)
     : config_(config),
       mesh_(mesh),
       rank_(rank),
@@ -34,8 +34,8 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(rank);
-  stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_, seed, lanes_,
-                                         groups_, kernels_);
+  stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,
+                                         initialization, lanes_, groups_, kernels_);
   const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, rank);

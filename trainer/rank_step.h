@@ -28,9 +28,9 @@ struct StepInputs {
 class RankStep final : private ActionHandler {
  public:
   // Collective over the groups that `make_group` makes. `program` is that of the rank. Contents of parameters are drawn
-  // from `seed`, or undefined without one. What is handed in as a reference outlives this.
+  // as `initialization` says, or undefined without it. What is handed in as a reference outlives this.
   RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend, PhaseClock& clock,
-           const MakeGroup& make_group, std::optional<std::uint64_t> seed);
+           const MakeGroup& make_group, const std::optional<Initialization>& initialization);
 
   // A step is begin(), once the text is there, then walk() and end().
   void begin(const StepInputs& inputs);

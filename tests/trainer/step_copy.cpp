@@ -1,6 +1,7 @@
 #include "tests/trainer/step_copy.h"
 
 #include <cmath>
+#include <iterator>
 #include <mutex>
 
 #include "parallel/comm/local.h"
@@ -29,7 +30,7 @@ class Rank final : ActionHandler {
         at_(mesh.coordinates(world.rank())),
         program_(step_program(ResolvedRun(config), at_)),
         groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
-        stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, config.run.seed, lanes_, groups_,
+        stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, Initialization{config.run.seed}, lanes_, groups_,
                 kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
