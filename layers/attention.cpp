@@ -110,8 +110,7 @@ class Attention final : public Segment {
     auto& kept = static_cast<SavedAttention&>(saved);
     KernelContext& kernels = context.kernels;
     const std::int64_t tokens = setup_.microbatch_tokens;
-    kept.dy = activation(kernels, tokens, setup_.model.hidden_size);
-    context.tensor.all_gather(dy, kept.dy);
+    kept.dy = gather_gradient(context, dy);
 
     Tensor dout = activation(kernels, tokens, kept.out.columns());
     multiply(kernels, kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
@@ -141,13 +140,14 @@ class Attention final : public Segment {
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
     multiply(kernels, kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no, partial,
              false);
-    if (!setup_.trains(Family::dense)) {
-      for (Tensor* tensor : {&kept.norm.normed, &kept.out, &kept.dqkv, &kept.dy, &kept.dq_norm, &kept.dk_norm}) {
-        tensor->reset();
-      }
+    const bool trains = setup_.trains(Family::dense);
+    if (!trains) {
+      for (Tensor* tensor : {&kept.norm.normed, &kept.out, &kept.dqkv, &kept.dq_norm, &kept.dk_norm}) tensor->reset();
     }
-    return norm_.backward_input(context, weights[norm_weight], scatter_tokens(context, std::move(partial)),
-                                std::move(dy), setup_.trains(Family::dense), kept.norm);
+    Tensor dnormed = scatter_tokens(context, std::move(partial));
+    auto [residual, dx] = residual_gradient(std::move(dy), kept.dy, trains);
+    return norm_.backward_input(context, weights[norm_weight], std::move(dnormed), residual, std::move(dx), trains,
+                                kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {

@@ -78,11 +78,8 @@ class Head final : public Segment {
     if (!setup_.trains(Family::head)) {
       for (Tensor* tensor : {&kept.dlogits, &kept.norm.normed}) tensor->reset();
     }
-    Tensor nothing =
-        ledger.allocate(Bucket::activations, setup_.head_compute, kept.norm.x.rows(), kept.norm.x.columns());
-    fill(context.kernels.stream, nothing, 0.0f);
-    Tensor dx = norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)),
-                                     std::move(nothing), setup_.trains(Family::head), kept.norm);
+    Tensor dx = norm_.backward_input(context, weights[0], scatter_tokens(context, std::move(partial)), {}, {},
+                                     setup_.trains(Family::head), kept.norm);
     return converted(context.kernels, std::move(dx), setup_.compute, Bucket::activations);
   }
 
@@ -97,10 +94,7 @@ class Head final : public Segment {
   }
 
  private:
-  std::int64_t chunk_tokens() const {
-    const std::int64_t row_bytes = std::max<std::int64_t>(1, rows_.count) * size_of(DType::float32);
-    return std::clamp<std::int64_t>(setup_.most_logit_bytes / row_bytes, 1, setup_.microbatch_tokens);
-  }
+  std::int64_t chunk_tokens() const { return logits_chunk_tokens(setup_); }
   std::int64_t chunks() const { return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens(); }
 
   // The gradient of the loss of some tokens, which is added to the report; in place where it is float32 itself.
@@ -147,6 +141,14 @@ std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
     projection.family = Family::head;
   }
   return {PreNorm(setup, "head", Family::head).parameter(), projection};
+}
+
+std::int64_t logits_chunk_tokens(const SegmentSetup& setup) {
+  constexpr std::int64_t tile = 256;  // rows; a rest would cost as much
+  const std::int64_t vocabulary = balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank).count;
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, vocabulary) * size_of(DType::float32);
+  const std::int64_t rows = setup.most_logit_bytes / row_bytes;
+  return std::clamp<std::int64_t>(rows < tile ? rows : rows / tile * tile, 1, setup.microbatch_tokens);
 }
 
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup) {

@@ -10,6 +10,10 @@ namespace weft {
 // The norm's weight, then the projection's rows of this rank's part of the vocabulary.
 std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
 
+// Of how many tokens logits are there at a time: as many as SegmentSetup::most_logit_bytes allows this rank's part of
+// the vocabulary, in whole tiles of a product where that is any.
+std::int64_t logits_chunk_tokens(const SegmentSetup& setup);
+
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup);
 
 }  // namespace weft

@@ -61,15 +61,12 @@ class Mlp final : public Segment {
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMlp&>(saved);
-    kept.dy =
-        context.kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
-    context.tensor.all_gather(dy, kept.dy);
+    kept.dy = gather_gradient(context, dy);
     Tensor dnormed = scatter_tokens(context, mlp_.backward_input(context, weights.subspan(1), kept.dy, kept.inner));
-    if (!setup_.trains(Family::dense)) {
-      for (Tensor* tensor : {&kept.dy, &kept.norm.normed}) tensor->reset();
-    }
-    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), setup_.trains(Family::dense),
-                                kept.norm);
+    const bool trains = setup_.trains(Family::dense);
+    if (!trains) kept.norm.normed.reset();
+    auto [residual, dx] = residual_gradient(std::move(dy), kept.dy, trains);
+    return norm_.backward_input(context, weights[0], std::move(dnormed), residual, std::move(dx), trains, kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {

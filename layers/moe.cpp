@@ -153,8 +153,7 @@ class Moe final : public Segment {
     RowsUnderWay under_way = begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
     Tensor dshared;
     if (has_shared()) {
-      kept.dy = ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, dy.columns());
-      context.tensor.all_gather(dy, kept.dy);
+      kept.dy = gather_gradient(context, dy);
       dshared = scatter_tokens(context,
                                shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
     }
@@ -167,11 +166,11 @@ class Moe final : public Segment {
     Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
     unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
     kept.slots.reset();
-    if (!trains_shared()) kept.dy.reset();
     if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
-    return norm_.backward_input(context, weights[0], std::move(dnormed), std::move(dy), reads_normed_for_weights(),
-                                kept.norm);
+    auto [residual, dx] = residual_gradient(std::move(dy), kept.dy, trains_shared());
+    return norm_.backward_input(context, weights[0], std::move(dnormed), residual, std::move(dx),
+                                reads_normed_for_weights(), kept.norm);
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {

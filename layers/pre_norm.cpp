@@ -55,10 +55,13 @@ void PreNorm::begin_backward_weight(LayerContext& context, Kept& kept) const {
   kept.weight.reset();
 }
 
-Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
-                               bool with_normed, Kept& kept) const {
+Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
+                               Tensor dx, bool with_normed, Kept& kept) const {
   kept.dnormed = std::move(dnormed);
-  rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual);
+  if (!dx.allocated()) {
+    dx = context.kernels.ledger.allocate(Bucket::activations, kept.x.dtype(), kept.x.rows(), kept.x.columns());
+  }
+  rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual, dx);
   const bool remakes = with_normed && setup_.remake_cheap;
   if (remakes) {
     kept.weight = context.kernels.ledger.allocate(Bucket::activations, weight.dtype(), weight.rows(), weight.columns());
@@ -68,7 +71,7 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
   if (!setup_.trains(family_) && !remakes) {
     for (Tensor* tensor : {&kept.x, &kept.inverse_rms}) tensor->reset();
   }
-  return residual;
+  return dx;
 }
 
 void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {

@@ -28,11 +28,11 @@ class PreNorm {
   // Behind the owner's last use of `normed` in its forward: drops it where it is made again
   // (SegmentSetup::remake_cheap).
   void end_forward(Kept& kept) const;
-  // Takes the gradient of `normed` and that of the residual, and returns the gradient of x: the sum of both ways. All
-  // that is kept then is for weight gradients, and `normed`, which the owner drops where its own do not read it
-  // (`with_normed`).
-  Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, Tensor residual,
-                        bool with_normed, Kept& kept) const;
+  // Takes the gradient of `normed` and that of the residual (empty for none), and returns the gradient of x: the sum of
+  // both ways, in `dx`, which may be the residual's tensor, or in one of its own where that is empty. All that is kept
+  // then is for weight gradients, and `normed`, which the owner drops where its own do not read it (`with_normed`).
+  Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
+                        Tensor dx, bool with_normed, Kept& kept) const;
   // In front of the owner's weight gradients that read `normed`: makes it again where it was dropped, bit for bit.
   void begin_backward_weight(LayerContext& context, Kept& kept) const;
   // An empty gradient is that of a frozen weight.

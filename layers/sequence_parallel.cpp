@@ -1,5 +1,7 @@
 #include "layers/sequence_parallel.h"
 
+#include <utility>
+
 namespace weft {
 namespace {
 
@@ -42,6 +44,22 @@ Tensor scatter_tokens(LayerContext& context, Tensor partial) {
                                                  partial.rows() / context.tensor.size(), partial.columns());
   context.tensor.reduce_scatter(partial, slice);
   return slice;
+}
+
+Tensor gather_gradient(LayerContext& context, Tensor& dy) {
+  if (context.tensor.size() == 1) return std::move(dy);
+  Tensor whole =
+      context.kernels.ledger.allocate(Bucket::activations, dy.dtype(), dy.rows() * context.tensor.size(), dy.columns());
+  context.tensor.all_gather(dy, whole);
+  return whole;
+}
+
+ResidualGradient residual_gradient(Tensor dy, Tensor& whole, bool stays) {
+  Tensor& own = dy.allocated() ? dy : whole;
+  ResidualGradient gradient{own.view(), {}};
+  if (dy.allocated() || !stays) gradient.dx = std::move(own);
+  if (!stays) whole.reset();
+  return gradient;
 }
 
 ConstTensorView stacked_rows(Weights weights) {

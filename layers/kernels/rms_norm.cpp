@@ -21,12 +21,13 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
 }
 
 void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, TensorView dx) {
+                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(dy, x, inverse_rms);
   require_shapes(dx, x, inverse_rms);
+  if (!residual.empty()) require_shapes(residual, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
-  context.kernels.rms_norm.backward_input(context, dy, x, weight, inverse_rms, dx);
+  context.kernels.rms_norm.backward_input(context, dy, x, weight, inverse_rms, residual, dx);
 }
 
 void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,

@@ -9,9 +9,9 @@ namespace weft {
 
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms);
-// dx += gradient of x (the caller puts the residual's gradient, or zero, there first).
+// dx = residual + gradient of x, in float32 and rounded once. The residual is empty for none, or dx itself.
 void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, TensorView dx);
+                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx);
 // dweight [hidden, 1] float32, added to.
 void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
                               ConstTensorView inverse_rms, TensorView dweight);

@@ -77,11 +77,19 @@ TEST_F(CudaRmsNorm, BackwardInputMatchesTheCpu) {
       const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
       const Both dy = random(dtype, shape.rows, shape.columns), dx = random(dtype, shape.rows, shape.columns);
       const Both inverse = random(DType::float32, shape.rows, 1);
-      cpu::rms_norm_kernels.backward_input(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, dx.cpu);
-      cuda::rms_norm_kernels.backward_input(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, dx.gpu);
+      const Both onto_other = random(dtype, shape.rows, shape.columns),
+                 onto_none = random(dtype, shape.rows, shape.columns);
       // g x is 25 at most on average, the inverse 4; the gradient is their product up to the fourth power of the
       // latter.
-      expect_close(dx, sum_error(static_cast<double>(shape.columns), 1.0) * 400.0);
+      const double error = sum_error(static_cast<double>(shape.columns), 1.0) * 400.0;
+      const auto expect_alike = [&](const Both& result, ConstTensorView cpu_residual, ConstTensorView gpu_residual) {
+        cpu::rms_norm_kernels.backward_input(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, cpu_residual, result.cpu);
+        cuda::rms_norm_kernels.backward_input(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, gpu_residual, result.gpu);
+        expect_close(result, error);
+      };
+      expect_alike(onto_other, dx.cpu, dx.gpu);
+      expect_alike(onto_none, {}, {});
+      expect_alike(dx, dx.cpu, dx.gpu);
     }
   }
 }

@@ -65,37 +65,44 @@ TEST_F(RmsNorm, ForwardMatchesReference) {
   });
 }
 
+// Onto what is there, onto what stands elsewhere, and onto nothing.
 TEST_F(RmsNorm, BackwardInputAddsTheFiniteDifference) {
-  for_each_shape([&](DType dtype, std::int64_t rows, std::int64_t hidden) {
-    const Tensor x = random("x", dtype, rows, hidden), weight = random("weight", dtype, hidden, 1);
-    const Tensor dy = random("dy", dtype, rows, hidden), inverse_rms = inverse_of(x);
-    Tensor dx = random("residual", dtype, rows, hidden);
-    const std::vector<double> before = doubles(dx), xs = doubles(x), weights = doubles(weight), dys = doubles(dy);
-    rms_norm_backward_input(context, dy, x, weight, inverse_rms, dx);
+  enum class Residual { in_place, elsewhere, none };
+  for (const Residual where : {Residual::in_place, Residual::elsewhere, Residual::none})
+    for_each_shape([&](DType dtype, std::int64_t rows, std::int64_t hidden) {
+      const Tensor x = random("x", dtype, rows, hidden), weight = random("weight", dtype, hidden, 1);
+      const Tensor dy = random("dy", dtype, rows, hidden), inverse_rms = inverse_of(x);
+      Tensor residual = random("residual", dtype, rows, hidden), dx = poisoned(dtype, rows, hidden);
+      std::vector<double> before = doubles(residual);
+      const std::vector<double> xs = doubles(x), weights = doubles(weight), dys = doubles(dy);
+      if (where == Residual::in_place) dx = std::move(residual);
+      if (where == Residual::none) std::ranges::fill(before, 0.0);
+      const ConstTensorView onto[] = {dx.view(), residual.view(), {}};
+      rms_norm_backward_input(context, dy, x, weight, inverse_rms, onto[static_cast<int>(where)], dx);
 
-    std::vector<double> expected, error;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const std::vector<double> x_row = row_of(xs, row, hidden), dy_row = row_of(dys, row, hidden);
-      const auto loss = [&](const std::vector<double>& values) {
-        const double inverse = reference_inverse(values);
-        double sum = 0.0;
-        for (std::int64_t i = 0; i < hidden; ++i) sum += dy_row[i] * weights[i] * values[i] * inverse;
-        return sum;
-      };
-      const double inverse = reference_inverse(x_row);
-      double magnitude = 0.0;
-      for (std::int64_t i = 0; i < hidden; ++i) magnitude += std::abs(dy_row[i] * weights[i] * x_row[i]);
-      magnitude *= inverse * inverse / static_cast<double>(hidden);
-      for (std::int64_t i = 0; i < hidden; ++i) {
-        const double old = before[row * hidden + i];
-        expected.push_back(old + derivative(loss, x_row, i));
-        // The dot product carries its sum, two roundings a term and three of the inverse; then six more operations.
-        const double parts = inverse * (std::abs(dy_row[i] * weights[i]) + std::abs(x_row[i]) * magnitude);
-        error.push_back((sum_additions(hidden) + 12.0) * float_roundoff * (std::abs(old) + parts));
+      std::vector<double> expected, error;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::vector<double> x_row = row_of(xs, row, hidden), dy_row = row_of(dys, row, hidden);
+        const auto loss = [&](const std::vector<double>& values) {
+          const double inverse = reference_inverse(values);
+          double sum = 0.0;
+          for (std::int64_t i = 0; i < hidden; ++i) sum += dy_row[i] * weights[i] * values[i] * inverse;
+          return sum;
+        };
+        const double inverse = reference_inverse(x_row);
+        double magnitude = 0.0;
+        for (std::int64_t i = 0; i < hidden; ++i) magnitude += std::abs(dy_row[i] * weights[i] * x_row[i]);
+        magnitude *= inverse * inverse / static_cast<double>(hidden);
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          const double old = before[row * hidden + i];
+          expected.push_back(old + derivative(loss, x_row, i));
+          // The dot product carries its sum, two roundings a term and three of the inverse; then six more operations.
+          const double parts = inverse * (std::abs(dy_row[i] * weights[i]) + std::abs(x_row[i]) * magnitude);
+          error.push_back((sum_additions(hidden) + 12.0) * float_roundoff * (std::abs(old) + parts));
+        }
       }
-    }
-    expect_close(dx, expected, error);
-  });
+      expect_close(dx, expected, error);
+    });
 }
 
 TEST_F(RmsNorm, BackwardWeightAddsTheSumOverTokens) {

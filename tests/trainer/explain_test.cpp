@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "trainer/config/config_reader.h"
 
 namespace weft {
@@ -81,7 +83,8 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
     EXPECT_EQ(explanation.activations.textbook_token, 34 * h);
     // 5 a s^2 of a block; 131,072 tokens: 2,749 GB.
     EXPECT_EQ(explanation.activations.scores, 5 * a * row.sequence * row.sequence);
-    EXPECT_EQ(explanation.activations.logits, 128 << 20);
+    // Of 1,024 tokens: four tiles of the 1,048 that 128 MiB hold.
+    EXPECT_EQ(explanation.activations.logits, 1024 * 32000 * 4);
     EXPECT_EQ(explanation.activations.dlogits, row.sequence * 32000 * 2);
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "layers/head.h"
 #include "trainer/planning/more_ranks.h"
 #include "trainer/step_plan.h"
 
@@ -80,7 +81,7 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
   const std::int64_t rows = balanced_part(config.model.vocab_size, d.tensor, rank.ranks.at.tp).count;
   facts.all_logits = queries * rows * size_of(DType::float32);
-  facts.logits = std::min(facts.all_logits, setup.most_logit_bytes);
+  facts.logits = logits_chunk_tokens(setup) * rows * size_of(DType::float32);
   facts.dlogits = queries * rows * size_of(setup.head_compute);
   std::optional<int> first;
   for (int number = 0; number < config.stages() && !first; ++number) {

@@ -31,7 +31,7 @@ WEFT_INLINE void forward_rows(const T* x, const T* weight, float eps, std::int64
 //   dx_i = r * (g_i - n_i * mean(g * n)).
 template <typename T>
 WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                                     std::int64_t rows, std::int64_t hidden, T* dx) {
+                                     std::int64_t rows, std::int64_t hidden, const T* residual, T* dx) {
   for (std::int64_t row = 0; row < rows; ++row, dy += hidden, x += hidden, dx += hidden) {
     const float dot = lane_sum(
         hidden, [=](std::int64_t i) __attribute__((always_inline)) {
@@ -39,11 +39,18 @@ WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, c
         });
     const float inverse = inverse_rms[row];
     const float along_x = dot * inverse * inverse / static_cast<float>(hidden);
-#pragma omp simd
-    for (std::int64_t i = 0; i < hidden; ++i) {
+    const auto gradient = [=](std::int64_t i) __attribute__((always_inline)) {
       const float g = static_cast<float>(dy[i]) * static_cast<float>(weight[i]);
-      assign(dx[i], static_cast<float>(dx[i]) + inverse * (g - static_cast<float>(x[i]) * along_x));
+      return inverse * (g - static_cast<float>(x[i]) * along_x);
+    };
+    if (residual == nullptr) {
+#pragma omp simd
+      for (std::int64_t i = 0; i < hidden; ++i) assign(dx[i], gradient(i));
+      continue;
     }
+#pragma omp simd
+    for (std::int64_t i = 0; i < hidden; ++i) assign(dx[i], static_cast<float>(residual[i]) + gradient(i));
+    residual += hidden;
   }
 }
 
@@ -88,12 +95,14 @@ WEFT_MULTIVERSION void rms_norm_forward(KernelContext&, ConstTensorView x, Const
 }
 
 WEFT_MULTIVERSION void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView x,
-                                               ConstTensorView weight, ConstTensorView inverse_rms, TensorView dx) {
+                                               ConstTensorView weight, ConstTensorView inverse_rms,
+                                               ConstTensorView residual, TensorView dx) {
   with_element_type(
       x.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
         backward_input_rows(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(),
-                            x.rows(), x.columns(), dx.as<T>().data());
+                            x.rows(), x.columns(), residual.empty() ? nullptr : residual.as<T>().data(),
+                            dx.as<T>().data());
       });
 }
 

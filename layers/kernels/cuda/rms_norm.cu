@@ -1,5 +1,5 @@
 // RMSNorm at memory bandwidth: a row is read once and kept in registers between its statistics and its output. With
-// rows x hidden elements of s bytes, the bytes moved are forward 2 s, backward_input 4 s (dy, x, and dx both ways),
+// rows x hidden elements of s bytes, the bytes moved are forward 2 s, backward_input 4 s (dy, x, the residual and dx),
 // backward_weight 2 s an element; the weight comes from the caches.
 #include <cuda_runtime.h>
 
@@ -114,9 +114,10 @@ __device__ float dot(const Vector<T, N>& dy, const Vector<T, N>& x, const T* wei
 }
 template <int N, typename T>
 __device__ void add_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, const T* weight, float inverse,
-                             float along_x, T* dx) {
+                             float along_x, const T* residual, T* dx) {
   const Vector<T, N> w = load_vector<N>(weight);
-  Vector<T, N> result = load_vector<N>(dx);
+  Vector<T, N> result{};
+  if (residual != nullptr) result = load_vector<N>(residual);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float gradient = to_float(dy[i]) * to_float(w[i]);
@@ -129,12 +130,14 @@ __device__ void add_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, cons
 template <typename T, int N, bool WarpRow>
 __global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
     backward_input_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t rows,
-                          std::int64_t hidden, T* dx) {
+                          std::int64_t hidden, const T* residual, T* dx) {
   const Place at = place<WarpRow>();
   if (at.row >= rows) return;
   dy += at.row * hidden;
   x += at.row * hidden;
+  if (residual != nullptr) residual += at.row * hidden;
   dx += at.row * hidden;
+  const auto onto = [=](std::int64_t column) { return residual == nullptr ? nullptr : residual + column; };
   const std::int64_t vectors = hidden / N;
   Vector<T, N> row[kept], gradient[kept];
 #pragma unroll
@@ -161,11 +164,12 @@ __global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
 #pragma unroll
   for (int i = 0; i < kept; ++i) {
     const std::int64_t vector = at.thread + static_cast<std::int64_t>(i) * at.threads;
-    if (vector < vectors) add_gradient(gradient[i], row[i], weight + vector * N, inverse, along_x, dx + vector * N);
+    if (vector >= vectors) continue;
+    add_gradient(gradient[i], row[i], weight + vector * N, inverse, along_x, onto(vector * N), dx + vector * N);
   }
   for (std::int64_t vector = wide; vector < vectors; vector += at.threads) {
     add_gradient(load_vector<N>(dy + vector * N), load_vector<N>(x + vector * N), weight + vector * N, inverse, along_x,
-                 dx + vector * N);
+                 onto(vector * N), dx + vector * N);
   }
 }
 
@@ -218,13 +222,13 @@ void queue_forward(cudaStream_t stream, const T* x, const T* weight, float eps, 
 
 template <typename T, int N>
 void queue_backward_input(cudaStream_t stream, const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                          std::int64_t rows, std::int64_t hidden, T* dx) {
+                          std::int64_t rows, std::int64_t hidden, const T* residual, T* dx) {
   const RowThreads threads = row_threads(hidden / N);
   const auto blocks = static_cast<unsigned>((rows + threads.rows_of_block - 1) / threads.rows_of_block);
   const auto kernel =
       threads.rows_of_block > 1 ? backward_input_kernel<T, N, true> : backward_input_kernel<T, N, false>;
   launch(stream, blocks, static_cast<unsigned>(threads.of_row * threads.rows_of_block), 0, kernel, dy, x, weight,
-         inverse_rms, rows, hidden, dx);
+         inverse_rms, rows, hidden, residual, dx);
 }
 
 template <typename T, int N>
@@ -259,16 +263,17 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
 }
 
 void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, TensorView dx) {
+                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx) {
   if (x.rows() == 0) return;
   with_element_type(x.dtype(), [&](auto element) {
     using E = decltype(element);
     using T = typename DeviceElement<E>::type;
     const bool vectors = vectorises<E>(dy.data(), x.columns()) && vectorises<E>(x.data(), x.columns()) &&
-                         vectorises<E>(weight.data(), x.columns()) && vectorises<E>(dx.data(), x.columns());
+                         vectorises<E>(weight.data(), x.columns()) && vectorises<E>(dx.data(), x.columns()) &&
+                         vectorises<E>(residual.data(), x.columns());
     const auto queue = vectors ? queue_backward_input<T, Vector<T>::size> : queue_backward_input<T, 1>;
     queue(native(context.stream), elements<E>(dy), elements<E>(x), elements<E>(weight), elements<float>(inverse_rms),
-          x.rows(), x.columns(), elements<E>(dx));
+          x.rows(), x.columns(), residual.empty() ? nullptr : elements<E>(residual), elements<E>(dx));
   });
 }
 
