@@ -38,7 +38,11 @@ double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t
 
 std::vector<UpdateGroup> trained_groups(const Config& config) {
   std::set<UpdateGroup> groups;
-  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+  // Blocks of a kind have alike parameters, of which a model may have a hundred thousand.
+  ModelConfig each_kind = config.model;
+  std::ranges::sort(each_kind.blocks);
+  each_kind.blocks.erase(std::ranges::unique(each_kind.blocks).begin(), each_kind.blocks.end());
+  for (const ParameterSpec& parameter : model_parameters(each_kind)) {
     if (!config.training.frozen.contains(parameter.family)) groups.insert(update_group_of(parameter));
   }
   return {groups.begin(), groups.end()};

@@ -1,5 +1,9 @@
 #include "trainer/update_plan.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "trainer/optimizer/groups.h"
 #include "trainer/optimizer/muon_rows.h"
 
@@ -10,22 +14,25 @@ int rank_of(const Mesh& mesh, const Coordinates& at) {
   return mesh.rank_at(at.pp, at.dp_replicate, at.dp_shard, at.cp, at.tp);
 }
 
-std::int64_t parameters_with_norms(const Config& config) {
-  const ResolvedGroups groups = resolved_groups(config);
-  std::int64_t count = 0;
-  for (const ParameterSpec& parameter : model_parameters(config.model)) {
-    const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
-    if (needs_of(rule) == Needs::tensor_norms) ++count;
-  }
-  return count;
-}
-
 }  // namespace
+
+std::vector<std::string> parameters_with_norms(const Config& config) {
+  const ResolvedGroups groups = resolved_groups(config);
+  const auto needs_norms = [](const OptimizerConfig& options) { return needs_of(options.rule) == Needs::tensor_norms; };
+  // Most rules need none, and a model may have a hundred thousand parameters.
+  if (std::ranges::none_of(groups, needs_norms)) return {};
+  std::vector<std::string> names;
+  for (ParameterSpec& parameter : model_parameters(config.model)) {
+    const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+    if (needs_norms(options)) names.push_back(std::move(parameter.name));
+  }
+  return names;
+}
 
 std::vector<UpdateCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at) {
   constexpr std::int64_t width = size_of(DType::float64);
   std::vector<UpdateCollective> collectives = {{Op::gradient_norm, CollectiveOp::all_reduce, Group::world, 1, width}};
-  if (const std::int64_t tensors = parameters_with_norms(config); tensors > 0) {
+  if (const std::int64_t tensors = std::ssize(parameters_with_norms(config)); tensors > 0) {
     collectives.push_back({Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 2 * tensors * width});
   }
   for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {

@@ -2,6 +2,7 @@
 // rules that need norms of whole parameters sum those, and rules that need whole matrices exchange their rows.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
@@ -11,6 +12,8 @@
 
 namespace weft {
 
+// Names of the parameters whose update wants the norms of whole tensors, in an order that all ranks agree on.
+std::vector<std::string> parameters_with_norms(const Config& config);
 std::vector<UpdateCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at);
 // The most that STEP holds at once.
 BucketBytes update_bytes(const Config& config, const Mesh& mesh, const Coordinates& at);

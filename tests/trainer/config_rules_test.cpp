@@ -32,7 +32,8 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"training.sequence_length=16777216", "model.hidden_size=1048576"}, "tokens are 1048576 wide at most: 3.52e+13"},
       {{"training.global_batch_size=16000000"},
        "4 blocks and 4000000 microbatches (global_batch_size 16000000) have "
-       "more than 32000000 actions in a step"},
+       "more than 2097152 actions in a step"},
+      {{"parallelism.pipeline=4096"}, "stages; 4 blocks are put on 1024 at most"},
       {{"model.num_key_value_heads=1"},
        "model.num_key_value_heads 1 does not split over parallelism.tensor 2: remainder 1"},
       {{"model.head_dim=15"}, "head_dim 15 is odd"},

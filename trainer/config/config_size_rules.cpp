@@ -1,5 +1,6 @@
 // Sizes that no model has and no machine could hold: refused before a table of them is built or a product overflows.
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/pipeline/orders/order_input.h"
 #include "trainer/config/config_rules.h"
@@ -12,7 +13,9 @@ using Messages = std::vector<std::string>;
 constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
-constexpr double most_slots = 0x1p31 - 1;       // tokens times choices, which are numbered in 32 bits
+constexpr std::int64_t most_stages = 1024;      // unless there are more blocks to put on them
+constexpr std::int64_t most_step_actions = std::int64_t{1} << 21;
+constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
 
 Messages none_or(bool holds, std::string message) {
   return holds ? Messages{} : Messages{std::move(message)};
@@ -90,10 +93,18 @@ std::vector<ConfigRule> size_rules() {
          const std::int64_t one = c.training.microbatch_size * c.parallelism.data();
          const std::int64_t microbatches = c.training.global_batch_size / std::max<std::int64_t>(1, one);
          return none_or(
-             microbatches <= most_actions / (8 * (blocks + 1)),
+             microbatches <= most_step_actions / (8 * (blocks + 1)),
              fmt::format("{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
                          "step",
-                         blocks, microbatches, c.training.global_batch_size, most_actions));
+                         blocks, microbatches, c.training.global_batch_size, most_step_actions));
+       }},
+      {{"parallelism.pipeline", "pipeline.chunks", "model.layers"},
+       [](const Config& c) {
+         const std::int64_t stages = std::int64_t{c.parallelism.pipeline} * c.pipeline.chunks;
+         const std::int64_t most = std::max(most_stages, std::ssize(c.model.blocks) + 2);
+         return none_or(stages <= most,
+                        fmt::format("pipeline {} x chunks {} make {} stages; {} blocks are put on {} at most",
+                                    c.parallelism.pipeline, c.pipeline.chunks, stages, c.model.blocks.size(), most));
        }},
   };
 }

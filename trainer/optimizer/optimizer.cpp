@@ -1,12 +1,14 @@
 #include "trainer/optimizer/optimizer.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/random.h"
 #include "trainer/gradient_norm.h"
 #include "trainer/learning_rate.h"
 #include "trainer/optimizer/state_layout.h"
+#include "trainer/update_plan.h"
 
 namespace weft {
 
@@ -21,10 +23,7 @@ Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, cons
       stream_(groups.world.stream()),
       ledger_(ledger),
       clock_(clock) {
-  for (const ParameterSpec& parameter : model_parameters(config.model)) {
-    const UpdateRule rule = groups_[static_cast<std::size_t>(update_group_of(parameter))].rule;
-    if (needs_of(rule) == Needs::tensor_norms) tensors_.try_emplace(parameter.name, std::ssize(tensors_));
-  }
+  for (std::string& name : parameters_with_norms(config)) tensors_.try_emplace(std::move(name), std::ssize(tensors_));
   if (tensors_.empty()) return;
   norms_ = ledger.allocate(Bucket::workspace, DType::float64, 2 * std::ssize(tensors_), 1);
 }
