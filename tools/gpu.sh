@@ -1,33 +1,51 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in one call on a machine that has one: builds for that GPU, tests, checks memory and
-# races, measures.
-#   tools/gpu.sh OUT [PART...]      parts, all unless named: build test sanitize bench compare
-# Writes into the folder OUT: environment.txt, build.txt, tests.txt, memcheck.txt, racecheck.txt, bench_<config>.txt,
-# compare_<config>.txt (Weft and PyTorch in turn, tools/compare/step.sh), and summary.txt with a line
-# "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails does not keep the next from
-# running; the exit code is 1 if anything failed. The tree is build-gpu/; a later call that leaves out `build` uses it as
-# it is.
-# Beside the compiler, CMake and ninja it wants Weft's dependencies, installed or in .deps (tools/vendor-deps.sh), and
+# What wants a GPU, in parts of at most ten minutes on a machine that has one: builds for that GPU, tests, checks memory
+# and races, measures.
+#   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
+#                                        bench compare table counters home
+#   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
+# Writes into the folder OUT: environment.txt, a text for each part, and summary.txt with a line "name seconds exit-code"
+# for each thing run (124: it outlasted its limit), eight files at most in a call. A part that fails does not keep the next
+# from running; the exit code is 1 if anything failed. The tree is build-gpu/; what `home` brings home, `unpack` puts there
+# on another machine of the kind, instead of `build`.
+# Beside the compiler, CMake and ninja it wants Weft's dependencies, installed or in .gpu (tools/vendor-deps.sh), and
 # CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at hand. `compare` wants a python3 with torch.
-#   WEFT_SANITIZE_TESTS   gtest filter of what compute-sanitizer runs: kernels, not the libraries' own
-#   WEFT_CONFIGS          what bench and compare run, configs/h200_*.toml; where the text they name is missing, noise is read
+#   WEFT_CONFIGS          what bench, compare and table run; otherwise configs/h200_*.toml, or where the GPU has less than
+#                         120 GB configs/h100_*.toml. Those that the plan says do not fit are left out, and named. Where the
+#                         text they name is missing, noise is read
 #   WEFT_COMPARE_ROUNDS   of compare, 2
 #   WEFT_LIMIT_<PART>     seconds for each thing of a part, e.g. WEFT_LIMIT_BENCH=60
+# shellcheck disable=SC2317  # functions run under a limit, in a shell of their own, by name
 set -uo pipefail
-if [[ $# -eq 0 || $1 == -* ]]; then
-  sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+if [[ $# -lt 2 || $1 == -* ]]; then
+  sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 out=$(realpath -m "$1")
 shift
-[[ $# -gt 0 ]] || set -- build test sanitize bench compare
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 mkdir -p "$out"
 : >"$out/summary.txt"
 tree=build-gpu
-sanitize_tests=${WEFT_SANITIZE_TESTS:-"-*Cudnn*:*Nccl*:*Training*:*Versions*"}
-read -r -a configs <<<"${WEFT_CONFIGS:-$(echo configs/h200_*.toml)}"
-failed=0
+failed=0 only_first=0 but_first=0
+
+# CALLS. One configuration is enough to see whether it runs and where its time goes. The limits of a call's things add up
+# to less than ten minutes.
+call=$1
+case "$call" in
+  1) set -- build attention kernels bench home; only_first=1 ;;
+  2) set -- table counters compare; only_first=1 ;;
+  3) set -- compare; but_first=1 ;;
+  4) set -- memcheck racecheck training ;;
+  5) set -- processes overlap ;;
+esac
+
+# Kernels in one process: no timing, no memory that runs out, no second process.
+kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
+kernel_tests+=':*LoadBalance*:*Attention*:*MatrixProducts*:*Update*:*MuonKernels*:*Versions*'
+# racecheck finds nothing of use in the libraries' kernels.
+own_kernel_tests="$kernel_tests-*MatrixProducts*:*Sort*:*Attention*"
+training_tests='CudaTraining|CudaMemory|CudaTrainedModel|CudaCheckpoint|CudaSchedules|CudaMuon\.|CudaEvaluation'
 
 # Speed does not depend on what the text says (routers are balanced by their loss, not by the text): a machine without
 # the dictionary trains on base64. Fills `text` with the argument that says so, or with none.
@@ -38,6 +56,41 @@ choose_text() {
     [[ -s $tree/noise.txt ]] || head -c 6291456 /dev/urandom | base64 -w 0 >"$tree/noise.txt"  # 8 MiB
     text=("--data.train=[\"$tree/noise.txt\"]")
   fi
+}
+
+gpu_bytes() {
+  echo $(($(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1) << 20))
+}
+
+# Bytes that the plan of a configuration for one GPU wants of it.
+planned_bytes() {
+  "$tree/weft" plan "$1" --json | tr ',{' '\n' | awk -F: '
+    /^"peak_bytes"/ && !peak { peak = $2 }
+    /^"runtime_reserve"/ && !reserve { reserve = $2 }
+    END { printf "%.0f\n", peak + reserve }'
+}
+
+# Fills `configs` with those that fit.
+choose_configs() {
+  local named total config
+  total=$(gpu_bytes)
+  if [[ -n ${WEFT_CONFIGS:-} ]]; then
+    read -r -a named <<<"$WEFT_CONFIGS"
+  elif ((total < 120000000000)); then
+    named=(configs/h100_*.toml)
+  else
+    named=(configs/h200_*.toml)
+  fi
+  configs=()
+  for config in "${named[@]}"; do
+    if (($(planned_bytes "$config") > total)); then
+      echo "$config left out: it wants $(planned_bytes "$config") bytes of $total" | tee -a "$out/summary.txt"
+    else
+      configs+=("$config")
+    fi
+  done
+  if ((only_first)); then configs=("${configs[@]:0:1}"); fi
+  if ((but_first)); then configs=("${configs[@]:1}"); fi
 }
 
 # measured NAME LIMIT FILE COMMAND...: runs it under a limit, its output appended to OUT/FILE, its line in the summary.
@@ -67,8 +120,12 @@ find_nvcc() {
   done
 }
 
+# A tool of the toolkit that may stand beside nvcc without being on the PATH.
+cuda_tool() {
+  command -v "$1" || echo "$(dirname "$(find_nvcc)")/$1"
+}
+
 # A toolkit that lacks a header or library of ours is completed from the wheels.
-# shellcheck disable=SC2317  # called through configure_and_build
 cuda_root() {
   local nvcc root wheels name
   nvcc=$(find_nvcc)
@@ -96,68 +153,129 @@ environment() {
   git rev-parse HEAD 2>/dev/null
 }
 
-# shellcheck disable=SC2317  # called by name, in a shell of its own
+programs=(weft test_cuda test_cudnn_attention)
+
 configure_and_build() {
-  local capability root launcher=
+  local capability root launcher='' dependencies=()
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
   [[ $capability =~ ^[0-9]+$ ]] || { echo "gpu.sh: nvidia-smi tells no compute capability" >&2; return 1; }
   root=$(cuda_root) || return 1
   if command -v ccache >/dev/null; then launcher=ccache; fi
+  if [[ ! -d .gpu/deps && -e .gpu/deps.tar.xz ]]; then tar -C .gpu -xJf .gpu/deps.tar.xz || return 1; fi
+  if [[ -d .gpu/deps/include ]]; then dependencies=(-DWEFT_DEPS="$PWD/.gpu/deps" -DWEFT_MPI=OFF); fi
   # A compiler that nobody has tried yet may warn; its warnings are in build.txt.
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_BUILD_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF \
     -DWEFT_CUDA=ON "-DWEFT_CUDA_ROOT=$root" "-DCMAKE_CUDA_COMPILER=$(find_nvcc)" \
-    "-DWEFT_CUDA_ARCHITECTURES=$capability-real" "-DWEFT_CUDA_JOBS=$(nproc)" \
-    "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" || return 1
-  cmake --build "$tree" --target weft test_cuda
+    "-DWEFT_CUDA_ARCHITECTURES=$capability-real" "-DWEFT_CUDA_JOBS=$(nproc)" -DWEFT_GPU_TESTS=ON \
+    "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" "${dependencies[@]}" || return 1
+  cmake --build "$tree" --target "${programs[@]}" || return 1
+  cmake --build "$tree" --target kernel_table || echo "gpu.sh: no CUPTI, and so no part table"
 }
-export -f environment configure_and_build cuda_root find_nvcc wheels_folder
-export tree
+
+# The programs name their libraries by RPATH: on the next machine the folder of the toolkit must have the same name.
+bring_home() {
+  local program
+  mkdir -p "$tree/home"
+  for program in "${programs[@]}"; do strip -o "$tree/home/$program" "$tree/$program" || return 1; done
+  if [[ -e $tree/libkernel_table.so ]]; then cp "$tree/libkernel_table.so" "$tree/home/"; fi
+  sed -n 's/^WEFT_CUDA_ROOT:PATH=//p' "$tree/CMakeCache.txt" >"$tree/home/cuda-root"
+  tar -C "$tree/home" -cf - . | xz -T0 -1 >"$out/gpu-programs.tar.xz"
+}
+
+unpack() {
+  mkdir -p "$tree" && tar -C "$tree" -xJf .gpu/gpu-programs.tar.xz || return 1
+  local root
+  root=$(cuda_root) || return 1
+  if [[ $root != "$(cat "$tree/cuda-root")" ]]; then
+    echo "gpu.sh: the programs look for CUDA in $(cat "$tree/cuda-root"), which is $root here: build" >&2
+    return 1
+  fi
+  "$tree/weft" --version
+}
+
+# Kernels of two steps by phase, segment and name, from a library that the driver loads (tools/profile/kernel_table.cpp).
+kernel_table() {
+  local library=$PWD/$tree/libkernel_table.so name
+  [[ -e $library ]] || { echo "gpu.sh: $library is not there: the toolkit has no CUPTI, or build has not run" >&2; return 1; }
+  name=$(basename "$1" .toml)
+  CUDA_INJECTION64_PATH=$library NVTX_INJECTION64_PATH=$library KERNEL_TABLE=$out/kernels_$name.tsv "$tree/weft" train "$1" \
+    "--run.directory=$tree/profiled" --run.steps=5 --profiling.first_step=4 --profiling.last_step=5 "${@:2}" || return 1
+  gzip -c "$tree/profiled/trace_rank0.json" >"$out/trace_$name.json.gz"
+  head -n 40 "$out/kernels_$name.tsv"
+}
+
+# Counters of a hundred kernels of a model of two blocks.
+kernel_counters() {
+  local metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
+  metrics+=,sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active,launch__registers_per_thread
+  "$(cuda_tool ncu)" --clock-control none --csv --page raw --launch-skip 120 --launch-count 100 --metrics "$metrics" \
+    "$tree/weft" bench step "$1" --model.layers='d*2' --clock host --warmup 1 --steps 1 "${@:2}"
+}
+
+export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool bring_home unpack kernel_table kernel_counters
+export tree out
 
 environment >"$out/environment.txt" 2>&1
 if [[ $1 != build && -x $tree/weft ]]; then "$tree/weft" --version >>"$out/environment.txt" 2>&1; fi
-# Files with these names hold this call's results alone.
+# shellcheck disable=SC2016  # expanded where they run
 for part in "$@"; do
   limit=WEFT_LIMIT_${part^^}
+  file=$part.txt
+  rm -f "$out/$file"
   case "$part" in
     build)
-      rm -f "$out/build.txt"
-      if measured build "${!limit:-480}" build.txt bash -c configure_and_build; then
+      if measured build "${!limit:-340}" "$file" bash -c "programs=(${programs[*]}); configure_and_build"; then
         "$tree/weft" --version >>"$out/environment.txt" 2>&1
       fi
       ;;
-    test)
-      rm -f "$out/tests.txt"
-      measured test "${!limit:-300}" tests.txt ctest --test-dir "$tree" -L '^cuda$' --output-on-failure --no-tests=error
+    unpack) measured unpack "${!limit:-60}" "$file" bash -c unpack ;;
+    home) measured home "${!limit:-40}" "$file" bash -c "programs=(${programs[*]}); bring_home" ;;
+    attention) measured attention "${!limit:-40}" "$file" "$tree/test_cudnn_attention" --gtest_brief=1 ;;
+    kernels)
+      measured kernels "${!limit:-70}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
       ;;
-    sanitize)
-      sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$(find_nvcc)")/compute-sanitizer")
-      for tool in memcheck racecheck; do
-        rm -f "$out/$tool.txt"
-        measured "$tool" "${!limit:-240}" "$tool.txt" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-          "$tree/test_cuda" "--gtest_filter=$sanitize_tests"
-      done
+    training)
+      measured training "${!limit:-240}" "$file" ctest --test-dir "$tree" -L '^cuda$' -j 4 --output-on-failure \
+        --no-tests=error -R "$training_tests"
       ;;
-    bench)
+    processes)
+      measured processes "${!limit:-300}" "$file" "$tree/test_cuda" --gtest_brief=1 '--gtest_filter=*Process*'
+      ;;
+    overlap) measured overlap "${!limit:-150}" "$file" "$tree/test_cuda" '--gtest_filter=*Overlap*' ;;
+    memcheck)
+      # Errors of the API are told by the tests themselves.
+      measured memcheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
+        --error-exitcode 9 "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      ;;
+    racecheck)
+      measured racecheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
+        "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
+      ;;
+    bench | compare | table | counters)
       choose_text
+      choose_configs
       for config in "${configs[@]}"; do
-        name=bench_$(basename "$config" .toml)
-        rm -f "$out/$name.txt"
-        measured "$name" "${!limit:-180}" "$name.txt" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
-      done
-      ;;
-    compare)
-      choose_text
-      for config in "${configs[@]}"; do
-        name=compare_$(basename "$config" .toml)
-        rm -f "$out/$name.txt"
-        measured "$name" "${!limit:-480}" "$name.txt" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
-          "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
+        name=$(basename "$config" .toml)
+        case "$part" in
+          bench)
+            measured "bench_$name" "${!limit:-90}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
+            ;;
+          compare)
+            measured "compare_$name" "${!limit:-290}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
+              "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
+            ;;
+          table) measured "table_$name" "${!limit:-150}" "$file" bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;
+          counters)
+            measured "counters_$name" "${!limit:-100}" "$file" bash -c 'kernel_counters "$@"' - "$config" "${text[@]}"
+            ;;
+        esac
       done
       ;;
     *)
-      echo "gpu.sh: there is no part '$part'; the parts are build, test, sanitize, bench and compare" >&2
+      echo "gpu.sh: there is no part '$part'" >&2
       failed=1
       ;;
   esac
 done
+cat "$out/summary.txt"
 exit "$failed"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Collects what Weft needs besides a compiler, CMake, ninja and CUDA into one folder, for a machine without a network
-# and without these packages. Run it where they are installed (tools/install-packages.sh build test); CMake takes .deps
-# by itself and another folder as -DWEFT_DEPS=FOLDER.
-#   tools/vendor-deps.sh [FOLDER]      FOLDER is made anew; .deps unless given
+# and without these packages, and packs it as FOLDER.tar.xz beside it. Run it where they are installed
+# (tools/install-packages.sh build test). tools/gpu.sh finds .gpu/deps or .gpu/deps.tar.xz by itself; CMake is told
+# -DWEFT_DEPS=FOLDER, so that no other build changes because the folder is there.
+#   tools/vendor-deps.sh [FOLDER]      FOLDER is made anew; .gpu/deps unless given
 # Everything is source or headers but oneDNN: Debian's x86-64 library travels, with the OpenCL loader that it names.
 # They run wherever glibc is 2.34 or newer and libstdc++ is GCC 11's or newer.
 set -euo pipefail
-folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.deps}")
+folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
 
 headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h)
 packages=(libcli11-dev librandom123-dev libfmt-dev nlohmann-json3-dev libdnnl-dev libtomlplusplus-dev libxxhash-dev
@@ -40,4 +41,5 @@ for package in "${packages[@]}" libdnnl2 ocl-icd-libopencl1; do
     cp -L "/usr/share/doc/$package/copyright" "$folder/licenses/$package"
   fi
 done
-echo "$folder: $(du -sh "$folder" | cut -f1)"
+tar -C "$(dirname "$folder")" -cf - "$(basename "$folder")" | xz -T0 -9 >"$folder.tar.xz"
+echo "$folder: $(du -sh "$folder" | cut -f1), packed $(du -sh "$folder.tar.xz" | cut -f1)"

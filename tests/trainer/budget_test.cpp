@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <initializer_list>
 
 #include "parallel/runtime/refusal.h"
 #include "trainer/config/config_reader.h"
@@ -50,7 +51,8 @@ TEST_P(BudgetOfShippedConfigs, IsKeptFromTheSmallestUp) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BudgetOfShippedConfigs,
-                         ::testing::Values("bench_cpu", "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
+                         ::testing::Values("bench_cpu", "h100_dense_1_5b", "h100_dense_3b", "h100_moe_8x500m",
+                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
                                            "layouts_h200", "moe_1024", "plan_7b_2_nodes", "plan_7b_long",
                                            "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <ostream>
 
 #include "parallel/pipeline/picture/picture.h"
 #include "tests/trainer/tiny_run.h"
@@ -77,7 +78,8 @@ TEST_P(ShippedConfig, HasOneMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OneMemory, ShippedConfig,
-                         ::testing::Values("bench_cpu", "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
+                         ::testing::Values("bench_cpu", "h100_dense_1_5b", "h100_dense_3b", "h100_moe_8x500m",
+                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
                                            "layouts_h200", "moe_1024", "plan_1t_moe", "plan_7b_2_nodes", "plan_7b_long",
                                            "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });

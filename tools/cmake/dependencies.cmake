@@ -1,10 +1,7 @@
 # What Weft takes from elsewhere, CUDA excepted (cuda.cmake): from the system's packages, or from a folder that
 # tools/vendor-deps.sh filled on a machine that has them. Both give the same targets.
-set(WEFT_DEPS "" CACHE PATH "Folder filled by tools/vendor-deps.sh; when empty, .deps if there is one, else packages")
+set(WEFT_DEPS "" CACHE PATH "Folder filled by tools/vendor-deps.sh; when empty, the system's packages")
 set(weft_deps "${WEFT_DEPS}")
-if(NOT weft_deps AND EXISTS ${CMAKE_SOURCE_DIR}/.deps/include)
-  set(weft_deps ${CMAKE_SOURCE_DIR}/.deps)
-endif()
 
 add_library(weft_dnnl INTERFACE)
 if(weft_deps)
