@@ -2,6 +2,7 @@
 // on simulated pipelines, and how long solving takes. Nothing runs but the solver.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <limits>

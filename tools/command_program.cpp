@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>

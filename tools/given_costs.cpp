@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "tools/program_pictures.h"

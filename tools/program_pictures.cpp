@@ -1,5 +1,6 @@
 #include "tools/program_pictures.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>

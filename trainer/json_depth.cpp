@@ -1,5 +1,7 @@
 #include "trainer/json_depth.h"
 
+#include <cstddef>
+
 namespace weft {
 
 bool nested_deeper_than(std::string_view text, int most) {

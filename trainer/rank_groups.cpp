@@ -1,6 +1,7 @@
 #include "trainer/rank_groups.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 

@@ -1,5 +1,7 @@
 #include "trainer/start_check.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <initializer_list>
 

@@ -1,6 +1,7 @@
 #include "trainer/verify_step.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>

@@ -1,6 +1,7 @@
 #include "parallel/comm/communicator.h"
 
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 
 #include "parallel/runtime/error.h"

@@ -1,5 +1,7 @@
 #include "parallel/comm/local_communicator.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 namespace weft {

@@ -1,5 +1,7 @@
 #include "parallel/comm/local_group.h"
 
+#include <fmt/ranges.h>
+
 #include <numeric>
 
 namespace weft {

@@ -1,5 +1,6 @@
 #include "parallel/comm/rendezvous.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "parallel/comm/rendezvous_file.h"

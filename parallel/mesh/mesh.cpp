@@ -1,6 +1,9 @@
 #include "parallel/mesh/mesh.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "parallel/runtime/error.h"

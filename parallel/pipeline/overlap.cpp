@@ -1,6 +1,7 @@
 #include "parallel/pipeline/overlap.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft {
 namespace {

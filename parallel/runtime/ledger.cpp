@@ -1,5 +1,7 @@
 #include "parallel/runtime/ledger.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>

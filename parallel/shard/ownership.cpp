@@ -1,6 +1,9 @@
 #include "parallel/shard/ownership.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "parallel/runtime/error.h"

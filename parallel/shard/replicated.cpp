@@ -1,5 +1,7 @@
 #include "parallel/shard/replicated.h"
 
+#include <iterator>
+
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
 

@@ -1,5 +1,7 @@
 #include "parallel/shard/unit.h"
 
+#include <iterator>
+
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
 

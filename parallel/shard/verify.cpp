@@ -1,5 +1,7 @@
 #include "parallel/shard/verify.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 

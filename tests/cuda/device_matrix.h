@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <iterator>
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "parallel/runtime/elementwise.h"
 
+#include <iterator>
 #include <limits>
 
 #include "tests/cuda/two_devices.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <mutex>
 
 #include "parallel/runtime/cuda/device.h"

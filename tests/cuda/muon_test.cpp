@@ -3,6 +3,7 @@
 #include "trainer/optimizer/muon.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "tests/cuda/two_devices.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "machine.h"
 #include "parallel/runtime/dtype.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "parallel/runtime/error.h"

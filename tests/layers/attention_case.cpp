@@ -1,5 +1,6 @@
 #include "tests/layers/attention_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,6 @@
 #include "tests/layers/attention_graph_interpreter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -1,5 +1,7 @@
 #include "layers/kernels/cross_entropy.h"
 
+#include <limits>
+
 #include "parallel/runtime/elementwise.h"
 #include "tests/layers/kernel_fixture.h"
 #include "tests/layers/reference.h"

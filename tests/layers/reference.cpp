@@ -1,5 +1,8 @@
 #include "tests/layers/reference.h"
 
+#include <iterator>
+#include <limits>
+
 namespace weft::reference {
 namespace {
 

@@ -1,5 +1,7 @@
 #include "tests/layers/test_rank.h"
 
+#include <iterator>
+
 #include "layers/context_parallel.h"
 #include "layers/kernels/rotary.h"
 #include "parallel/runtime/element_type.h"

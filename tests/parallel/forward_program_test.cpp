@@ -1,6 +1,7 @@
 // Programs of forwards alone: complete and sound for any placement and policy, and nothing else let in.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <set>
 
 #include "parallel/pipeline/check/check.h"

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <map>
 #include <stdexcept>
 #include <string>

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <ostream>
 
 #include "parallel/runtime/random.h"
 #include "parallel/shard/row_difference.h"

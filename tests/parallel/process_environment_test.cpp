@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <vector>
 
 #include "parallel/comm/rendezvous.h"
 #include "parallel/runtime/error.h"

@@ -3,8 +3,10 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 #include <random>
 
 #include "tests/parallel/meeting_strangers.h"

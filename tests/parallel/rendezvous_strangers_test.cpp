@@ -1,6 +1,8 @@
 // Strangers at the place where ranks meet over TCP: what they say, what they are told, and that the others meet.
 #include <ifaddrs.h>
 
+#include <algorithm>
+
 #include "tests/parallel/meeting_strangers.h"
 
 namespace weft {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 

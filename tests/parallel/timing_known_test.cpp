@@ -2,6 +2,8 @@
 // simulator of the same model, in Python, and what its solver reached, are to be met and reached.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "parallel/pipeline/timing/cases.h"
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/simulate.h"

@@ -1,6 +1,8 @@
 // What a shard unit takes and moves, by the ledger and the counters of its rank, is what its layout says.
 #include "tests/parallel/unit_variant.h"
 
+#include <iterator>
+
 namespace weft {
 namespace {
 

@@ -2,6 +2,7 @@
 // flight. Against sums computed without any unit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -17,7 +18,8 @@ constexpr UnitPrecision bfloat16_reduction{.compute = DType::bfloat16, .reductio
 
 void add_everywhere(ShardUnit& unit, float value) {
   for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
-    for (float& element : unit.gradient(p).as<float>()) element += value;
+    TensorView gradient = unit.gradient(p);
+    for (float& element : gradient.as<float>()) element += value;
   }
 }
 

@@ -2,6 +2,7 @@
 // rank would see, and the groups of a rank.
 #pragma once
 
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>

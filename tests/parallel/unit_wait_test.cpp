@@ -2,6 +2,7 @@
 // solved step. On a device whose streams only remember what they come after.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "parallel/comm/local.h"

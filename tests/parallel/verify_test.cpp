@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <ostream>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"

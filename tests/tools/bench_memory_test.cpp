@@ -1,5 +1,6 @@
 // `weft bench memory` on a model of a few thousand parameters: every strategy runs, its static memory is what was
 // predicted, and the strategies differ from each other as they should.
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,9 @@
 // `weft bench timing --json`, of its smallest cases, against the solver and the fixed policies asked directly.
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <utility>
+
 #include "parallel/pipeline/timing/cases.h"
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/solve.h"

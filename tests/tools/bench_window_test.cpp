@@ -3,6 +3,7 @@
 // 16 ranks shard whole rows of 4096 elements of two bytes. A block has 4 x 4096 rows of attention, 3 x 11008 of the MLP
 // and two norms of one row each; embedding and head have 32000 each and there is a final norm. Every unit is padded to
 // a multiple of 16 rows.
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <regex>
 
@@ -44,7 +45,8 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// The text with comments and the contents of literals blanked, line breaks kept.
+}  // namespace
+
 std::string code_of(std::string_view text) {
   std::string code(text);
   std::size_t i = 0;
@@ -81,8 +83,6 @@ std::string code_of(std::string_view text) {
   }
   return code;
 }
-
-}  // namespace
 
 std::vector<std::string> include_faults(std::string_view path, std::string_view text) {
   const auto own =

@@ -22,6 +22,9 @@ std::vector<std::string> swallowed_errors(std::string_view path, std::string_vie
 // Anonymous namespaces are left out. Two files with one name break the rule of one definition, and the linker says nothing.
 std::vector<std::string> defined_types(std::string_view text);
 
+// The text with comments and the contents of literals blanked, line breaks kept.
+std::string code_of(std::string_view text);
+
 // Code outside the folders that may hold it.
 std::vector<std::string> place_faults(std::string_view path);
 

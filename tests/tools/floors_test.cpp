@@ -3,10 +3,14 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
+
+#include "tests/tools/standard_headers.h"
 
 namespace weft {
 namespace {
@@ -89,6 +93,39 @@ TEST(Floors, NoTypeIsDefinedTwice) {
     }
   }
   EXPECT_GT(file_of.size(), 400u);
+}
+
+// Also what is included by way of our own headers counts: those are the same for every compiler.
+std::set<std::string> headers_within_reach(const std::map<std::string, Includes>& includes, const std::string& path) {
+  std::set<std::string> standard, seen = {path};
+  for (std::vector<std::string> left = {path}; !left.empty();) {
+    const std::string file = left.back();
+    left.pop_back();
+    const Includes& of = includes.at(file);
+    standard.insert(of.standard.begin(), of.standard.end());
+    for (const std::string& own : of.own) {
+      for (const std::string& at : {own, (std::filesystem::path(file).parent_path() / own).lexically_normal().string()}) {
+        if (includes.contains(at) && seen.insert(at).second) left.push_back(at);
+      }
+    }
+  }
+  return standard;
+}
+
+TEST(Floors, NoFileLeavesItsStandardHeadersToTheCompiler) {
+  std::map<std::string, std::string> texts;
+  std::map<std::string, Includes> includes;
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path) && !(path.starts_with("tests/") && is_source_of_a_floor("tools/" + path))) continue;
+    texts[path] = text_of(path);
+    includes[path] = includes_of(texts[path]);
+  }
+  for (const auto& [path, text] : texts) {
+    for (const std::string& missing : missing_headers(text, headers_within_reach(includes, path))) {
+      ADD_FAILURE() << path << ": " << missing;
+    }
+  }
+  EXPECT_GT(texts.size(), 800u);
 }
 
 // The checks themselves: each rule against a line that breaks it and one that does not.
@@ -176,6 +213,19 @@ TEST(FloorsCheck, LeavesConstantsTypesAndFunctionsAlone) {
                                 "WEFT_MULTIVERSION void add(const float* a) {"}) {
     EXPECT_EQ(state_faults("layers/block.cpp", line), std::vector<std::string>{}) << line;
   }
+}
+
+// The first is what g++ 13 refused and g++ 12 did not.
+TEST(FloorsCheck, NamesMissingHeaders) {
+  const std::string enumeration = "#include <string>\nenum class Kind : std::uint8_t { a, b };\nstd::string name();\n";
+  EXPECT_EQ(missing_headers(enumeration, {"string"}), std::vector<std::string>{"std::uint8_t wants <cstdint>"});
+  EXPECT_EQ(missing_headers(enumeration, {"string", "cstdint"}), std::vector<std::string>{});
+  EXPECT_EQ(missing_headers("std::vector<int> a; std::sort(a); std::sort(b); // std::map\n\"std::set\"", {"vector"}),
+            std::vector<std::string>{"std::sort wants <algorithm>"});
+  EXPECT_EQ(missing_headers("std::string_view a;", {"string"}), std::vector<std::string>{});
+  const Includes both = includes_of("#include <map>\n  #include \"layers/block.h\"\n// #include <set>\n");
+  EXPECT_EQ(both.standard, std::vector<std::string>{"map"});
+  EXPECT_EQ(both.own, std::vector<std::string>{"layers/block.h"});
 }
 
 TEST(FloorsCheck, CatchesErrorsThatAreNotLookedAt) {

@@ -1,6 +1,9 @@
 // weft export and weft import as a user runs them.
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "tests/tools/program.h"
 

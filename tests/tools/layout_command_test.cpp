@@ -1,6 +1,9 @@
 // `weft layout show`: the pictures of small layouts as they are printed, and the numbers as scripts read them.
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "tests/tools/program.h"
 
 namespace weft {

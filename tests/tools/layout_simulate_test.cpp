@@ -2,6 +2,8 @@
 // costs are even, and its pictures and refusals.
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/tools/program.h"
 #include "tests/tools/tiny_training.h"

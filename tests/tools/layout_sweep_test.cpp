@@ -1,5 +1,6 @@
 // `weft layout sweep`: a line of CSV for each combination that can be run, with the figures of `layout simulate`; ranks
 // and front by brute force over those lines; the picture and wrong lists.
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -112,7 +113,7 @@ TEST_F(LayoutSweep, WordsReproduceTheFigures) {
       sum += bytes.get<std::int64_t>();
     }
     EXPECT_EQ(sum, std::stoll(row.at("peak_bytes")));
-    EXPECT_EQ(row.at("layout"), found["layout"]);
+    EXPECT_EQ(row.at("layout"), found["layout"].get<std::string>());
   }
 }
 

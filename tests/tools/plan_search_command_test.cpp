@@ -2,6 +2,9 @@
 // document are there, and wrong words are refused.
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "tests/tools/eight_gpus.h"
 #include "tests/tools/program.h"
 

@@ -1,5 +1,6 @@
 // `weft program` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
 // x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>

@@ -1,5 +1,6 @@
 // `weft units` against sizes derived by hand, mostly from configs/quickstart.toml: 2 stages x 2 data ranks x 2 tensor
 // ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>

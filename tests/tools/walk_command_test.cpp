@@ -1,4 +1,5 @@
 // `weft walk` of its toy against bytes worked out by hand, its numbers against plain sums, and what it refuses.
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 

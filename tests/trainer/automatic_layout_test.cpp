@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 namespace weft {
 namespace {

@@ -1,4 +1,5 @@
 // The manifest there and back, each fault that it can have, and its checksum against a second XXH64.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <bit>
 #include <cmath>

@@ -1,5 +1,7 @@
 // The format against bytes made by hand from its description, and against a second judge written in another language.
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <random>
 
 #include "parallel/runtime/error.h"

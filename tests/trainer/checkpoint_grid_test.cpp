@@ -2,6 +2,8 @@
 // training goes on as if nothing had happened.
 #include <gtest/gtest.h>
 
+#include <initializer_list>
+
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 

@@ -1,6 +1,7 @@
 // Damaged files must be read or refused, never crash the program or leak another exception.
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <random>
 
 #include "tests/trainer/config_sample.h"

@@ -2,6 +2,8 @@
 // anew, and what is said not to help does not at any strength.
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "trainer/config/config_reader.h"
 #include "trainer/planning/explain.h"
 

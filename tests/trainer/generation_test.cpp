@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/error.h"

@@ -1,6 +1,8 @@
 // config.json of every architecture as it was once agreed on, and what of others' is refused.
 #include <nlohmann/json.hpp>
 
+#include <initializer_list>
+
 #include "tests/trainer/huggingface_fixture.h"
 #include "trainer/huggingface/model_json.h"
 

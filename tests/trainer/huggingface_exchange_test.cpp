@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "tests/trainer/huggingface_fixture.h"
 #include "tests/trainer/huggingface_reference.h"

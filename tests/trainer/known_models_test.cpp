@@ -2,8 +2,10 @@
 // against the field's formula and published throughputs.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 
 #include "tests/trainer/config_sample.h"

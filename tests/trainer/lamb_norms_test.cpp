@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 
 #include "tests/trainer/tiny_layout.h"
 #include "tests/trainer/update_arrays.h"

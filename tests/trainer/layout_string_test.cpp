@@ -1,7 +1,9 @@
 // Layouts as text: what is read, what is refused and where, and that what is printed reads back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <utility>
 
 #include "trainer/layout/layout_text.h"
 

@@ -1,6 +1,7 @@
 // What a run holds is what its program said it would: measured with the ledger of every rank, compared to the byte.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <mutex>
 #include <set>
 

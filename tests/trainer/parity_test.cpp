@@ -2,6 +2,8 @@
 // one rank on the same global batch: losses, gradient norms, every weight.
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "tests/trainer/tiny_run.h"
 
 namespace weft {

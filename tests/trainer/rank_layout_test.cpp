@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "parallel/pipeline/placement.h"
 #include "trainer/layout/automatic_layout.h"

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"

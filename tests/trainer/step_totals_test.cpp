@@ -47,7 +47,8 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       sums.begin_step();
       const StepReport report = sums.report();
       ASSERT_EQ(report.values().size(), StepReport::size(blocks, experts));
-      for (double value : report.values().as<double>()) ASSERT_EQ(value, 0.0);
+      const TensorView values = report.values();
+      for (double value : values.as<double>()) ASSERT_EQ(value, 0.0);
       ASSERT_EQ(sums.gradient_square_sum().as<double>()[0], 0.0);
 
       // As kernels do: into the views, and the norm summed already.

@@ -256,7 +256,7 @@ std::map<Op, int> ties_of(const Program& program, int rank) {
   return count;
 }
 
-const ProgramUnit& unit_of(const Program& program, const std::string& name) {
+const ProgramUnit& unit_of(const Program& program, std::string_view name) {
   return *std::ranges::find_if(program.units, [&](const ProgramUnit& unit) { return unit.name == name; });
 }
 

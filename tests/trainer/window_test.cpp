@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <ostream>
 
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"

@@ -1,5 +1,7 @@
 #include "trainer/checkpoint/publish.h"
 
+#include <iterator>
+
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"

@@ -1,6 +1,7 @@
 // Reads headers as a stream of events, without a document in between: of a header that is anything else than the format
 // says, no matter how large or deep, nothing is kept beyond the place where it goes wrong.
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 

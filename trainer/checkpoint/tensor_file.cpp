@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/tensor_file.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 

@@ -1,5 +1,7 @@
 #include "trainer/config/config_special_keys.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "parallel/runtime/error.h"

@@ -1,9 +1,11 @@
 #include "trainer/config/config_toml.h"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace weft {
 namespace {

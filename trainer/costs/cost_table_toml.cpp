@@ -1,4 +1,5 @@
 // A cost table's text: reading with a place for each fault, and writing.
+#include <algorithm>
 #include <cmath>
 #include <optional>
 

@@ -1,6 +1,7 @@
 #include "trainer/costs/measured_costs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
 

@@ -1,5 +1,7 @@
 #include "trainer/diagnosis/alternatives.h"
 
+#include <algorithm>
+
 #include "parallel/runtime/error.h"
 
 namespace weft {

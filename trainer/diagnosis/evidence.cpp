@@ -1,6 +1,7 @@
 #include "trainer/diagnosis/evidence.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_flops.h"

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/shard/wrap.h"
 #include "trainer/chosen_timing.h"

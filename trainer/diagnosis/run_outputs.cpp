@@ -1,6 +1,7 @@
 #include "trainer/diagnosis/run_outputs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>

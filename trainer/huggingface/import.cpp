@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/folder.h"

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 

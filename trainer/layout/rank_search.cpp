@@ -1,6 +1,7 @@
 #include "trainer/layout/rank_search.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft {
 namespace {

@@ -1,6 +1,7 @@
 #include "trainer/optimizer/muon_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <tuple>

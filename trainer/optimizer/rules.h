@@ -15,6 +15,7 @@
 //   muon   orthogonalised momentum of whole matrices
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

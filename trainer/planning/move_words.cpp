@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"

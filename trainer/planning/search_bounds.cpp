@@ -1,6 +1,7 @@
 #include "trainer/planning/search_bounds.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "parallel/mesh/mesh.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"

@@ -58,10 +58,14 @@ class PreparedProduct {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc description(describe(product.m, product.k, product.input, product.transpose_a),
-                                         describe(product.k, product.n, product.input, product.transpose_b),
-                                         describe(product.m, product.n, product.output, false));
-    const dnnl::matmul::primitive_desc primitive(description, attributes, engine);
+    const dnnl::memory::desc a = describe(product.m, product.k, product.input, product.transpose_a);
+    const dnnl::memory::desc b = describe(product.k, product.n, product.input, product.transpose_b);
+    const dnnl::memory::desc c = describe(product.m, product.n, product.output, false);
+#if DNNL_VERSION_MAJOR >= 3  // Debian 13's
+    const dnnl::matmul::primitive_desc primitive(engine, a, b, c, attributes);
+#else
+    const dnnl::matmul::primitive_desc primitive(dnnl::matmul::desc(a, b, c), attributes, engine);
+#endif
     primitive_ = dnnl::matmul(primitive);
     a_ = dnnl::memory(primitive.src_desc(), engine, DNNL_MEMORY_NONE);
     b_ = dnnl::memory(primitive.weights_desc(), engine, DNNL_MEMORY_NONE);
@@ -71,7 +75,9 @@ class PreparedProduct {
     arguments_ = {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratchpad_}};
   }
 
-  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  std::size_t scratchpad_bytes() const {
+    return scratchpad_bytes_;
+  }
   void execute(const dnnl::stream& stream, const void* a, const void* b, void* c, void* scratchpad) {
     a_.set_data_handle(const_cast<void*>(a));
     b_.set_data_handle(const_cast<void*>(b));

@@ -1,4 +1,5 @@
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "layers/kernels/cuda/cudnn_plan.h"

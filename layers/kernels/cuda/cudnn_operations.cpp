@@ -1,4 +1,5 @@
 // The mechanical half: each tensor and each operation of the graph becomes a descriptor.
+#include <iterator>
 #include <optional>
 
 #include "layers/kernels/cuda/cudnn_plan.h"

@@ -5,6 +5,8 @@
 // 8 E / 64 of partial sums written and read; auxiliary_loss_backward 4 E read and written (4 E more read for sigmoids);
 // z_loss 8 E read, 4 E written.
 #include "layers/kernels/cuda/exponential.cuh"
+
+#include <algorithm>
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"

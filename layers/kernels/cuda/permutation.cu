@@ -5,6 +5,7 @@
 // written. unpermute_rows_backward n R (only for dweights) + T R read (K times, all but once from a cache), n R
 // written. move_blocks the blocks read and written once. sort_by_expert about 28 n and what the sort moves, 16 n for
 // each 8 bits of the number of experts.
+#include <algorithm>
 #include <bit>
 
 #include "layers/kernels/cuda/kernels.h"

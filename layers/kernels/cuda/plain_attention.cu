@@ -7,6 +7,8 @@
 // products, two of them twice). Bytes: keys and values are read once for each tile of 64 queries (32 for heads beyond
 // 128), queries and dout once for each tile of keys, nearly all of it from the second cache; it is bound by arithmetic.
 #include "layers/kernels/cuda/attention_tiles.cuh"
+
+#include <cmath>
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 
 #include "layers/kernels/cuda/column_sums.h"
 #include "layers/kernels/cuda/kernels.h"

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>

@@ -1,6 +1,7 @@
 #include "parallel/pipeline/check/check.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "parallel/pipeline/check/check_parts.h"

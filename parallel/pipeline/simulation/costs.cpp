@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "parallel/pipeline/exchange.h"
 #include "parallel/runtime/error.h"

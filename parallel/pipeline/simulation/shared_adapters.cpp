@@ -1,6 +1,7 @@
 #include "parallel/pipeline/simulation/shared_adapters.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <tuple>
 

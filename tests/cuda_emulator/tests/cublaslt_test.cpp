@@ -4,6 +4,9 @@
 #include <cuda_fp16.h>
 
 #include <cmath>
+#include <cstdint>
+#include <tuple>
+#include <utility>
 
 #include "fixture.h"
 

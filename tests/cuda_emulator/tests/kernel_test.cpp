@@ -1,5 +1,7 @@
 // Threads, barriers, warps and shared memory of emulated kernels.
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 
 #include "fixture.h"

@@ -1,5 +1,6 @@
 // Memory that bites: host access, use after free, red zones, limits, copies that do not fit.
 #include <cmath>
+#include <cstdint>
 
 #include "fixture.h"
 #include "kernels.h"

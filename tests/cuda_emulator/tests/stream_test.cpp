@@ -1,5 +1,6 @@
 // Order of work: streams, events, host threads, meetings.
 #include <cmath>
+#include <cstdint>
 #include <thread>
 
 #include "fixture.h"

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <iterator>
 #include <span>
 #include <vector>
 
