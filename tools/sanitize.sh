@@ -2,21 +2,28 @@
 # Tests under sanitizers, each in a tree of its own. They look at what reads texts and files, and at ranks that
 # communicate, train and save; all tests would take hours.
 #   tools/sanitize.sh [asan-ubsan] [tsan]      without arguments: both
+#   tools/sanitize.sh asan-ubsan-tools         the program by its commands: seven minutes more, and by hand
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [[ $# -gt 0 ]] || set -- asan-ubsan tsan
 
 launcher=
 if command -v ccache >/dev/null; then launcher=ccache; fi
-for sanitizer in "$@"; do
-  case "$sanitizer" in
+for part in "$@"; do
+  sanitizer=$part
+  case "$part" in
+    asan-ubsan-tools)
+      # Without what measures times or memory, kills for minutes, or stands in for a profiler and leaks as one does.
+      sanitizer=asan-ubsan tree=build-asan targets=(test_tools) trials=1
+      tests=(-L '^tools$' --timeout 60
+             -E 'Killed|Bench|Hostile|HuggingFaceRun|Sweep|Profile|Nvtx|Damaged|Signalled|PlanSearch|DocsTables|Certainty') ;;
     asan-ubsan)
       tree=build-asan targets=(sanitized_parsers sanitized_ranks) trials=60
       tests=(-L sanitized) ;;
     tsan)
       tree=build-tsan targets=(sanitized_ranks) trials=12
       tests=(-L sanitized_ranks) ;;
-    *) echo "sanitize.sh: there is no '$sanitizer'; there are asan-ubsan and tsan" >&2; exit 2 ;;
+    *) echo "sanitize.sh: there is no '$part'; there are asan-ubsan, tsan and asan-ubsan-tools" >&2; exit 2 ;;
   esac
   begin=$SECONDS
   cmake --preset "$sanitizer" --log-level=NOTICE "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher" -DWEFT_CUDA=OFF
@@ -38,8 +45,8 @@ for sanitizer in "$@"; do
     cat "$report"
   done
   if [[ $failed -ne 0 ]]; then
-    echo "sanitize: FAILED: $sanitizer" >&2
+    echo "sanitize: FAILED: $part" >&2
     exit 1
   fi
-  echo "sanitize: $sanitizer found nothing; $built s to build, $((SECONDS - begin - built)) s to test"
+  echo "sanitize: $part found nothing; $built s to build, $((SECONDS - begin - built)) s to test"
 done
