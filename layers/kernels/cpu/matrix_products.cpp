@@ -75,9 +75,7 @@ class PreparedProduct {
     arguments_ = {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratchpad_}};
   }
 
-  std::size_t scratchpad_bytes() const {
-    return scratchpad_bytes_;
-  }
+  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
   void execute(const dnnl::stream& stream, const void* a, const void* b, void* c, void* scratchpad) {
     a_.set_data_handle(const_cast<void*>(a));
     b_.set_data_handle(const_cast<void*>(b));

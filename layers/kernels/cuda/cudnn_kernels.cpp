@@ -54,12 +54,14 @@ class ChosenAttention {
         choice_(options.attention),
         cudnn_({.deterministic = options.deterministic, .engine = options.attention.engine}) {}
 
-  // Why our kernel computes these, or nothing. Throws Error (request) where cuDNN was asked for and cannot.
-  std::optional<std::string> reason_for_own(std::span<const RunCall> calls, ConstTensorView q,
-                                            ConstTensorView kv) const {
+  // Why our kernel computes these, or nothing; `takes_sums`: what is asked for can be summed over runs. Throws Error
+  // (request) where cuDNN was asked for and cannot.
+  std::optional<std::string> reason_for_own(std::span<const RunCall> calls, ConstTensorView q, ConstTensorView kv,
+                                            bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
     std::optional<std::string> reason = refusal(calls);
     if (!reason && (!aligned(q.data()) || !aligned(kv.data()))) reason = "queries or keys begin at an odd address";
+    if (!reason && !takes_sums) reason = "gradients of several runs are summed, and keys have no matrix of their own";
     if (reason && choice_.kernel == AttentionChoice::Kernel::cudnn) {
       fail_request("run.attention asks for cuDNN, which does not take this attention: {}", *reason);
     }
@@ -100,7 +102,7 @@ class ChosenAttention {
     // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their
     // own.
     const bool adds = calls.size() > 1;
-    if (reason_for_own(calls, q, kv) || (adds && keys != 0)) {
+    if (reason_for_own(calls, q, kv, !adds || keys == 0)) {
       return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);
     }
     if (adds) fill(context.stream, dkv, 0.0f);

@@ -55,7 +55,7 @@ class ProductPlans {
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape
-  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;     // by exact ones that the rounded shape's algorithm refuses
+  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact ones that the rounded shape's algorithm refuses
   std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
 };
 
