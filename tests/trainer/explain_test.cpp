@@ -126,6 +126,7 @@ TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
   ASSERT_EQ(explanation.limits.size(), 2u);
   for (const Limit& limit : explanation.limits) {
     ASSERT_TRUE(limit.exceeds) << limit.what;
+    EXPECT_EQ(*limit.exceeds, 2 * limit.fits) << limit.what;
     const auto words = [&](std::int64_t value) {
       const std::int64_t sequences = limit.what == "training.microbatch_size" ? 16 * value : 16;
       return Overrides{fmt::format("--{}={}", limit.what, value),

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <future>
 #include <set>
 
 #include "layers/head.h"
@@ -98,21 +100,33 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   return facts;
 }
 
-// Doubled as long as it fits.
+// How often a size can be doubled, by trials where a line through the last two leads: what a size needs is nearly one.
+// The last trials are the two on either side of the limit, so that the answer is that of doubling step by step.
 std::optional<Limit> limit_of(const Trials& trials, const RunPlan& plan, std::string_view what, std::int64_t now,
                               const std::function<Overrides(std::int64_t)>& words) {
   constexpr int most_doublings = 12;
+  const double room = static_cast<double>(plan.verdict.memory - plan.verdict.reserved);
   Limit limit{.what = what, .fits = now, .fits_bytes = plan.verdict.needed};
-  for (int i = 0; i < most_doublings; ++i) {
-    const Trial trial = trials.with(words(2 * limit.fits));
-    if (!trial.refused.empty()) return i == 0 ? std::nullopt : std::optional(limit);
-    if (!trial.fits()) {
-      limit.exceeds = 2 * limit.fits;
+  int fits = 0, beyond = most_doublings + 1, next = 1;
+  while (fits + 1 < beyond) {
+    const std::int64_t size = now << next;
+    const Trial trial = trials.with(words(size));
+    if (!trial.refused.empty() && next == 1) return std::nullopt;
+    const double bytes_each =
+        static_cast<double>(trial.verdict.needed - limit.fits_bytes) / static_cast<double>(size - limit.fits);
+    if (trial.fits()) {
+      fits = next;
+      limit.fits = size;
+      limit.fits_bytes = trial.verdict.needed;
+    } else {
+      beyond = next;
+      limit.exceeds = trial.refused.empty() ? std::optional(size) : std::nullopt;
       limit.exceeds_bytes = trial.verdict.needed;
-      return limit;
     }
-    limit.fits *= 2;
-    limit.fits_bytes = trial.verdict.needed;
+    const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(limit.fits_bytes)) / bytes_each;
+    const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // many for a level line
+    next = trial.refused.empty() ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
+    next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
   }
   return limit;
 }
@@ -128,11 +142,12 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config, const R
   const auto sequence = [&](std::int64_t length) {
     return Overrides{fmt::format("--training.sequence_length={}", length)};
   };
-  if (auto limit = limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch)) {
-    limits.push_back(*limit);
-  }
-  if (auto limit = limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence)) {
-    limits.push_back(*limit);
+  auto microbatches = std::async(std::launch::async, [&] {
+    return limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch);
+  });
+  auto sequences = limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence);
+  for (auto& limit : {microbatches.get(), std::move(sequences)}) {
+    if (limit) limits.push_back(*limit);
   }
   return limits;
 }
@@ -149,7 +164,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   const Trials trials(read, hardware);
   const Config config = trials.config({});
   Explanation result;
-  result.plan = plan_run(config, hardware);
+  result.plan = plan_run(config, hardware, PlanRoutings::even);
   const Verdict& verdict = result.plan.verdict;
   if (verdict.fit == Fit::unknown) return result;
   if (verdict.fits()) {

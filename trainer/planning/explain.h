@@ -39,7 +39,7 @@ struct ActivationFacts {
 };
 
 struct Explanation {
-  RunPlan plan;
+  RunPlan plan;               // under even routing
   std::vector<Limit> limits;  // of what fits; nothing else then
   // Of what does not fit:
   Cause cause = Cause::activations;

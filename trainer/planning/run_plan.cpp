@@ -147,7 +147,7 @@ std::optional<std::int64_t> RunPlan::worst_bytes() const {
   return most;
 }
 
-std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
+std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings) {
   std::vector<RankPlan> plans;
   for_each_class(run, [&](const RankClass& ranks, const Program& program) {
     const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
@@ -157,7 +157,7 @@ std::vector<RankPlan> plan_ranks(const ResolvedRun& run) {
     plan.live = items_of(program, actions, dry);
     plan.communication = dry.communication;
     plan.saved_bytes = dry.saved_bytes;
-    if (routing_decides(run.config())) {
+    if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_run(run.config(), run.mesh(), program, ranks.first, Routing::worst).peak.total();
     }
     return true;
@@ -185,7 +185,7 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
   return time;
 }
 
-RunPlan plan_run(const Config& given, const Hardware& hardware) {
+RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {
   Config judged = given;
   judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
   const Mesh mesh(judged.parallelism);
@@ -205,7 +205,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware) {
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
   plan.step_flops = published_flops(config);
-  plan.ranks = plan_ranks(run);
+  plan.ranks = plan_ranks(run, routings);
   const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);

@@ -80,20 +80,23 @@ struct RunPlan {
   std::int64_t saved_bytes = 0, host_bytes = 0;
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
-  // Of the rank that takes most under the worst routing; absent where no routing decides.
+  // Of the rank that takes most under the worst routing; absent where no routing decides, or it was not asked for.
   std::optional<std::int64_t> worst_bytes() const;
   std::int64_t sent_bytes() const;  // by the rank that sends most, over all kinds of calls
 };
 
+// What a step is planned under. The verdict is of even routing; the worst takes a dry run of each class of ranks more.
+enum class PlanRoutings { even, even_and_worst };
+
 // Throws Error (request) where the configuration cannot be compiled, and with topology_faults(). The device that is
 // planned for is the hardware's, whatever run.device says. What actions cost is modelled for the hardware, or read from
 // the table that pipeline.costs names.
-RunPlan plan_run(const Config& config, const Hardware& hardware);
+RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);
 
 // The time alone; `program` is that of the first rank, run.device that which is planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
 
 // The memory alone, of each class of ranks.
-std::vector<RankPlan> plan_ranks(const ResolvedRun& run);
+std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings = PlanRoutings::even_and_worst);
 
 }  // namespace weft

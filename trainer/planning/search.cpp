@@ -186,7 +186,7 @@ JudgedChoice judge_choice(const SearchSpace& space, const SearchChoice& choice) 
     judged.refused = *message;
     return judged;
   }
-  const RunPlan plan = plan_run(config_of(space, choice), space.hardware);
+  const RunPlan plan = plan_run(config_of(space, choice), space.hardware, PlanRoutings::even);
   judged.plan = SearchedPlan{choice, plan.layout, plan.time, plan.peak(), plan.verdict};
   return judged;
 }

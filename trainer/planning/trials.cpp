@@ -20,7 +20,7 @@ Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides&
   trial.words = words;
   const auto refused = refusal_of([&] {
     const Config config = read(words);
-    const RunPlan plan = plan_run(config, hardware);
+    const RunPlan plan = plan_run(config, hardware, PlanRoutings::even);
     trial.world = plan.world;
     trial.batch = config.training.global_batch_size;
     trial.peak = plan.peak();
