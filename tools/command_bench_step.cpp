@@ -16,6 +16,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/ledger.h"
+#include "parallel/runtime/spread_work.h"
 #include "tools/commands.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/initialize.h"
@@ -144,7 +145,7 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
   const bool gpu = config.run.device == DeviceKind::cuda;
   const int ranks = config.parallelism.world();
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const auto cores = static_cast<int>(host_cores());
   const int threads = gpu ? 1 : std::min(ranks, cores);
   const double rate_before = product_rate(config, threads);
   // Asking streams for the time slows steps down: that is done behind the others, in the same run.

@@ -10,6 +10,7 @@
 
 #include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
 #include "tools/commands.h"
 #include "tools/layout_sweep.h"
 #include "tools/plan_search_report.h"
@@ -90,9 +91,8 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", name);
   const SearchSpace space = search_space(
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
-  const SearchOptions options{.top = request.top,
-                              .front_within = request.pareto.empty() ? 0.0 : request.front_within,
-                              .threads = std::max(1U, std::thread::hardware_concurrency())};
+  const SearchOptions options{
+      .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
   SearchResult result;
   {
     SearchLine line;

@@ -1,10 +1,9 @@
 #include "trainer/initialize.h"
 
 #include <algorithm>
-#include <thread>
-#include <vector>
 
 #include "parallel/runtime/random.h"
+#include "parallel/runtime/spread_work.h"
 #include "parallel/runtime/staging.h"
 
 namespace weft {
@@ -34,12 +33,10 @@ void draw_rows(const RandomStream& random, const ParameterSpec& parameter, std::
                int threads) {
   const auto count = static_cast<std::int64_t>(values.size());
   const std::int64_t parts = std::clamp<std::int64_t>(count / worth_a_thread, 1, threads);
-  const auto part = [&](std::int64_t p) {
+  spread_work(static_cast<std::size_t>(parts), static_cast<std::size_t>(parts), [&](std::size_t part) {
+    const auto p = static_cast<std::int64_t>(part);
     draw(random, parameter, first_row, count * p / parts, count * (p + 1) / parts, values);
-  };
-  std::vector<std::jthread> others;
-  for (std::int64_t p = 1; p < parts; ++p) others.emplace_back(part, p);
-  part(0);
+  });
 }
 
 template <typename T>

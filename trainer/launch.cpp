@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "parallel/comm/local.h"
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
 
 namespace weft {
 
@@ -22,7 +22,7 @@ BackendFactory backend_of(const Config& config) {
 }
 
 int host_threads_of(int local_ranks) {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_ranks);
+  return std::max(1, static_cast<int>(host_cores()) / local_ranks);
 }
 
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,

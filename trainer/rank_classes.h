@@ -2,7 +2,9 @@
 // through once for each kind of rank.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "parallel/runtime/ledger.h"
@@ -20,13 +22,17 @@ struct RankClass {
 };
 std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 
-// Calls `visit` with each class and its program until it says false.
-void for_each_class(const ResolvedRun& run,
-                    const std::function<bool(const RankClass& ranks, const Program& program)>& visit);
+// Calls `visit` with the number of each class and its program, on so many threads.
+void for_each_class(const ResolvedRun& run, std::span<const RankClass> classes, std::size_t threads,
+                    const std::function<void(std::size_t number, const Program& program)>& visit);
 
-// The peak of the rank that takes most, by dry runs (dry_run.h). `enough` ends the walk over the classes with the fullest
-// so far.
-BucketBytes fullest_peak(const ResolvedRun& run,
-                         const std::function<bool(const BucketBytes& peak)>& enough = [](const auto&) { return false; });
+// As many threads as walk through classes where nothing else is to do: the host's cores, and no more than eight, each
+// of which has a rank's action list and tensors.
+std::size_t class_threads();
+
+// The peak of the rank that takes most, by dry runs (dry_run.h).
+BucketBytes fullest_peak(const ResolvedRun& run, std::size_t threads = class_threads());
+// Looks at one class after the other, until `enough` of the fullest so far.
+BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough);
 
 }  // namespace weft

@@ -1,35 +1,51 @@
 #include "parallel/pipeline/window.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace weft {
 namespace {
 
-bool reads(const Program& program, const Action& action, int unit) {
-  if (!action.segment) return false;
+// The units that an action of microbatch 0 reads.
+std::span<const int> read_of_first(const Program& program, const Action& action) {
+  if (action.microbatch != 0 || !action.segment) return {};
   const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-  if (!reads_units(segment, action.op)) return false;
-  return std::find(segment.units.begin(), segment.units.end(), unit) != segment.units.end();
+  if (!reads_units(segment, action.op)) return {};
+  return segment.units;
 }
 
 // What stays of a unit between its last read in the forward of microbatch 0 and the first one in its backward.
-std::int64_t held(const Program& program, const std::vector<Action>& actions, int unit) {
-  const ProgramUnit& entry = program.units[static_cast<std::size_t>(unit)];
-  std::int64_t stays = 0;
-  bool forward_over = false;
-  for (const Action& action : actions) {
-    const bool of_first = action.microbatch == 0 && reads(program, action, unit);
-    if (of_first && action.op == Op::forward) {
-      forward_over = true;
-      stays = entry.unsharded_bytes;
-    } else if (of_first) {
-      return stays;
+struct Held {
+  bool forward_over = false, read_again = false;
+  std::int64_t bytes = 0;
+};
+
+std::int64_t held_bytes(const Program& program, int pipeline_rank) {
+  std::vector<Held> units(program.units.size());
+  for (const Action& action : program.ranks.at(static_cast<std::size_t>(pipeline_rank))) {
+    for (const int unit : read_of_first(program, action)) {
+      Held& held = units[static_cast<std::size_t>(unit)];
+      if (held.read_again) continue;
+      if (action.op == Op::forward) {
+        held.forward_over = true;
+        held.bytes = program.units[static_cast<std::size_t>(unit)].unsharded_bytes;
+      } else {
+        held.read_again = true;
+      }
     }
-    if (!forward_over || action.unit != unit) continue;
-    if (action.op == Op::reshard) stays = 0;
-    if (action.op == Op::reshard_island) stays = entry.island_bytes;
+    if (!action.unit) continue;
+    Held& held = units[static_cast<std::size_t>(*action.unit)];
+    if (!held.forward_over || held.read_again) continue;
+    if (action.op == Op::reshard) held.bytes = 0;
+    if (action.op == Op::reshard_island)
+      held.bytes = program.units[static_cast<std::size_t>(*action.unit)].island_bytes;
   }
-  return stays;
+  std::int64_t sum = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (!program.units[unit].replicated) sum += units[unit].bytes;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -56,12 +72,7 @@ ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
     }
     if (is_reduction(action.op)) ++window.reductions;
   }
-  for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
-    if (program.units[unit].replicated ||
-        program.stages[static_cast<std::size_t>(program.units[unit].stage)].rank != pipeline_rank)
-      continue;
-    window.held_bytes += held(program, actions, static_cast<int>(unit));
-  }
+  window.held_bytes = held_bytes(program, pipeline_rank);
   return window;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <unordered_map>
 
 #include "parallel/runtime/error.h"
 
@@ -52,7 +53,7 @@ class UnitFormer {
     for (const ScopedParameters& piece : pieces) {
       const bool block = std::any_of(piece.parameters.begin(), piece.parameters.end(),
                                      [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
-      if (block) add_once(blocks_, piece.scope);
+      if (block) blocks_.try_emplace(piece.scope, std::ssize(blocks_));
     }
   }
 
@@ -120,12 +121,11 @@ class UnitFormer {
     } else {
       const std::int64_t count = fresh.wrap.kind == WrapKind::blocks ? fresh.wrap.amount : 1;
       if (count < 1) fail("a unit takes at least one block, not {}", count);
-      const auto block = std::find(blocks_.begin(), blocks_.end(), piece.scope) - blocks_.begin();
-      fresh.key = fmt::format("run {} {}", block / count, name_of(family));
+      fresh.key = fmt::format("run {} {}", blocks_.at(piece.scope) / count, name_of(family));
     }
-    const auto found =
-        std::find_if(units_.begin(), units_.end(), [&](const FormingUnit& unit) { return unit.key == fresh.key; });
-    return found != units_.end() ? *found : units_.emplace_back(std::move(fresh));
+    const auto [found, first] = unit_of_key_.try_emplace(fresh.key, units_.size());
+    if (first) units_.push_back(std::move(fresh));
+    return units_[found->second];
   }
 
   // The segment's name, with the family where a segment has units of several: "blocks.3.experts" is the expert bank
@@ -224,9 +224,10 @@ class UnitFormer {
   int stage_;
   const WrapRules& rules_;
   std::string no_key_;
-  std::vector<std::string> blocks_;  // scopes that wrap policies count
+  std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
   std::vector<FormingUnit> units_;
+  std::unordered_map<std::string, std::size_t> unit_of_key_;  // in units_, until they are merged
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
   const std::vector<Case> cases = {
       {{"model.num_attention_heads=6", "parallelism.tensor=1", "parallelism.expert=1"},
        "num_attention_heads 6 is not a multiple of num_key_value_heads 4: remainder 2"},
+      {{"model.vocab_size=16777217"}, "a vocabulary has at most 16777216 tokens, not 16777217"},
       {{"model.moe.num_experts=2147483646"},
        "num_experts 2147483646 in each of 3 MoE blocks (model.layers) are more than 65536 experts"},
       {{"model.hidden_size=2147483646", "model.intermediate_size=2147483646"},

@@ -11,6 +11,7 @@ namespace {
 using Messages = std::vector<std::string>;
 
 constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
+constexpr std::int64_t most_tokens = 1 << 24;   // of a vocabulary: sixteen times the largest known
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
 constexpr std::int64_t most_stages = 1024;      // unless there are more blocks to put on them
@@ -45,6 +46,11 @@ double microbatch_tokens_of(const Config& config) {
 
 std::vector<ConfigRule> size_rules() {
   return {
+      {{"model.vocab_size"},
+       [](const Config& c) {
+         return none_or(c.model.vocab_size <= most_tokens,
+                        fmt::format("a vocabulary has at most {} tokens, not {}", most_tokens, c.model.vocab_size));
+       }},
       {{"model.moe.num_experts", "model.layers"},
        [](const Config& c) {
          const std::int64_t blocks = moe_blocks_of(c);

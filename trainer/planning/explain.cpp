@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <future>
 #include <set>
 
 #include "layers/head.h"
+#include "parallel/runtime/spread_work.h"
 #include "trainer/planning/more_ranks.h"
 #include "trainer/step_plan.h"
 
@@ -142,12 +143,13 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config, const R
   const auto sequence = [&](std::int64_t length) {
     return Overrides{fmt::format("--training.sequence_length={}", length)};
   };
-  auto microbatches = std::async(std::launch::async, [&] {
-    return limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch);
+  std::array<std::optional<Limit>, 2> found;
+  spread_work(found.size(), host_cores(), [&](std::size_t i) {
+    found[i] = i == 0 ? limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch)
+                      : limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence);
   });
-  auto sequences = limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence);
-  for (auto& limit : {microbatches.get(), std::move(sequences)}) {
-    if (limit) limits.push_back(*limit);
+  for (auto& limit : found) {
+    if (limit) limits.push_back(*std::move(limit));
   }
   return limits;
 }

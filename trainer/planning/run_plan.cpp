@@ -148,11 +148,13 @@ std::optional<std::int64_t> RunPlan::worst_bytes() const {
 }
 
 std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings) {
-  std::vector<RankPlan> plans;
-  for_each_class(run, [&](const RankClass& ranks, const Program& program) {
+  const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
+  std::vector<RankPlan> plans(classes.size());
+  for_each_class(run, classes, class_threads(), [&](std::size_t number, const Program& program) {
+    const RankClass& ranks = classes[number];
     const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
     const DryRun dry = dry_run(run.config(), run.mesh(), program, ranks.first);
-    RankPlan& plan = plans.emplace_back(RankPlan{.ranks = ranks, .peak = dry.peak});
+    RankPlan& plan = plans[number] = RankPlan{.ranks = ranks, .peak = dry.peak};
     plan.peak_action = dry.peak_action ? format_action(program, actions[*dry.peak_action]) : "the start of the step";
     plan.live = items_of(program, actions, dry);
     plan.communication = dry.communication;
@@ -160,7 +162,6 @@ std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings) 
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_run(run.config(), run.mesh(), program, ranks.first, Routing::worst).peak.total();
     }
-    return true;
   });
   return plans;
 }

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
 #include <limits>
 #include <set>
-#include <thread>
 #include <tuple>
 
+#include "parallel/runtime/spread_work.h"
 #include "trainer/planning/search_looks.h"
 
 namespace weft {
@@ -16,28 +14,6 @@ namespace {
 
 // How many are looked at at once, whatever the number of threads.
 constexpr std::size_t wave = 32;
-
-// Runs `work` of 0 .. count - 1 on so many threads. Throws what the first of them that failed threw.
-void for_each(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::exception_ptr> thrown(count);
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        thrown[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> others;
-  for (std::size_t t = 1; t < std::min(threads, count); ++t) others.emplace_back(loop);
-  loop();
-  for (std::thread& other : others) other.join();
-  for (const std::exception_ptr& each : thrown) {
-    if (each) std::rethrow_exception(each);
-  }
-}
 
 class Search {
  public:
@@ -62,7 +38,7 @@ class Search {
   void begin() {
     const std::vector<SearchNode> all = looks_.first(result_.counts);
     std::vector<SearchLook> steps(all.size());
-    for_each(all.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.weigh(all[i]); });
+    spread_work(all.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.weigh(all[i]); });
     for (const SearchLook& step : steps) account(step);
     tell();
   }
@@ -110,7 +86,7 @@ class Search {
 
   std::vector<SearchLook> looked_at(const std::vector<SearchNode>& nodes) const {
     std::vector<SearchLook> steps(nodes.size());
-    for_each(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look(nodes[i]); });
+    spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look(nodes[i]); });
     return steps;
   }
 
@@ -146,7 +122,7 @@ class Search {
         order.erase(order.begin());
       }
       std::vector<SearchLook> steps(next.size());
-      for_each(next.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look_for_bytes(next[i]); });
+      spread_work(next.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look_for_bytes(next[i]); });
       for (SearchLook& step : steps) {
         for (auto* nodes : {&step.nodes, &step.too_large}) {
           for (SearchNode& node : *nodes) {

@@ -232,7 +232,7 @@ SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
   // With `stop` only as far as it shows that the hardware has too little.
   bool complete = true;
   SearchedPlan plan = *node.plan;
-  plan.peak = fullest_peak(ResolvedRun(planned(node)), [&](const BucketBytes& peak) {
+  plan.peak = fullest_peak_until(ResolvedRun(planned(node)), [&](const BucketBytes& peak) {
     complete = !stop || judge(space_.hardware, peak).fits();
     return !complete;
   });
