@@ -30,6 +30,8 @@ void add_generate_command(CLI::App& program);
 void add_units_command(CLI::App& program);
 // Ends by CLI::RuntimeError with exit code 3 where findings count as failures.
 void add_diagnose_command(CLI::App& program);
+// With the command below it.
+void add_trace_command(CLI::App& program);
 void add_program_command(CLI::App& program);
 void add_plan_command(CLI::App& program);
 void add_walk_command(CLI::App& program);

@@ -46,6 +46,7 @@ int run(int count, char** arguments) {
   weft::add_walk_command(program);
   weft::add_layout_command(program);
   weft::add_diagnose_command(program);
+  weft::add_trace_command(program);
   weft::add_eval_command(program);
   weft::add_generate_command(program);
   weft::add_checkpoint_command(program);

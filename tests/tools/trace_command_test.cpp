@@ -1,0 +1,163 @@
+// `weft trace sum` on the traces of a run of the program, and on an export as Nsight Systems writes it.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#ifdef WEFT_HAVE_SQLITE
+#include <sqlite3.h>
+#endif
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class TraceCommand : public ProgramTest {
+ protected:
+  // Seconds by the labels, joined.
+  std::map<std::string, double> sums(const std::string& arguments) const {
+    const auto result = weft("trace sum " + arguments + " --json");
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    const Json json = Json::parse(result.output);
+    std::map<std::string, double> sums;
+    double all = 0.0;
+    for (const Json& entry : json["sums"]) {
+      std::string labels;
+      for (const auto& [key, value] : entry.items()) {
+        if (value.is_string()) labels += (labels.empty() ? "" : " ") + value.get<std::string>();
+      }
+      sums[labels] = entry["seconds"].get<double>();
+      all += sums[labels];
+    }
+    EXPECT_NEAR(all, json["seconds"].get<double>(), 1e-12);
+    return sums;
+  }
+};
+
+TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(20'000, 'w'));
+  const auto trained = weft("train run.toml --model.layers='d e' --profiling.first_step=2 --profiling.last_step=3");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  std::string directory;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+    if (entry.path().filename() == "trace_rank0.json") directory = entry.path().parent_path().string();
+  }
+  ASSERT_FALSE(directory.empty());
+  // Against the spans of the files.
+  std::map<std::string, double> lanes;
+  double all = 0.0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (!entry.path().filename().string().starts_with("trace_rank")) continue;
+    std::ifstream in(entry.path());
+    const Json trace = Json::parse(in);
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] != "X" || event["name"] == "step") continue;
+      lanes[event["cat"].get<std::string>()] += 1e-6 * event["dur"].get<double>();
+      all += 1e-6 * event["dur"].get<double>();
+    }
+  }
+  const auto by_lane = sums("'" + directory + "' --by lane");
+  ASSERT_EQ(by_lane.size(), lanes.size());
+  for (const auto& [lane, seconds] : lanes) EXPECT_NEAR(by_lane.at(lane), seconds, 1e-9 + 1e-6 * seconds) << lane;
+  const auto by_phase = sums("'" + directory + "'");
+  for (const char* labels : {"F dense", "F experts", "F embedding", "F head", "update -"}) {
+    EXPECT_TRUE(by_phase.contains(labels)) << labels;
+  }
+  EXPECT_TRUE(sums("'" + directory + "/trace_rank0.json' --by step").contains("2"));
+  const std::string text = weft("trace sum '" + directory + "' --by phase").output;
+  EXPECT_TRUE(text.starts_with("phase")) << text;
+}
+
+TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
+  put("run.toml", "x");
+  std::filesystem::create_directory(folder_ / "empty");
+  for (const char* words : {"run.toml", "empty", "missing.json", "empty --by phases", "run.toml --by", ""}) {
+    const auto result = weft(std::string("trace sum ") + words);
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_FALSE(result.messages.empty());
+  }
+  put("no.sqlite",
+      "this is no database, and long enough to be looked at as one: it has more than a hundred bytes in it");
+  EXPECT_EQ(weft("trace sum no.sqlite").exit_code, 2);
+}
+
+#ifdef WEFT_HAVE_SQLITE
+// Two processes; kernels queued inside ranges, inside nested ones, by a thread without ranges, and outside.
+TEST_F(TraceCommand, AddsUpKernelsByTheActionThatQueuedThem) {
+  const std::int64_t one = std::int64_t{7} << 24, two = std::int64_t{9} << 24;
+  const auto range = [](std::int64_t begin, std::int64_t end, std::int64_t thread, int domain,
+                        const std::string& text) {
+    return fmt::format("INSERT INTO NVTX_EVENTS VALUES({}, {}, 59, '{}', {}, NULL, {});", begin, end, text, thread,
+                       domain);
+  };
+  const auto call = [](std::int64_t begin, std::int64_t thread, int correlation) {
+    return fmt::format("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES({}, {}, {}, {});", begin, begin + 2, thread,
+                       correlation);
+  };
+  const auto kernel = [](std::int64_t begin, std::int64_t nanoseconds, std::int64_t process, int correlation,
+                         int name) {
+    return fmt::format("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES({}, {}, {}, {}, 7, {});", begin,
+                       begin + nanoseconds, process, correlation, name);
+  };
+  std::string script =
+      "CREATE TABLE StringIds(id INTEGER, value TEXT);"
+      "INSERT INTO StringIds VALUES(1, 'gemm'), (2, 'norm'), (3, 'weft');"
+      "CREATE TABLE NVTX_EVENTS(start INTEGER, \"end\" INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, "
+      "textId INTEGER, domainId INTEGER);"
+      "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start INTEGER, \"end\" INTEGER, globalTid INTEGER, correlationId "
+      "INTEGER);"
+      "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start INTEGER, \"end\" INTEGER, globalPid INTEGER, correlationId "
+      "INTEGER, "
+      "streamId INTEGER, shortName INTEGER);"
+      "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET(start INTEGER, \"end\" INTEGER, globalPid INTEGER, correlationId "
+      "INTEGER, "
+      "streamId INTEGER, bytes INTEGER);";
+  // Our domain is number 1 of the one process and 2 of the other; 1 is somebody else's there.
+  script += fmt::format("INSERT INTO NVTX_EVENTS VALUES(0, NULL, 75, 'weft', {}, NULL, 1);", one + 5);
+  script += fmt::format("INSERT INTO NVTX_EVENTS VALUES(0, NULL, 75, NULL, {}, 3, 2);", two + 6);
+  script += fmt::format("INSERT INTO NVTX_EVENTS VALUES(0, NULL, 75, 'NCCL', {}, NULL, 1);", two + 6);
+  script += range(100, 900, one + 5, 1, "step 2") + range(100, 300, one + 5, 1, "PP:0F blocks.0.mlp") +
+            range(300, 500, one + 5, 1, "PP:0B blocks.0.mlp") + range(100, 500, two + 6, 2, "PP:1F blocks.1.experts") +
+            range(120, 400, two + 6, 1, "ncclAllReduce");
+  script += call(110, one + 5, 1) + call(290, one + 5, 2) + call(310, one + 5, 3) + call(600, one + 5, 4) +
+            call(950, one + 5, 5) + call(150, one + 8, 6) + call(150, two + 6, 1) + call(155, two + 6, 9);
+  script += kernel(1000, 100, one, 1, 1) + kernel(1100, 20, one, 2, 2) + kernel(1200, 300, one, 3, 1) +
+            kernel(1500, 7, one, 4, 2) + kernel(1600, 9, one, 5, 2) + kernel(1700, 11, one, 6, 2) +
+            kernel(1000, 1000, two, 1, 1);
+  script += fmt::format("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES(2000, 2004, {}, 9, 7, 64);", two);
+  sqlite3* data = nullptr;
+  ASSERT_EQ(sqlite3_open((folder_ / "run.sqlite").c_str(), &data), SQLITE_OK);
+  char* error = nullptr;
+  EXPECT_EQ(sqlite3_exec(data, script.c_str(), nullptr, nullptr, &error), SQLITE_OK) << error;
+  sqlite3_close(data);
+
+  using Sums = std::map<std::string, double>;
+  const auto near = [](const Sums& found, const Sums& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [labels, nanoseconds] : expected) {
+      ASSERT_TRUE(found.contains(labels)) << labels;
+      EXPECT_NEAR(found.at(labels), 1e-9 * nanoseconds, 1e-15) << labels;
+    }
+  };
+  near(sums("run.sqlite"), {{"F dense", 120.0}, {"B dense", 300.0}, {"F experts", 1004.0}, {"other -", 27.0}});
+  near(sums("run.sqlite --by name,kernel"), {{"PP:0F blocks.0.mlp gemm", 100.0},
+                                             {"PP:0F blocks.0.mlp norm", 20.0},
+                                             {"PP:0B blocks.0.mlp gemm", 300.0},
+                                             {"PP:1F blocks.1.experts gemm", 1000.0},
+                                             {"PP:1F blocks.1.experts fill", 4.0},
+                                             {"step 2 norm", 7.0},
+                                             {"outside norm", 20.0}});
+  near(sums("run.sqlite --by rank"), {{"0", 447.0}, {"1", 1004.0}});
+}
+#endif
+
+}  // namespace
+}  // namespace weft

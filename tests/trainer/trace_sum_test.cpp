@@ -1,0 +1,120 @@
+#include "trainer/diagnosis/trace_sum.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/execute.h"
+#include "parallel/runtime/error.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/resolved_run.h"
+
+namespace weft {
+namespace {
+
+std::string phase_of(Op op) {
+  if (is_compute(op)) return std::string(name_of(op));
+  if (is_gather(op)) return "gather";
+  if (is_reshard(op)) return "reshard";
+  if (takes_unit(op)) return "reduce";
+  return is_send(op) || is_receive(op) ? "message" : "update";
+}
+
+std::string family_of(const ModelPart& part) {
+  return part.kind == PartKind::attention || part.kind == PartKind::mlp ? "dense" : std::string(name_of(part.kind));
+}
+
+// What names say against the actions that they are names of, in programs with every kind of action.
+TEST(TraceLabels, AreThoseOfTheActions) {
+  std::set<std::string> phases, families;
+  for (const TinyLayout& layout :
+       {TinyLayout{
+            .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}, .residency = "each_use"},
+        TinyLayout{.layers = "d e", .degrees = {.data_shard = 2}, .wrap = "root", .recompute = Recompute::full},
+        TinyLayout{.layers = "d d d d", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1", .tied = true},
+        TinyLayout{.layers = "d", .degrees = {.pipeline = 4}}}) {
+    const ResolvedRun run(config_of(layout));
+    const Program program = step_program(run, {});
+    for (const auto& actions : program.ranks) {
+      const std::vector<std::string> names = range_names(program, actions);
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        const Action& action = actions[i];
+        const ActionLabels labels = labels_of(names[i]);
+        EXPECT_EQ(labels.phase, phase_of(action.op)) << names[i];
+        phases.emplace(labels.phase);
+        if (action.segment) {
+          const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+          EXPECT_EQ(labels.part, segment.name);
+          EXPECT_EQ(labels.family, family_of(segment.part)) << names[i];
+          EXPECT_EQ(labels.stage, std::to_string(segment.stage));
+          families.emplace(name_of(segment.part.kind));
+        } else if (action.unit) {
+          const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+          EXPECT_EQ(labels.part, unit.name);
+          EXPECT_EQ(labels.family, name_of(unit.family)) << names[i];
+        } else {
+          EXPECT_EQ(labels.part, "-");
+          EXPECT_EQ(labels.stage, action.stage ? std::to_string(*action.stage) : "-");
+        }
+      }
+    }
+  }
+  EXPECT_EQ(phases.size(), 10u);   // five of computation, and gather, reshard, reduce, message, update
+  EXPECT_EQ(families.size(), 6u);  // every kind of part
+}
+
+TEST(TraceLabels, AreOtherForOtherNames) {
+  for (const char* name : {"", "PP:", "PP:F blocks.0.mlp", "PP:3X", "PP:3", "data", "checkpoint", "unsharded x"}) {
+    EXPECT_EQ(labels_of(name), ActionLabels{}) << name;
+  }
+}
+
+TimedSpan span(const std::string& name, int rank, std::int64_t microbatch, double seconds, std::int64_t bytes = 0) {
+  TimedSpan span{.name = name, .lane = "compute"};
+  span.rank = rank;
+  span.step = 2;
+  span.microbatch = microbatch;
+  span.seconds = seconds;
+  span.bytes = bytes;
+  return span;
+}
+
+TEST(TraceSums, AddUpWhatLabelsDoNotTellApart) {
+  const std::vector<TimedSpan> spans = {span("PP:0F blocks.0.mlp", 0, 0, 1.0), span("PP:0F blocks.0.mlp", 0, 1, 3.0),
+                                        span("PP:1F blocks.1.mlp", 1, 0, 8.0), span("PP:0B blocks.0.mlp", 0, 0, 5.0),
+                                        span("unshard blocks.0.dense", 0, -1, 0.5, 64)};
+  const auto by = [&](const char* keys) { return sum_spans(spans, parse_trace_keys(keys)); };
+  const std::vector<TraceSum> phases = by("phase");
+  ASSERT_EQ(phases.size(), 3u);
+  EXPECT_EQ(phases[0].labels, std::vector<std::string>{"F"});
+  EXPECT_EQ(phases[0].count, 3);
+  EXPECT_EQ(phases[0].seconds, 12.0);
+  EXPECT_EQ(phases[0].least, 1.0);
+  EXPECT_EQ(phases[0].median, 3.0);
+  EXPECT_EQ(phases[0].most, 8.0);
+  EXPECT_EQ(phases[2].bytes, 64);
+  EXPECT_EQ(by("family,phase").size(), 3u);
+  EXPECT_EQ(by("stage").size(), 3u);
+  EXPECT_EQ(by("rank").size(), 2u);
+  EXPECT_EQ(by("microbatch,rank").size(), 4u);
+  EXPECT_EQ(by("kernel").front().labels, std::vector<std::string>{"-"});
+  // Whatever tells them apart, together they are all.
+  for (const char* keys :
+       {"phase", "family", "part", "stage", "microbatch", "step", "lane", "rank", "name", "name,rank"}) {
+    double all = 0.0;
+    for (const TraceSum& sum : by(keys)) all += sum.seconds;
+    EXPECT_EQ(all, 17.5) << keys;
+  }
+}
+
+TEST(TraceSums, AreByLabelsThatThereAre) {
+  for (const char* keys : {"", "phases", "phase,", "phase,,family", " phase"}) {
+    EXPECT_THROW(parse_trace_keys(keys), Error) << keys;
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,179 @@
+#include "trainer/diagnosis/trace_sum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, TraceKey>, 10> known_keys = {{{"phase", TraceKey::phase},
+                                                                               {"family", TraceKey::family},
+                                                                               {"part", TraceKey::part},
+                                                                               {"stage", TraceKey::stage},
+                                                                               {"microbatch", TraceKey::microbatch},
+                                                                               {"step", TraceKey::step},
+                                                                               {"lane", TraceKey::lane},
+                                                                               {"rank", TraceKey::rank},
+                                                                               {"name", TraceKey::name},
+                                                                               {"kernel", TraceKey::kernel}}};
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> unit_words = {{{"unshard", "gather"},
+                                                                                      {"reshard", "reshard"},
+                                                                                      {"scatter_grad", "reduce"},
+                                                                                      {"reduce_grad", "reduce"},
+                                                                                      {"tie_grad", "reduce"},
+                                                                                      {"wait_reduce", "reduce"},
+                                                                                      {"grad_norm", "update"},
+                                                                                      {"optimizer", "update"}}};
+
+// The last word of a segment's or unit's name.
+std::string_view family_of(std::string_view part) {
+  const std::string_view last = part.substr(part.rfind('.') + 1);  // npos + 1 is 0
+  if (last == "attention" || last == "mlp") return "dense";
+  return last;
+}
+
+// "PP:2SEND_F", "PP:2F blocks.3.experts".
+ActionLabels of_stage(std::string_view name) {
+  ActionLabels labels;
+  name.remove_prefix(3);
+  const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  const std::size_t space = std::min(name.find(' '), name.size());
+  const std::string_view op = name.substr(digits, space - std::min(space, digits));
+  const bool message = op.starts_with("SEND_") || op.starts_with("RECV_");
+  const bool compute = op.size() == 1 && std::string_view("FBIWR").find(op) != std::string_view::npos;
+  if (digits == 0 || (!message && !compute)) return {};
+  labels.stage = name.substr(0, digits);
+  labels.phase = message ? "message" : op;
+  if (space < name.size()) {
+    labels.part = name.substr(space + 1);
+    labels.family = family_of(labels.part);
+  }
+  return labels;
+}
+
+std::string optional_text(const std::optional<std::int64_t>& number) {
+  return number ? fmt::format("{}", *number) : "-";
+}
+
+std::string label_of(const TimedSpan& span, const ActionLabels& action, TraceKey key) {
+  switch (key) {
+    case TraceKey::phase:
+      return span.lane == "host" ? span.lane : std::string(action.phase);
+    case TraceKey::family:
+      return std::string(action.family);
+    case TraceKey::part:
+      return std::string(action.part);
+    case TraceKey::stage:
+      return std::string(action.stage);
+    case TraceKey::microbatch:
+      return optional_text(span.microbatch);
+    case TraceKey::step:
+      return optional_text(span.step);
+    case TraceKey::lane:
+      return span.lane;
+    case TraceKey::rank:
+      return fmt::format("{}", span.rank);
+    case TraceKey::name:
+      return span.name;
+    case TraceKey::kernel:
+      return span.kernel;
+  }
+  return "-";
+}
+
+}  // namespace
+
+ActionLabels labels_of(std::string_view name) {
+  if (name.starts_with("PP:")) return of_stage(name);
+  const std::size_t space = std::min(name.find(' '), name.size());
+  const std::string_view word = name.substr(0, space);
+  const auto found = std::ranges::find(unit_words, word, [](const auto& entry) { return entry.first; });
+  if (found == unit_words.end()) return {};
+  ActionLabels labels{.phase = found->second};
+  if (space == name.size()) return labels;
+  labels.part = name.substr(space + 1);
+  labels.family = family_of(labels.part);
+  // "stage.2.root": of the others, blocks say nothing of their stage.
+  constexpr std::string_view stage = "stage.";
+  if (labels.part.starts_with(stage)) {
+    const std::string_view behind = labels.part.substr(stage.size());
+    labels.stage = behind.substr(0, behind.find('.'));
+  }
+  return labels;
+}
+
+std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
+  std::vector<TimedSpan> spans;
+  for (const RankTrace& trace : traces) {
+    for (const TraceSpan& span : trace.spans) {
+      if (!span.lane && span.name == "step") continue;
+      TimedSpan timed{.name = span.name, .lane = std::string(span.lane ? name_of(*span.lane) : "host")};
+      timed.rank = trace.rank;
+      timed.step = span.step;
+      if (span.microbatch) timed.microbatch = *span.microbatch;
+      timed.bytes = span.bytes;
+      timed.seconds = span.end - span.begin;
+      spans.push_back(std::move(timed));
+    }
+  }
+  return spans;
+}
+
+std::string_view name_of(TraceKey key) {
+  return std::ranges::find(known_keys, key, [](const auto& entry) { return entry.second; })->first;
+}
+
+std::vector<TraceKey> parse_trace_keys(std::string_view text) {
+  std::vector<TraceKey> keys;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    const auto found = std::ranges::find(known_keys, word, [](const auto& entry) { return entry.first; });
+    if (found == known_keys.end()) {
+      std::string names;
+      for (const auto& [name, key] : known_keys) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+      fail_request("spans are not told apart by \"{}\"; by any of {}", word, names);
+    }
+    keys.push_back(found->second);
+    begin = end + 1;
+  }
+  return keys;
+}
+
+std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<const TraceKey> keys) {
+  std::map<std::vector<std::string>, std::vector<const TimedSpan*>> groups;
+  for (const TimedSpan& span : spans) {
+    const ActionLabels action = labels_of(span.name);
+    std::vector<std::string> labels;
+    for (const TraceKey key : keys) labels.push_back(label_of(span, action, key));
+    groups[std::move(labels)].push_back(&span);
+  }
+  std::vector<TraceSum> sums;
+  for (auto& [labels, members] : groups) {
+    TraceSum sum{.labels = labels, .count = std::ssize(members)};
+    std::vector<double> seconds;
+    for (const TimedSpan* span : members) {
+      sum.bytes += span->bytes;
+      sum.seconds += span->seconds;
+      seconds.push_back(span->seconds);
+    }
+    std::ranges::sort(seconds);
+    sum.least = seconds.front();
+    sum.median = seconds[seconds.size() / 2];
+    sum.most = seconds.back();
+    sums.push_back(std::move(sum));
+  }
+  std::ranges::stable_sort(sums, std::ranges::greater{}, &TraceSum::seconds);
+  return sums;
+}
+
+}  // namespace weft
