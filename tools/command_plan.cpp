@@ -8,6 +8,7 @@
 #include "tools/plan_coarse.h"
 #include "tools/plan_compare.h"
 #include "tools/plan_explain.h"
+#include "tools/plan_kernels.h"
 #include "tools/plan_report.h"
 #include "tools/plan_search.h"
 #include "trainer/step_plan.h"
@@ -17,7 +18,9 @@ namespace {
 
 struct PlanRequest {
   std::string file, hardware;
-  bool json = false, compare = false, explain = false, coarse = false;
+  std::string measured;
+  int measured_steps = 2;
+  bool json = false, compare = false, kernels = false, explain = false, coarse = false;
   // Of --coarse; what is not given is the configuration's, or the default of CoarseRequest.
   std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
   std::optional<int> ranks;
@@ -86,6 +89,12 @@ void plan(const CLI::App& command, const PlanRequest& request) {
     fmt::print("{}", request.json ? plan_compare_json(config, hardware) : plan_compare_text(config, hardware));
     return;
   }
+  if (request.kernels) {
+    std::vector<RanKernel> ran;
+    if (!request.measured.empty()) ran = read_kernel_table(request.measured, request.measured_steps);
+    fmt::print("{}", request.json ? plan_kernels_json(config, hardware) : plan_kernels_text(config, hardware, ran));
+    return;
+  }
   const RunPlan planned = plan_run(config, hardware);
   fmt::print("{}", request.json ? plan_json(config, hardware, planned) : plan_text(config, hardware, planned));
 }
@@ -128,11 +137,23 @@ void add_plan_command(CLI::App& program) {
       command->add_flag("--explain", request->explain, "why it does not fit, and what would make it fit, each planned");
   CLI::Option* which = command->add_flag("--compare", request->compare,
                                          "every way to share the model's state beside the others, and which to take");
+  CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
+                                           "every kernel that a step calls, its bytes and operations, and the time and "
+                                           "utilisation that come of them on paper");
+  command
+      ->add_option("--measured", request->measured,
+                   "of --kernels: a table of kernels that ran (tools/gpu.sh OUT table), to say what they reached")
+      ->needs(kernels)
+      ->excludes(command->get_option("--json"));
+  command->add_option("--measured-steps", request->measured_steps, "steps that the table counted")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   add_coarse_options(*command, *request);
-  command->get_option("--coarse")->excludes(why)->excludes(which);
-  why->excludes(which);
+  command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels);
+  why->excludes(which)->excludes(kernels);
+  which->excludes(kernels);
   CLI::Option* search = add_plan_search_options(*command, request->search);
-  search->excludes(why)->excludes(which)->excludes(command->get_option("--coarse"));
+  search->excludes(why)->excludes(which)->excludes(kernels)->excludes(command->get_option("--coarse"));
   command->callback([command, request, search] {
     if (search->count() == 0) return plan(*command, *request);
     if (request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");

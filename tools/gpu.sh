@@ -2,7 +2,7 @@
 # What wants a GPU, in parts of at most ten minutes on a machine that has one: builds for that GPU, tests, checks memory
 # and races, measures.
 #   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
-#                                        bench compare table counters home
+#                                        bench listed compare table counters home
 #   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
 # Writes into the folder OUT: environment.txt, a text for each part, and summary.txt with a line "name seconds exit-code"
 # for each thing run (124: it outlasted its limit), eight files at most in a call. A part that fails does not keep the next
@@ -34,7 +34,7 @@ failed=0 only_first=0 but_first=0
 call=$1
 case "$call" in
   1) set -- build attention kernels bench home; only_first=1 ;;
-  2) set -- table counters compare; only_first=1 ;;
+  2) set -- table counters compare listed; only_first=1 ;;
   3) set -- compare; but_first=1 ;;
   4) set -- memcheck racecheck training ;;
   5) set -- processes overlap ;;
@@ -42,9 +42,9 @@ esac
 
 # Kernels in one process: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
-kernel_tests+=':*LoadBalance*:*Attention*:*MatrixProducts*:*Update*:*MuonKernels*:*Versions*'
+kernel_tests+=':*LoadBalance*:*Attention*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
 # racecheck finds nothing of use in the libraries' kernels.
-own_kernel_tests="$kernel_tests-*MatrixProducts*:*Sort*:*Attention*"
+own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 training_tests='CudaTraining|CudaMemory|CudaTrainedModel|CudaCheckpoint|CudaSchedules|CudaMuon\.|CudaEvaluation'
 
 # Speed does not depend on what the text says (routers are balanced by their loss, not by the text): a machine without
@@ -202,6 +202,7 @@ kernel_table() {
     "--run.directory=$tree/profiled" --run.steps=5 --profiling.first_step=4 --profiling.last_step=5 "${@:2}" || return 1
   gzip -c "$tree/profiled/trace_rank0.json" >"$out/trace_$name.json.gz"
   head -n 40 "$out/kernels_$name.tsv"
+  "$tree/weft" plan "$1" --kernels --measured "$out/kernels_$name.tsv" --measured-steps 2 "${@:2}"
 }
 
 # Counters of a hundred kernels of a model of two blocks.
@@ -251,7 +252,7 @@ for part in "$@"; do
       measured racecheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
         "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
       ;;
-    bench | compare | table | counters)
+    bench | listed | compare | table | counters)
       choose_text
       choose_configs
       for config in "${configs[@]}"; do
@@ -259,6 +260,11 @@ for part in "$@"; do
         case "$part" in
           bench)
             measured "bench_$name" "${!limit:-90}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
+            ;;
+          listed)
+            # The library's first algorithm of each product, beside the timed ones of bench.
+            measured "listed_$name" "${!limit:-55}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 4 \
+              --run.measured_products=false "${text[@]}"
             ;;
           compare)
             measured "compare_$name" "${!limit:-290}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \

@@ -74,10 +74,11 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
 
 // A bound from below, for less work than a program: what each rank holds for good and what it would keep.
 std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
   std::int64_t most = 0;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
     const std::vector<PlannedStage> stages =
-        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)));
+        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout);
     std::int64_t bytes = static_bytes(stages).total();
     for (const PlannedStage& stage : stages) {
       for (const PlannedUnit& unit : stage.units) {
@@ -181,10 +182,11 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
   });
   if (!said) return {};
   const Mesh mesh(config.parallelism);
+  const std::vector<StageBlocks> layout = stage_layout(config);
   WholeBytes most;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
     const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at));
+    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at, layout));
     most.parameters = std::max(most.parameters, bytes.parameters);
     most.gradients = std::max(most.gradients, bytes.gradients);
   }
@@ -207,11 +209,13 @@ Config with_chosen_timing(const Config& config, const Mesh& mesh) {
   const Choice open = open_choice(config);
   const Hardware hardware = hardware_of(config);
   if (!known || !hardware.memory || open == Choice{}) return with_choice(config, {}, "");
-  std::vector<Candidate> candidates = {evaluated(config, {}, hardware)};
+  // A limit on memory would deal blocks by what is kept; without one they are dealt alike for all.
+  const Config dealt = config.memory_budget ? config : with_layout(config, stage_layout(config));
+  std::vector<Candidate> candidates = {evaluated(dealt, {}, hardware)};
   const double room = Verdict::limit * hardware.memory->value - hardware.reserved_memory.value;
   for (const Choice& choice : choices_of(open)) {
-    if (choice == Choice{} || static_cast<double>(least_bytes(config, mesh, choice)) > room) continue;
-    candidates.push_back(evaluated(config, choice, hardware));
+    if (choice == Choice{} || static_cast<double>(least_bytes(dealt, mesh, choice)) > room) continue;
+    candidates.push_back(evaluated(dealt, choice, hardware));
   }
   // What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
   double fastest = std::numeric_limits<double>::infinity();

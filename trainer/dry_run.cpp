@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <map>
-#include <unordered_map>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
 #include "layers/kernels/dry_kernels.h"
 #include "parallel/comm/dry_communicator.h"
 #include "parallel/runtime/dry_device.h"
+#include "parallel/runtime/dry_kernel.h"
 #include "trainer/checkpoint/checkpoint_rows.h"
 #include "trainer/rank_step.h"
 
@@ -46,33 +46,63 @@ DryDownload exchanged_counts(const Config& config, int expert_rank, Routing rout
   };
 }
 
-class NoUpdate final : public RowsUpdate {
+class DryUpdate final : public RowsUpdate {
  public:
-  void norms(Stream&, std::span<const GroupStep>, ConstTensorView, TensorView) override {}
-  void run(Stream&, std::span<const GroupStep>, ConstTensorView, ConstTensorView) override {}
+  explicit DryUpdate(std::span<const UpdateRows> rows) {
+    for (const UpdateRows& each : rows) {
+      if (each.gradients.empty()) continue;
+      const std::int64_t kept = each.parameters.bytes() + each.first_state.bytes() + each.second_state.bytes();
+      read_ += kept + each.gradients.bytes();
+      written_ += kept;
+    }
+  }
+  void norms(Stream& stream, std::span<const GroupStep>, ConstTensorView, TensorView) override {
+    tell(stream, {.name = "update_norms", .read = read_});
+  }
+  void run(Stream& stream, std::span<const GroupStep>, ConstTensorView, ConstTensorView) override {
+    tell(stream, {.name = "update", .read = read_, .written = written_});
+  }
+
+ private:
+  std::int64_t read_ = 0, written_ = 0;
 };
+
+MuonKernels dry_muon_kernels() {
+  return {.momentum =
+              [](Stream& stream, const MuonMomentum& rows) {
+                tell(stream, {.name = "muon_momentum",
+                              .read = rows.gradients.bytes() + rows.momentum.bytes(),
+                              .written = rows.momentum.bytes() + rows.update.bytes()});
+              },
+          .change =
+              [](Stream& stream, const MuonChange& rows) {
+                tell(stream, {.name = "muon_change",
+                              .read = rows.direction.bytes() + rows.values.bytes(),
+                              .written = rows.values.bytes()});
+              }};
+}
 
 class DryBackend final : public Backend {
  public:
   DryBackend(const Config& config, DryDownload download)
       : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
         device_(make_dry_device(std::move(download))) {}
-  Device& device() override { return *device_; }
+  DryDevice& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
   const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
-  std::unique_ptr<MatrixProducts> make_products(Stream&, MemoryLedger& ledger) override {
-    return make_dry_matrix_products(workspace_, ledger);
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return make_dry_matrix_products(workspace_, stream, ledger);
   }
 
  private:
   DryWorkspace workspace_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<DryDevice> device_;
   LayerKernels layer_kernels_ = dry_layer_kernels(workspace_);
   OptimizerKernels optimizer_kernels_ = {
-      .make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows>, std::vector<UpdateRule>)
-          -> std::unique_ptr<RowsUpdate> { return std::make_unique<NoUpdate>(); },
-      .clip_scale = [](Stream&, ConstTensorView, double, double, TensorView) {},
-      .muon = {.momentum = [](Stream&, const MuonMomentum&) {}, .change = [](Stream&, const MuonChange&) {}},
+      .make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows, std::vector<UpdateRule>)
+          -> std::unique_ptr<RowsUpdate> { return std::make_unique<DryUpdate>(rows); },
+      .clip_scale = DryKernel<"clip_scale">(),
+      .muon = dry_muon_kernels(),
   };
 };
 
@@ -90,14 +120,18 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     action_ = action;
     beside_units_[action] = beside_;
     walk_.actions[action].most = now_;
+    most_now_ = total_;
   }
   void end(std::size_t action) override { walk_.actions[action].after = now_; }
   void allocated(const void* data, Bucket bucket, std::int64_t bytes) override {
-    events_.push_back({data, bytes, action_, bucket, true});
+    live_.came(data, {bucket, action_, bytes});
     total_ += bytes;
     now_[bucket] += bytes;
     BucketBytes& most = action_ ? walk_.actions[*action_].most : walk_.before;
-    if (total_ > most.total()) most = now_;
+    if (total_ > most_now_) {
+      most = now_;
+      most_now_ = total_;
+    }
     if (comes_with_unit(bucket)) {
       of_units_.insert(data);
     } else {
@@ -106,10 +140,11 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     }
     if (total_ <= most_) return;
     most_ = total_;
-    peak_ = events_.size();
+    peak_action_ = action_;
+    live_.mark_peak();
   }
   void released(const void* data, Bucket bucket, std::int64_t bytes) override {
-    events_.push_back({data, bytes, action_, bucket, false});
+    live_.went(data);
     total_ -= bytes;
     now_[bucket] -= bytes;
     if (of_units_.erase(data) == 0) beside_ -= bytes;
@@ -117,36 +152,16 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   // From here on the peak counts, as it does for a ledger that is reset. `kept`: what is there already.
   void begin_step(const BucketBytes& kept) {
     now_ = walk_.before = kept;
-    total_ = most_ = beside_ = kept.total();
-    peak_ = events_.size();
-    peak_before_actions_ = peak_;
+    total_ = most_ = most_now_ = beside_ = kept.total();
+    peak_action_.reset();
+    live_ = LiveLog();
   }
 
   const LedgerWalk& walk() const { return walk_; }
   const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
 
-  std::optional<std::size_t> peak_action() const {
-    return peak_ == peak_before_actions_ ? std::nullopt : events_[peak_ - 1].action;
-  }
-
-  std::vector<LiveTensors> live_at_peak() const {
-    std::unordered_map<const void*, const MemoryEvent*> live;
-    for (std::size_t i = 0; i < peak_; ++i) {
-      const MemoryEvent& event = events_[i];
-      if (event.comes) {
-        live[event.data] = &event;
-      } else {
-        live.erase(event.data);
-      }
-    }
-    std::map<std::pair<Bucket, std::optional<std::size_t>>, std::int64_t> sums;
-    for (const auto& [data, event] : live) sums[{event->bucket, event->action}] += event->bytes;
-    std::vector<LiveTensors> result;
-    for (const auto& [key, bytes] : sums) {
-      if (bytes > 0) result.push_back({key.first, key.second, bytes});
-    }
-    return result;
-  }
+  std::optional<std::size_t> peak_action() const { return peak_action_; }
+  std::vector<LiveTensors> live_at_peak() { return live_.at_peak(); }
 
  private:
   bool comes_with_unit(Bucket bucket) const {
@@ -155,24 +170,17 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     return !program_.units[static_cast<std::size_t>(*actions_[*action_].unit)].replicated;
   }
 
-  struct MemoryEvent {
-    const void* data;
-    std::int64_t bytes;
-    std::optional<std::size_t> action;
-    Bucket bucket;
-    bool comes;
-  };
   const ProgramTables& program_;
   std::span<const Action> actions_;
-  std::vector<MemoryEvent> events_;
+  LiveLog live_;
   std::optional<std::size_t> action_;
   LedgerWalk walk_;
   BucketBytes now_;
-  std::int64_t total_ = 0, most_ = 0;
-  std::int64_t beside_ = 0;                         // of the total, without what is in of_units_
-  std::unordered_set<const void*> of_units_;        // live tensors
-  std::vector<std::int64_t> beside_units_;          // by action
-  std::size_t peak_ = 0, peak_before_actions_ = 0;  // events up to there
+  std::int64_t total_ = 0, most_ = 0, most_now_ = 0;  // now, in the step, and in this action
+  std::int64_t beside_ = 0;                           // of the total, without what is in of_units_
+  std::unordered_set<const void*> of_units_;          // live tensors
+  std::vector<std::int64_t> beside_units_;            // by action
+  std::optional<std::size_t> peak_action_;
 };
 
 // The program with as much of the lists of others as sends to this rank: a pipeline may have a thousand ranks.
@@ -188,6 +196,40 @@ Program list_of_rank(const Program& program, int pipeline_rank) {
   return own;
 }
 
+// A rank whose device has no memory and whose peers are not there.
+class DryRank {
+ public:
+  DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing)
+      : backend_(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing)) {
+    clock_.set_mode(PhaseClock::Mode::off);
+    const MakeGroup make_group = [this](Group group, const std::vector<int>& members, int place, Stream& stream) {
+      return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
+                                               stream, counters_, clock_);
+    };
+    step_.emplace(config, mesh, list_of_rank(program, mesh.coordinates(rank).pp), rank, backend_, clock_, make_group,
+                  std::nullopt);
+  }
+
+  RankStep& step() { return *step_; }
+  DryDevice& device() { return backend_.device(); }
+  const CommunicationCounters& counters() const { return counters_; }
+
+  // Through one step. Peak and counters are of it.
+  void walk(std::span<ActionObserver* const> observers) {
+    counters_.clear();
+    step_->ledger().reset_peak();
+    step_->begin({});
+    step_->walk(observers);
+    step_->end();
+  }
+
+ private:
+  DryBackend backend_;
+  PhaseClock clock_;
+  CommunicationCounters counters_;
+  std::optional<RankStep> step_;
+};
+
 }  // namespace
 
 bool routing_decides(const Config& config) {
@@ -196,29 +238,17 @@ bool routing_decides(const Config& config) {
 }
 
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
-  const Coordinates at = mesh.coordinates(rank);
-  DryBackend backend(config, exchanged_counts(config, at.ep, routing));
-  PhaseClock clock;
-  clock.set_mode(PhaseClock::Mode::off);
-  CommunicationCounters counters;
-  const MakeGroup make_group = [&](Group group, const std::vector<int>& members, int place, Stream& stream) {
-    return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
-                                             stream, counters, clock);
-  };
-  MemoryEvents events(program, at.pp);  // hears of what goes last, too
-  RankStep step(config, mesh, list_of_rank(program, at.pp), rank, backend, clock, make_group, std::nullopt);
+  MemoryEvents events(program, mesh.coordinates(rank).pp);  // hears of what goes last, too
+  DryRank walker(config, mesh, program, rank, routing);
+  RankStep& step = walker.step();
 
   // Tensors of the set-up are not among the events: what there is of them stays.
   DryRun result;
   const BucketBytes kept = step.ledger().live();
-  counters.clear();
   step.ledger().observe(events);
   events.begin_step(kept);
-  step.ledger().reset_peak();
-  step.begin({});
   ActionObserver* observers[] = {&events};
-  step.walk(observers);
-  step.end();
+  walker.walk(observers);
 
   result.walk = events.walk();
   result.peak = step.ledger().at_peak();
@@ -229,11 +259,40 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
     const auto bucket = static_cast<Bucket>(b);
     if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
   }
-  result.communication = counters;
+  result.communication = walker.counters();
   for (const CheckpointRows& rows : checkpoint_rows(step.stages(), step.optimizer(), mesh, rank)) {
     if (rows.saved) result.saved_bytes += rows.values.bytes();
   }
   return result;
+}
+
+BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
+  DryRank walker(config, mesh, program, rank, routing);
+  walker.walk({});
+  return walker.step().ledger().at_peak();
+}
+
+void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
+              ActionObserver& actions) {
+  DryRank walker(config, mesh, program, rank, Routing::even);
+  walker.device().observe(&kernels);
+  ActionObserver* observers[] = {&actions};
+  walker.walk(observers);
+  walker.device().observe(nullptr);
+}
+
+std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank) {
+  struct Products final : KernelObserver {
+    void called(const KernelCall& call) override {
+      if (call.kind == KernelKind::product) shapes.insert(call.product);
+    }
+    std::set<ProductCall> shapes;
+  } products;
+  DryRank walker(config, mesh, program, rank, Routing::even);
+  walker.device().observe(&products);
+  walker.walk({});
+  walker.device().observe(nullptr);
+  return {products.shapes.begin(), products.shapes.end()};
 }
 
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,

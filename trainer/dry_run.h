@@ -10,22 +10,14 @@
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/execute.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
+#include "parallel/runtime/kernel_log.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
+#include "trainer/live_log.h"
 
 namespace weft {
-
-// Tensors that are there at the peak, by the action of the rank's list that allocated them; of those without one, which
-// are there before the first action, the run keeps all.
-struct LiveTensors {
-  Bucket bucket = Bucket::workspace;
-  std::optional<std::size_t> action = {};
-  std::int64_t bytes = 0;
-
-  bool operator==(const LiveTensors&) const = default;
-};
 
 // How routed tokens are dealt over the experts of a layer.
 enum class Routing : std::uint8_t {
@@ -57,6 +49,17 @@ struct DryRun {
 // `program` is that of the rank (step_program). Linear in the length of the rank's list.
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank,
                Routing routing = Routing::even);
+
+// Its peak alone, for less work.
+BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
+                     Routing routing = Routing::even);
+
+// Tells `kernels` of every call of a kernel in the rank's step, and `actions` of what it is part of.
+void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
+              ActionObserver& actions);
+
+// The products that the rank's step computes, each shape once.
+std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank);
 
 // By pipeline rank, of those that otherwise stand where `at` does, whose program it is.
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at = {},

@@ -64,7 +64,7 @@ BucketBytes fullest_peak(const ResolvedRun& run, std::size_t threads) {
   const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
   std::vector<BucketBytes> peaks(classes.size());
   for_each_class(run, classes, threads, [&](std::size_t number, const Program& program) {
-    peaks[number] = dry_run(run.config(), run.mesh(), program, classes[number].first).peak;
+    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first);
   });
   return *std::ranges::max_element(peaks, {}, &BucketBytes::total);
 }
@@ -73,7 +73,7 @@ BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(
   BucketBytes fullest;
   ClassPrograms programs(run);
   for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
-    const BucketBytes peak = dry_run(run.config(), run.mesh(), programs.of(ranks), ranks.first).peak;
+    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks), ranks.first);
     if (peak.total() > fullest.total()) fullest = peak;
     if (enough(fullest)) break;
   }

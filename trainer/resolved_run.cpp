@@ -18,6 +18,7 @@ ResolvedRun::ResolvedRun(const Config& config)
       mesh_(config_.parallelism),
       layout_(stage_layout(config_)) {
   if (is_solved(config_)) solve();
+  config_ = with_layout(std::move(config_), layout_);
 }
 
 void ResolvedRun::solve() {

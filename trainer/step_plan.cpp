@@ -237,7 +237,11 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const
 }
 
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  const std::vector<StageBlocks> layout = stage_layout(config);
+  return plan_stages(config, mesh, at, stage_layout(config));
+}
+
+std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
+                                      const std::vector<StageBlocks>& layout) {
   std::vector<PlannedStage> stages;
   for (const int stage : stages_of_rank(config, at.pp)) stages.push_back(plan_stage(config, mesh, at, stage, layout));
   return stages;

@@ -83,6 +83,9 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const
                         std::vector<std::unique_ptr<Segment>> segments);
 // All that the rank with these coordinates runs, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
+// The same by the stages of stage_layout().
+std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
+                                      const std::vector<StageBlocks>& layout);
 
 // What a rank's stages compute with, besides parameters: the same for all of them.
 struct PlannedInputs {

@@ -1,74 +1,157 @@
 #include "layers/kernels/dry_kernels.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/product_workspace.h"
+#include "parallel/runtime/dry_kernel.h"
 
 namespace weft {
 namespace {
 
-// As any function, whatever it takes.
-struct Nothing {
-  template <typename... Arguments>
-  using Function = void (*)(Arguments...);
-  template <typename... Arguments>
-  constexpr operator Function<Arguments...>() const {  // NOLINT(google-explicit-constructor)
-    return [](Arguments...) {};
-  }
-  template <typename... Arguments>
-  void operator()(Arguments&&...) const {}
-};
-constexpr Nothing nothing;
-
 class DryProducts final : public MatrixProducts {
  public:
-  explicit DryProducts(Tensor workspace) : workspace_(std::move(workspace)) {}
-  void multiply(ConstTensorView, Transpose, ConstTensorView, Transpose, TensorView, bool) override {}
-  void multiply_onto(Stream&, const Product&) override {}
-  void multiply_all(std::span<const Product>) override {}
+  DryProducts(Stream& stream, Tensor workspace) : stream_(stream), workspace_(std::move(workspace)) {}
+  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
+                bool accumulate) override {
+    multiply_onto(stream_, {a, transpose_a, b, transpose_b, c, accumulate});
+  }
+  void multiply_onto(Stream& stream, const Product& p) override {
+    const bool turned_a = p.transpose_a == Transpose::yes, turned_b = p.transpose_b == Transpose::yes;
+    const ProductCall product{p.c.rows(),  p.c.columns(), turned_a ? p.a.rows() : p.a.columns(), turned_a, turned_b,
+                              p.a.dtype(), p.c.dtype(),   p.accumulate || !p.addend.empty()};
+    tell(stream, {.name = "multiply",
+                  .kind = KernelKind::product,
+                  .read = p.a.bytes() + p.b.bytes() + p.addend.bytes() + (p.accumulate ? p.c.bytes() : 0),
+                  .written = p.c.bytes(),
+                  .flops = 2.0 * static_cast<double>(product.rows) * static_cast<double>(product.columns) *
+                           static_cast<double>(product.inner),
+                  .dtype = product.input,
+                  .product = product});
+  }
+  void multiply_all(std::span<const Product> products) override {
+    for (const Product& product : products) multiply_onto(stream_, product);
+  }
 
  private:
+  Stream& stream_;
   Tensor workspace_;
 };
 
-AttentionKernels attention_of_cpu() {
-  const auto description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };
-  return {[](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView,
-             TensorView, TensorView) { cpu::take_attention_forward_workspace(context, heads, runs, q.dtype()); },
-          [](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView, ConstTensorView q,
-             ConstTensorView, ConstTensorView, ConstTensorView, TensorView,
-             TensorView) { cpu::take_attention_backward_workspace(context, heads, runs, q.dtype()); },
-          nothing, description};
+// Of the queries in `runs`, each with the keys that it sees: queries with keys and weights with values.
+double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView kv) {
+  double keys = 0.0;
+  for (const Range& run : runs) {
+    const auto begin = static_cast<double>(run.begin), end = begin + static_cast<double>(run.count);
+    keys += (end * (end + 1) - begin * (begin + 1)) / 2;
+  }
+  const std::int64_t sequences = kv.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
+  return 4.0 * keys * static_cast<double>(sequences * heads.query_heads * heads.head_dim);
+}
+
+// Heads are columns of matrices that may hold others beside them.
+std::int64_t head_bytes(ConstTensorView rows, std::int64_t heads, const HeadShape& shape) {
+  return rows.rows() * heads * shape.head_dim * size_of(rows.dtype());
+}
+
+AttentionKernels dry_attention(DryWorkspace workspace) {
+  const bool of_cpu = workspace == DryWorkspace::of_cpu;
+  AttentionKernels kernels;
+  kernels.forward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
+                             ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
+    if (of_cpu) cpu::take_attention_forward_workspace(context, heads, runs, q.dtype());
+    tell(context.stream,
+         {.name = "attention_forward",
+          .kind = KernelKind::attention,
+          .read = head_bytes(q, heads.query_heads, heads) + head_bytes(kv, 2 * heads.key_value_heads, heads),
+          .written = out.bytes() + log_sum_exp.bytes(),
+          .flops = causal_flops(heads, runs, kv),
+          .dtype = q.dtype()});
+  };
+  kernels.backward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                              ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
+                              TensorView, TensorView) {
+    if (of_cpu) cpu::take_attention_backward_workspace(context, heads, runs, q.dtype());
+    const std::int64_t factors =
+        head_bytes(q, heads.query_heads, heads) + head_bytes(kv, 2 * heads.key_value_heads, heads);
+    // Scores once more, and the gradients of weights, values, queries and keys: five products to the forward's two.
+    tell(context.stream, {.name = "attention_backward",
+                          .kind = KernelKind::attention,
+                          .read = dout.bytes() + factors + out.bytes() + log_sum_exp.bytes(),
+                          .written = factors,
+                          .flops = 2.5 * causal_flops(heads, runs, kv),
+                          .dtype = q.dtype()});
+  };
+  kernels.cached = [](KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
+                      ConstTensorView cache, TensorView out) {
+    const std::int64_t sequences = cache.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
+    const std::int64_t tokens = q.rows() / std::max<std::int64_t>(sequences, 1), seen = sequences * (position + tokens);
+    const double pairs =
+        static_cast<double>(q.rows()) * (static_cast<double>(position) + 0.5 * static_cast<double>(tokens + 1));
+    tell(context.stream,
+         {.name = "attention_cached",
+          .kind = KernelKind::attention,
+          .read = head_bytes(q, heads.query_heads, heads) + seen * cache.columns() * size_of(cache.dtype()),
+          .written = out.bytes(),
+          .flops = 4.0 * pairs * static_cast<double>(heads.query_heads * heads.head_dim),
+          .dtype = q.dtype()});
+  };
+  kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };
+  return kernels;
+}
+
+// Looked up are as many rows as there are tokens, whatever the table has.
+EmbeddingKernels dry_embedding() {
+  return {[](KernelContext& context, ConstTensorView ids, ConstTensorView, std::int64_t, TensorView y) {
+            tell(context.stream, {.name = "embedding_forward", .read = ids.bytes() + y.bytes(), .written = y.bytes()});
+          },
+          [](KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t, TensorView) {
+            const std::int64_t rows = dy.size() * size_of(DType::float32);
+            tell(context.stream,
+                 {.name = "embedding_backward", .read = ids.bytes() + dy.bytes() + rows, .written = rows});
+          }};
+}
+
+void dry_move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t>,
+                     std::span<const std::int64_t>, std::span<const std::int64_t> counts, TensorView) {
+  const std::int64_t rows = std::reduce(counts.begin(), counts.end());
+  const std::int64_t bytes = rows * source.columns() * size_of(source.dtype());
+  tell(context.stream, {.name = "move_blocks", .read = bytes, .written = bytes});
+}
+
+void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+  static_cast<void>(cpu::sort_workspace(context, counts.size()));
+  tell(context.stream, {.name = "sort_by_expert", .read = indices.bytes(), .written = counts.bytes() + slots.bytes()});
 }
 
 }  // namespace
 
 LayerKernels dry_layer_kernels(DryWorkspace workspace) {
   LayerKernels kernels = {
-      .attention = attention_of_cpu(),
-      .cross_entropy = {nothing, nothing, nothing},
-      .embedding = {nothing, nothing},
-      .load_balance = {nothing, nothing, nothing, nothing},
-      .permutation = {[](KernelContext& context, ConstTensorView, TensorView counts, TensorView) {
-                        static_cast<void>(cpu::sort_workspace(context, counts.size()));
-                      },
-                      nothing, nothing, nothing, nothing, nothing},
-      .rms_norm = {nothing, nothing, nothing},
-      .rotary = {nothing, nothing},
-      .routing = {nothing, nothing},
-      .swiglu = {nothing, nothing},
+      .attention = dry_attention(workspace),
+      .cross_entropy = {DryKernel<"vocabulary_max">(), DryKernel<"vocabulary_sums">(),
+                        DryKernel<"cross_entropy_gradient">()},
+      .embedding = dry_embedding(),
+      .load_balance = {DryKernel<"expert_statistics">(), DryKernel<"auxiliary_loss">(),
+                       DryKernel<"auxiliary_loss_backward", Writes::onto>(), DryKernel<"z_loss", Writes::onto>()},
+      .permutation = {DryKernel<"sort_by_expert">(), DryKernel<"add_counts", Writes::onto>(),
+                      DryKernel<"permute_rows">(), DryKernel<"unpermute_rows", Writes::onto>(),
+                      DryKernel<"unpermute_rows_backward">(), dry_move_blocks},
+      .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward_input">(),
+                   DryKernel<"rms_norm_backward_weight">()},
+      .rotary = {DryKernel<"rotary_forward">(), DryKernel<"rotary_backward">()},
+      .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">()},
+      .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
   };
-  if (workspace == DryWorkspace::of_cuda) {
-    kernels.attention.forward = nothing;
-    kernels.attention.backward = nothing;
-    kernels.permutation.sort_by_expert = nothing;
-  }
+  if (workspace == DryWorkspace::of_cpu) kernels.permutation.sort_by_expert = dry_sort_of_cpu;
   return kernels;
 }
 
-std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, MemoryLedger& ledger) {
-  if (workspace == DryWorkspace::of_cpu) return std::make_unique<DryProducts>(Tensor());
+std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, Stream& stream, MemoryLedger& ledger) {
+  if (workspace == DryWorkspace::of_cpu) return std::make_unique<DryProducts>(stream, Tensor());
   return std::make_unique<DryProducts>(
-      ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams));
+      stream, ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams));
 }
 
 }  // namespace weft

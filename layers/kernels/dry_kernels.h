@@ -1,4 +1,5 @@
-// Kernels that compute nothing, for a walk through a step that is to find out what it takes (runtime/dry_device.h).
+// Kernels that compute nothing, for a walk through a step that is to find out what it takes (runtime/dry_device.h):
+// they tell the device's observer what they were called with.
 #pragma once
 
 #include "layers/kernels/kernels.h"
@@ -14,7 +15,7 @@ enum class DryWorkspace : std::uint8_t {
 };
 
 LayerKernels dry_layer_kernels(DryWorkspace workspace);
-// Workspace comes from `ledger`, which outlives the products.
-std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, MemoryLedger& ledger);
+// Products of `stream`, with workspace from `ledger`; both outlive them.
+std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, Stream& stream, MemoryLedger& ledger);
 
 }  // namespace weft

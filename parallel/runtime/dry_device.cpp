@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/runtime/dry_kernel.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -32,16 +33,20 @@ class DryStream final : public Stream {
   Device& device_;
 };
 
-constexpr ElementwiseKernels no_elementwise = {
-    .cast = [](Stream&, ConstTensorView, TensorView) {},
-    .add = [](Stream&, ConstTensorView, TensorView) {},
-    .scale = [](Stream&, TensorView, float) {},
-    .combine = [](Stream&, float, ConstTensorView, float, TensorView) {},
-    .divide_by_root = [](Stream&, ConstTensorView, TensorView) {},
-    .fill = [](Stream&, TensorView, float) {},
-    .square_sum = [](Stream&, ConstTensorView, TensorView) {},
-    .count_nonfinite = [](Stream&, ConstTensorView, TensorView) {},
-    .copy_columns = [](Stream&, ConstTensorView, std::int64_t, TensorView, std::int64_t, std::int64_t) {},
+constexpr ElementwiseKernels dry_elementwise = {
+    .cast = DryKernel<"cast">(),
+    .add = DryKernel<"add", Writes::onto>(),
+    .scale = DryKernel<"scale", Writes::onto>(),
+    .combine = DryKernel<"combine", Writes::onto>(),
+    .divide_by_root = DryKernel<"divide_by_root", Writes::onto>(),
+    .fill = DryKernel<"fill">(),
+    .square_sum = DryKernel<"square_sum">(),
+    .count_nonfinite = DryKernel<"count_nonfinite">(),
+    .copy_columns =
+        [](Stream& stream, ConstTensorView source, std::int64_t, TensorView, std::int64_t, std::int64_t columns) {
+          const std::int64_t bytes = source.rows() * columns * size_of(source.dtype());
+          tell(stream, {.name = "copy_columns", .read = bytes, .written = bytes});
+        },
     .reduce_elements = [](Stream&, DType, Reduce, std::span<const std::byte* const>, std::int64_t, std::int64_t,
                           std::span<std::byte* const>) {},
 };
@@ -49,9 +54,9 @@ constexpr ElementwiseKernels no_elementwise = {
 // Blocks are numbered from here on. No processor accepts such an address: bits 48 to 63 of a usable one are equal.
 constexpr std::uintptr_t first_address = std::uintptr_t{1} << 62;
 
-class DryDevice final : public Device {
+class NumberedDevice final : public DryDevice {
  public:
-  explicit DryDevice(DryDownload download) : download_(std::move(download)) {}
+  explicit NumberedDevice(DryDownload download) : download_(std::move(download)) {}
 
   std::string_view name() const override { return "dry"; }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<DryStream>(*this); }
@@ -82,7 +87,7 @@ class DryDevice final : public Device {
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
   }
 
-  const ElementwiseKernels& elementwise() const override { return no_elementwise; }
+  const ElementwiseKernels& elementwise() const override { return dry_elementwise; }
 
  private:
   DryDownload download_;
@@ -92,8 +97,8 @@ class DryDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_dry_device(DryDownload download) {
-  return std::make_unique<DryDevice>(std::move(download));
+std::unique_ptr<DryDevice> make_dry_device(DryDownload download) {
+  return std::make_unique<NumberedDevice>(std::move(download));
 }
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "parallel/runtime/device.h"
+#include "parallel/runtime/kernel_log.h"
 
 namespace weft {
 
@@ -14,6 +15,20 @@ namespace weft {
 using DryDownload = std::function<void(std::span<std::byte> destination)>;
 
 // Blocks that are released serve again.
-std::unique_ptr<Device> make_dry_device(DryDownload download);
+class DryDevice : public Device {
+ public:
+  // Hears of every kernel from here on, those of the layers and the optimizer included; null for none.
+  void observe(KernelObserver* observer) { observer_ = observer; }
+  KernelObserver* observer() const { return observer_; }
+
+ private:
+  KernelObserver* observer_ = nullptr;
+};
+std::unique_ptr<DryDevice> make_dry_device(DryDownload download);
+
+// Of the dry device that the stream is of.
+inline KernelObserver* kernel_observer(Stream& stream) {
+  return static_cast<DryDevice&>(stream.device()).observer();
+}
 
 }  // namespace weft

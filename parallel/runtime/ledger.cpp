@@ -75,8 +75,12 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
   }
 
   live_[bucket] += bytes;
+  live_total_ += bytes;
   peak_by_bucket_[bucket] = std::max(peak_by_bucket_[bucket], live_[bucket]);
-  if (live_.total() > at_peak_.total()) at_peak_ = live_;
+  if (live_total_ > peak_total_) {
+    at_peak_ = live_;
+    peak_total_ = live_total_;
+  }
   if (observer_ != nullptr) observer_->allocated(data, bucket, bytes);
 
   Tensor tensor;
@@ -90,12 +94,14 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
 
 void MemoryLedger::release(Stream& stream, Bucket bucket, void* data, std::int64_t bytes, std::int64_t capacity) {
   live_[bucket] -= bytes;
+  live_total_ -= bytes;
   if (observer_ != nullptr) observer_->released(data, bucket, bytes);
   device_.release(data, capacity, stream);
 }
 
 void MemoryLedger::reset_peak() {
   at_peak_ = live_;
+  peak_total_ = live_total_;
   peak_by_bucket_ = live_;
 }
 

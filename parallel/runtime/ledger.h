@@ -129,6 +129,7 @@ class MemoryLedger {
   Device& device_;
   Stream& stream_;
   BucketBytes live_, at_peak_, peak_by_bucket_;
+  std::int64_t live_total_ = 0, peak_total_ = 0;  // of live_ and at_peak_
   MemoryObserver* observer_ = nullptr;
 };
 

@@ -53,7 +53,7 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
     idle += times.bubble;
     gathers_wait = std::max(gathers_wait, times.gathers);
     reductions_wait = std::max(reductions_wait, times.reductions);
-    const BucketBytes bytes = dry_run(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0)).peak;
+    const BucketBytes bytes = dry_peak(config, mesh, program, mesh.rank_at(rank, 0, 0, 0, 0));
     fullest = std::max(fullest, bytes.total());
     if (rank == found["fullest_rank"].get<int>()) {
       for (std::size_t b = 0; b < bucket_count; ++b) {

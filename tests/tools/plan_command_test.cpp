@@ -1,6 +1,12 @@
 // `weft plan`: the document that scripts rely on says what the library says, presets have the published numbers, and
 // what cannot be planned is refused with what would do.
+#include <fmt/format.h>
+
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/tools/program.h"
 #include "trainer/config/config_reader.h"
@@ -83,6 +89,87 @@ TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   EXPECT_EQ(heads.exit_code, 2);
   EXPECT_NE(heads.messages.find("parallelism"), std::string::npos) << heads.messages;
   for (const auto& result : {card, topology, heads}) EXPECT_EQ(result.output, "");
+}
+
+// Tables and document are of one plan; the whole is the sum of its rows.
+TEST_F(PlanCommand, PrintsTheKernelsOfAStep) {
+  const std::string moe = std::string("plan '") + WEFT_SOURCE_DIR + "/configs/h200_moe_8x1b.toml' --kernels";
+  const auto result = weft(moe + " --json");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json json = Json::parse(result.output);
+  ASSERT_EQ(json["product_shares"].size(), json["seconds"].size());
+  for (std::size_t i = 0; i < json["seconds"].size(); ++i) {
+    double rows = 0.0, kinds = 0.0;
+    for (const Json& row : json["rows"]) rows += row["seconds"][i].get<double>();
+    for (const Json& kind : json["kinds"]) kinds += kind["seconds"][i].get<double>();
+    const auto all = json["seconds"][i].get<double>();
+    EXPECT_NEAR(rows, all, 1e-9 * all);
+    EXPECT_NEAR(kinds, all, 1e-9 * all);
+    EXPECT_NEAR(json["utilisation"][i].get<double>() * all * 989.4e12, json["step_flops"].get<double>(), 1e6);
+  }
+  const std::string text = weft(moe).output;
+  const auto share = fmt::format("\n65 %               {:.4f}", json["kinds"][0]["seconds"][0].get<double>());
+  EXPECT_NE(text.find(share), std::string::npos) << share << text;
+  EXPECT_NE(text.find("experts forward"), std::string::npos);
+  EXPECT_NE(text.find("on paper: no kernel has run"), std::string::npos);
+  EXPECT_EQ(weft(moe + " --explain").exit_code, 2);
+  const auto refused = weft(moe + " --hardware cpu");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("how fast the memory of \"cpu\" is"), std::string::npos) << refused.messages;
+}
+
+// A table as the kernel table's library writes it: of two steps, of a dense model's kernels.
+TEST_F(PlanCommand, SaysWhatMeasuredKernelsReached) {
+  const std::string dense = std::string("plan '") + WEFT_SOURCE_DIR + "/configs/h200_dense_1_5b.toml' --kernels";
+  const Json json = Json::parse(weft(dense + " --json").output);
+  double flops = 0.0, bytes = 0.0;
+  for (const Json& row : json["rows"]) {
+    if (row["part"] != "mlp" || row["phase"] != "forward") continue;
+    (row["kind"] == "product" ? flops : bytes) += row[row["kind"] == "product" ? "flops" : "bytes"].get<double>();
+  }
+  const std::string header = "ms\t% of span\tcalls\tmean us\tregisters\tgrid or bytes\tblock\trange\tkernel\n";
+  put("table.tsv",
+      "span 4400.000 ms, busy 4300.000 ms, idle 2.27 %, 17000 launches\n\n"
+      "ms\t% of span\tcalls\tmean us\trange\n1000.000\t50.00\t896\t892.86\tF mlp\n\n" +
+          header +
+          "800.000\t18.18\t448\t1785.71\t168\t132\t384\tF mlp\tnvjet_tst_256x128_64x4_2x1_v_bz_TNT\n"
+          "100.000\t2.27\t224\t446.43\t40\t100\t256\tF mlp\tvoid weft::cuda::swiglu_forward<weft::bfloat16>\n"
+          "60.000\t1.00\t4\t9.00\t40\t100\t256\tunshard mlp\tncclDevKernel_AllGather_RING_LL\n"
+          "30.000\t1.00\t4\t9.00\t40\t100\t256\t-\tvoid weft::cuda::fill<float>\n");
+  const auto result = weft(dense + " --measured table.tsv");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  // The cells of a line of the last table.
+  const auto cells_of = [&](const std::string& begin) {
+    const std::size_t table = result.output.find("of a step that ran");
+    std::istringstream line(result.output.substr(result.output.find("\n" + begin, table) + 1 + begin.size()));
+    std::string text;
+    std::getline(line, text);
+    std::istringstream words(text);
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  };
+  // 400 ms of products and 50 ms of the rest a step.
+  const std::vector<std::string> products = cells_of("mlp forward ");
+  ASSERT_EQ(products.size(), 7u) << result.output;
+  EXPECT_EQ(products[0], "product");
+  EXPECT_EQ(products[1], "224");
+  EXPECT_EQ(products[2], "224");
+  EXPECT_EQ(products[4], "400.00");
+  EXPECT_EQ(products[5], fmt::format("{:.0f}", flops / 0.4 / 1e12));
+  EXPECT_EQ(products[6], "-");
+  EXPECT_NE(result.output.find(fmt::format("50.00        -  {:>4.0f}\n", bytes / 0.05 / 1e9)), std::string::npos)
+      << result.output;
+  for (const char* found : {"units gather", "communication"}) {
+    EXPECT_NE(result.output.find(found, result.output.find("of a step that ran")), std::string::npos) << found;
+  }
+  put("table.tsv", header + "800.000\t18.18\t448\n");
+  const auto cut = weft(dense + " --measured table.tsv");
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.messages.find("table.tsv:2: 3 columns of 9"), std::string::npos) << cut.messages;
+  put("table.tsv", header + "fast\t1\t1\t1\t1\t1\t1\tF mlp\tx\n");
+  EXPECT_EQ(weft(dense + " --measured table.tsv").exit_code, 2);
+  put("table.tsv", "nothing of the kind\n");
+  EXPECT_EQ(weft(dense + " --measured table.tsv").exit_code, 2);
+  EXPECT_EQ(weft("plan '" + llama + "' --measured table.tsv").exit_code, 2);  // of --kernels alone
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
   const std::vector<Case> cases = {
       {{"model.num_attention_heads=6", "parallelism.tensor=1", "parallelism.expert=1"},
        "num_attention_heads 6 is not a multiple of num_key_value_heads 4: remainder 2"},
-      {{"model.vocab_size=16777217"}, "a vocabulary has at most 16777216 tokens, not 16777217"},
+      {{"model.vocab_size=2147483647", "training.global_batch_size=65536"},
+       "over 4 ranks of data, tensor and context are"},
       {{"model.moe.num_experts=2147483646"},
        "num_experts 2147483646 in each of 3 MoE blocks (model.layers) are more than 65536 experts"},
       {{"model.hidden_size=2147483646", "model.intermediate_size=2147483646"},
@@ -33,7 +34,7 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"training.sequence_length=16777216", "model.hidden_size=1048576"}, "tokens are 1048576 wide at most: 3.52e+13"},
       {{"training.global_batch_size=16000000"},
        "4 blocks and 4000000 microbatches (global_batch_size 16000000) have "
-       "more than 2097152 actions in a step"},
+       "more than 1048576 actions in a step"},
       {{"parallelism.pipeline=4096"}, "stages; 4 blocks are put on 1024 at most"},
       {{"model.num_key_value_heads=1"},
        "model.num_key_value_heads 1 does not split over parallelism.tensor 2: remainder 1"},

@@ -407,7 +407,7 @@ TEST(Diagnosis, BoundsRoutedMemoryByTheWorstRouting) {
 
   const ResolvedRun resolved(run.config);
   const Program program = step_program(resolved, resolved.mesh().coordinates(0));
-  const std::int64_t worst = dry_run(resolved.config(), resolved.mesh(), program, 0, Routing::worst).peak.total();
+  const std::int64_t worst = dry_peak(resolved.config(), resolved.mesh(), program, 0, Routing::worst).total();
   BucketBytes& measured = run.memory[0].measured;
   measured[Bucket::activations] += worst - measured.total();
   EXPECT_EQ(outcome(), RuleVerdict::Outcome::silent);

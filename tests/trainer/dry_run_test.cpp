@@ -143,9 +143,9 @@ TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
     for (int rank = 0; rank < mesh.world(); ++rank) {
       const std::int64_t measured = run.measured[static_cast<std::size_t>(rank)].total();
       const Program program = step_program(resolved, mesh.coordinates(rank));
-      const std::int64_t worst = dry_run(config, mesh, program, rank, Routing::worst).peak.total();
+      const std::int64_t worst = dry_peak(config, mesh, program, rank, Routing::worst).total();
       EXPECT_LE(measured, worst) << "rank " << rank;
-      exceeds_even |= measured > dry_run(config, mesh, program, rank).peak.total();
+      exceeds_even |= measured > dry_peak(config, mesh, program, rank).total();
     }
     EXPECT_TRUE(exceeds_even) << "the routing was even: it shows nothing";
   }

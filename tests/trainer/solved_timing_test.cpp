@@ -92,7 +92,7 @@ TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
         observer.after_step = [&](RankRun& run, const StepMetrics&) {
           const std::lock_guard lock(mutex);
           const auto peak = [&](Routing routing) {
-            return dry_run(resolved.config(), mesh, run.program(), run.rank(), routing).peak.total();
+            return dry_peak(resolved.config(), mesh, run.program(), run.rank(), routing).total();
           };
           // The budget bounds all that the ledger counts, with tokens routed evenly; no routing takes more than the
           // worst.

@@ -11,11 +11,11 @@ namespace {
 using Messages = std::vector<std::string>;
 
 constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
-constexpr std::int64_t most_tokens = 1 << 24;   // of a vocabulary: sixteen times the largest known
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
 constexpr std::int64_t most_stages = 1024;      // unless there are more blocks to put on them
-constexpr std::int64_t most_step_actions = std::int64_t{1} << 21;
+constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
+constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
 
 Messages none_or(bool holds, std::string message) {
@@ -46,11 +46,6 @@ double microbatch_tokens_of(const Config& config) {
 
 std::vector<ConfigRule> size_rules() {
   return {
-      {{"model.vocab_size"},
-       [](const Config& c) {
-         return none_or(c.model.vocab_size <= most_tokens,
-                        fmt::format("a vocabulary has at most {} tokens, not {}", most_tokens, c.model.vocab_size));
-       }},
       {{"model.moe.num_experts", "model.layers"},
        [](const Config& c) {
          const std::int64_t blocks = moe_blocks_of(c);
@@ -103,6 +98,18 @@ std::vector<ConfigRule> size_rules() {
              fmt::format("{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
                          "step",
                          blocks, microbatches, c.training.global_batch_size, most_step_actions));
+       }},
+      {{"model.vocab_size", "training.sequence_length", "training.global_batch_size", "parallelism.data_replicate",
+        "parallelism.data_shard", "parallelism.tensor", "parallelism.context"},
+       [](const Config& c) {
+         const double split = static_cast<double>(c.parallelism.data()) * c.parallelism.tensor * c.parallelism.context;
+         const double tokens = static_cast<double>(c.training.global_batch_size * c.training.sequence_length);
+         const double logits = tokens / split * static_cast<double>(c.model.vocab_size);
+         return none_or(logits <= most_logits,
+                        fmt::format("global_batch_size {} x sequence_length {} x vocab_size {} over {:.0f} ranks of "
+                                    "data, tensor and context are {:.3g} logits of a rank in a step; at most {:.3g}",
+                                    c.training.global_batch_size, c.training.sequence_length, c.model.vocab_size, split,
+                                    logits, most_logits));
        }},
       {{"parallelism.pipeline", "pipeline.chunks", "model.layers"},
        [](const Config& c) {

@@ -70,6 +70,7 @@ Hardware hardware_of(const Config& config) {
 std::vector<NamedFigure> figures_of(const Hardware& hardware) {
   return {{"memory", "bytes", hardware.memory},
           {"reserved_memory", "bytes", hardware.reserved_memory},
+          {"memory_bytes_per_second", "bytes/s", hardware.memory_bytes_per_second},
           {"flops_per_second_16bit", "FLOP/s", hardware.flops_per_second_16bit},
           {"flops_per_second_float32", "FLOP/s", hardware.flops_per_second_float32},
           {"reached", "of the peak", hardware.reached},

@@ -26,6 +26,7 @@ struct Hardware {
   std::string_view name = {}, summary = {};
   std::optional<Figure> memory = {};  // bytes, as the card is called: "80 GB" are 80 GiB; none where nobody can say
   Figure reserved_memory = {};        // bytes of it that no ledger counts: driver, CUDA context, NCCL, libraries
+  std::optional<Figure> memory_bytes_per_second = {};  // of the card's memory; none where nobody has measured
   Figure flops_per_second_16bit = {}, flops_per_second_float32 = {};  // peak of dense products
   Figure reached = {};                                                // of the peak, by the products of a step
   Figure ranks_per_node = {};

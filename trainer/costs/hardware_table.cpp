@@ -37,6 +37,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {2.0 * gib,
                             "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
                             "for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{3.35e12, "NVIDIA's data sheet, SXM: HBM3"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
         .reached = half,
@@ -53,6 +54,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {2.25 * gib,
                             "estimate: 1.2 GiB that CUDA does not offer (139.8 of 141), about 0.5 for its context, "
                             "0.6 for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{4.8e12, "NVIDIA's data sheet: HBM3e"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
         .reached = half,
@@ -69,6 +71,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {2.0 * gib,
                             "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
                             "for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{2.039e12, "NVIDIA's data sheet, SXM: HBM2e"},
         .flops_per_second_16bit = ampere_16bit,
         .flops_per_second_float32 = ampere_float32,
         .reached = half,
@@ -85,6 +88,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {1.75 * gib,
                             "estimate: 0.5 GiB that CUDA does not offer (39.5 of 40), about 0.5 for its context, "
                             "0.75 for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{1.555e12, "NVIDIA's data sheet: HBM2"},
         .flops_per_second_16bit = ampere_16bit,
         .flops_per_second_float32 = ampere_float32,
         .reached = half,
@@ -102,6 +106,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {2.75 * gib,
                             "estimate: 1.6 GiB that CUDA does not offer (178.4 of 180), about 0.5 for its context, "
                             "0.6 for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{8e12, "NVIDIA's DGX B200 data sheet: HBM3e, 64 TB/s in eight"},
         .flops_per_second_16bit =
             {2250e12,
              "NVIDIA's HGX B200 figures: bfloat16 on tensor cores 4.5 PFLOP/s with sparsity, dense "
@@ -122,6 +127,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {4.75 * gib,
                             "estimate: 3.6 GiB for error correction and the driver (44.4 of 48 are offered), about "
                             "0.5 for the CUDA context, 0.65 for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{864e9, "NVIDIA's data sheet: GDDR6"},
         .flops_per_second_16bit = {362.05e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"},
         .flops_per_second_float32 = {91.6e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"},
         .reached = half,
@@ -141,6 +147,7 @@ constexpr std::array<Hardware, 8> rows = {
         .reserved_memory = {1.5 * gib,
                             "estimate: 0.4 GiB that CUDA does not offer (23.6 of 24), about 0.5 for its context, 0.6 "
                             "for NCCL and libraries"},
+        .memory_bytes_per_second = Figure{1.008e12, "NVIDIA's Ada white paper: GDDR6X"},
         .flops_per_second_16bit = {165.2e12,
                                    "NVIDIA's Ada white paper: bfloat16 on tensor cores with float32 sums, dense"},
         .flops_per_second_float32 = {82.6e12, "NVIDIA's Ada white paper: float32 (products are not done in TF32)"},

@@ -48,6 +48,11 @@ double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_
   return 3.0 * (flops.total() - flops.router);
 }
 
+double published_step_flops(const Config& config) {
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
+}
+
 double step_flops(const Config& config) {
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   return 3.0 * token_flops(config.model, config.training.sequence_length).total() * tokens;

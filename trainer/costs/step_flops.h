@@ -28,6 +28,8 @@ TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 // leaves the router out; what is published of models and machines is in these. The router would add 0.33 % for
 // Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
 double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length);
+// The same of a step, which utilisation of machines is counted by.
+double published_step_flops(const Config& config);
 // Of all tokens of a step, with the router.
 double step_flops(const Config& config);
 

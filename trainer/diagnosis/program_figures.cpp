@@ -130,7 +130,7 @@ ProgramFigures program_figures(const ResolvedRun& run) {
     for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
       const int rank = first + pp * config.parallelism.stage_ranks();
       add_rank(program, config, mesh, rank, times, figures);
-      figures.peak_bytes = std::max(figures.peak_bytes, dry_run(config, mesh, program, rank).peak.total());
+      figures.peak_bytes = std::max(figures.peak_bytes, dry_peak(config, mesh, program, rank).total());
     }
   }
   return figures;

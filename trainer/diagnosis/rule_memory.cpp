@@ -85,7 +85,7 @@ class MemoryBounds {
     const auto [found, fresh] = worst_.try_emplace({at.pp, at.tp, own_matrices_ ? rank : 0});
     if (fresh) {
       const Program program = step_program(*run_, at);
-      found->second = dry_run(run_->config(), run_->mesh(), program, rank, Routing::worst).peak.total();
+      found->second = dry_peak(run_->config(), run_->mesh(), program, rank, Routing::worst).total();
     }
     return found->second;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "trainer/pipeline_order.h"
 
@@ -17,16 +18,23 @@ bool covers(const std::vector<int>& b, const std::vector<int>& a) {
 
 std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages) {
   std::vector<int> kept(stages.size(), 0);
-  std::set<std::vector<int>> instants;
+  std::set<std::vector<int>> instants;  // before something goes
+  bool grew = false;
+  const auto note = [&] {
+    if (std::exchange(grew, false)) instants.insert(kept);
+  };
   for (const Action& action : actions) {
     const auto chunk = std::ranges::find(stages, *action.stage) - stages.begin();
     int& own = kept[static_cast<std::size_t>(chunk)];
     if (action.op == Op::forward) {
       ++own;
-      instants.insert(kept);
+      grew = true;
+    } else if (makes_weight_gradient(action.op)) {
+      note();
+      --own;
     }
-    if (makes_weight_gradient(action.op)) --own;
   }
+  note();
   std::vector<std::vector<int>> fullest;
   for (const std::vector<int>& instant : instants) {
     const bool covered = std::ranges::any_of(

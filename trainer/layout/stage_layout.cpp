@@ -202,6 +202,14 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   return from_counts({counts.begin(), counts.end()});
 }
 
+Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
+  if (!is_automatic(config)) return config;
+  config.pipeline.layout = to_string(layout, config.model);
+  config.pipeline.first_stage_blocks.reset();
+  config.pipeline.last_stage_blocks.reset();
+  return config;
+}
+
 std::vector<std::string> layout_faults(const Config& config) {
   if (is_automatic(config)) return {};
   if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) {

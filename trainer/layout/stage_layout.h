@@ -38,6 +38,10 @@ std::vector<std::string> layout_warnings(const Config& config);
 
 // "Ede": the symbols of layout_text.h.
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model);
+// The same configuration with these stages written out where it leaves them to be dealt: whoever looks at many of its
+// stages then has them dealt once.
+Config with_layout(Config config, const std::vector<StageBlocks>& layout);
+
 // "Ed|(e|)*3eL". As pipeline.layout it gives the same stages.
 std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig& model);
 

@@ -125,12 +125,6 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
                               group_sizes(mesh));
 }
 
-// Of a step, as machines and models are published in.
-double published_flops(const Config& config) {
-  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
-}
-
 }  // namespace
 
 std::int64_t RunPlan::sent_bytes() const {
@@ -160,7 +154,7 @@ std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings) 
     plan.communication = dry.communication;
     plan.saved_bytes = dry.saved_bytes;
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
-      plan.worst_bytes = dry_run(run.config(), run.mesh(), program, ranks.first, Routing::worst).peak.total();
+      plan.worst_bytes = dry_peak(run.config(), run.mesh(), program, ranks.first, Routing::worst).total();
     }
   });
   return plans;
@@ -182,7 +176,7 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
   }
   const bool whole = config.precision_of(Family::dense).compute == DType::float32;
   const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
-  time.mfu = published_flops(config) / (time.seconds * mesh.world() * peak);
+  time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);
   return time;
 }
 
@@ -205,7 +199,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   plan.microbatches = config.microbatches();
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
-  plan.step_flops = published_flops(config);
+  plan.step_flops = published_step_flops(config);
   plan.ranks = plan_ranks(run, routings);
   const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());

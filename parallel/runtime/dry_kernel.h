@@ -1,0 +1,63 @@
+// A kernel that does nothing but tell what it was called with: it takes the place of any function of a device's table.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "parallel/runtime/dry_device.h"
+#include "parallel/runtime/kernel_log.h"
+#include "parallel/runtime/tensor.h"
+
+namespace weft {
+
+struct KernelName {
+  template <std::size_t length>
+  consteval KernelName(const char (&name)[length]) {  // NOLINT(google-explicit-constructor)
+    std::copy_n(name, length, text);
+  }
+  char text[32] = {};
+};
+
+inline void tell(Stream& stream, const KernelCall& call) {
+  if (KernelObserver* observer = kernel_observer(stream)) observer->called(call);
+}
+
+// Whether a kernel reads what it writes.
+enum class Writes : std::uint8_t { over, onto };
+
+inline Stream& stream_of(Stream& stream) {
+  return stream;
+}
+template <typename Context>
+Stream& stream_of(Context& context) {
+  return context.stream;
+}
+
+template <typename Argument>
+void add_operand(KernelCall& call, Writes writes, const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, ConstTensorView>) {
+    call.read += argument.bytes();
+  } else if constexpr (std::is_same_v<Argument, TensorView>) {
+    call.written += argument.bytes();
+    if (writes == Writes::onto) call.read += argument.bytes();
+  }
+}
+
+// By the sizes of the views among its arguments, the first of which says where it is queued.
+template <KernelName name, Writes writes = Writes::over>
+struct DryKernel {
+  template <typename... Arguments>
+  using Function = void (*)(Arguments...);
+  template <typename First, typename... Arguments>
+  constexpr operator Function<First, Arguments...>() const {  // NOLINT(google-explicit-constructor)
+    return [](First first, Arguments... arguments) {
+      KernelObserver* observer = kernel_observer(stream_of(first));
+      if (observer == nullptr) return;
+      KernelCall call{.name = name.text};
+      (add_operand(call, writes, arguments), ...);
+      observer->called(call);
+    };
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,177 @@
+#include "trainer/planning/kernel_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "parallel/pipeline/execute.h"
+#include "parallel/runtime/error.h"
+#include "trainer/costs/step_flops.h"
+#include "trainer/dry_run.h"
+
+namespace weft {
+namespace {
+
+// NVIDIA's own figures of cuDNN 9.19 on an H200, causal, bfloat16, head size 128, sequences of 4,096: 591 TFLOP/s
+// forward and 474 backward of 989; shorter sequences reach less, longer ones more (484 and 370 at 2,048, 673 and 579 at
+// 16,384).
+constexpr double attention_forward_share = 0.60, attention_backward_share = 0.48;
+// Of the rate of memory, by kernels that read and write rows; a copy on an H200 reaches 4.3 of 4.8 TB/s.
+constexpr double memory_share = 0.85;
+// From one kernel to the next of a stream, however little it does.
+constexpr double least_seconds = 2.5e-6;
+
+std::string_view phase_of(Op op) {
+  switch (op) {
+    case Op::forward:
+      return "forward";
+    case Op::backward:
+      return "backward";
+    case Op::backward_input:
+      return "input gradient";
+    case Op::backward_weight:
+      return "weight gradient";
+    case Op::recompute:
+      return "recompute";
+    case Op::unshard:
+    case Op::unshard_island:
+    case Op::reshard:
+    case Op::reshard_island:
+      return "gather";
+    case Op::scatter_gradient:
+    case Op::reduce_gradient:
+    case Op::tie_gradient:
+    case Op::wait_reduction:
+      return "reduce";
+    case Op::send_forward:
+    case Op::receive_forward:
+    case Op::send_backward:
+    case Op::receive_backward:
+      return "message";
+    case Op::gradient_norm:
+    case Op::optimizer_step:
+      return "update";
+  }
+  return "step";
+}
+
+std::string kernel_text(const KernelCall& call) {
+  if (call.kind != KernelKind::product) return std::string(call.name);
+  const std::string_view dtype = call.dtype == DType::float32 ? " float32" : "";
+  return fmt::format("{} {} x {} x {}{}", call.name, call.product.rows, call.product.columns, call.product.inner,
+                     dtype);
+}
+
+class KernelSum final : public KernelObserver, public ActionObserver {
+ public:
+  KernelSum(const Program& program, std::span<const Action> actions, const Hardware& hardware)
+      : program_(program), actions_(actions), hardware_(hardware) {}
+
+  void begin(std::size_t action) override {
+    const Action& now = actions_[action];
+    phase_ = phase_of(now.op);
+    part_ = now.segment ? name_of(program_.segments[static_cast<std::size_t>(*now.segment)].part.kind)
+            : now.unit  ? "units"
+                        : "step";
+  }
+  void end(std::size_t) override { part_ = phase_ = "step"; }
+  void called(const KernelCall& call) override {
+    const auto [found, first] = row_of_.try_emplace({part_, phase_, call.name, call.product}, rows_.size());
+    if (first) rows_.push_back({part_, phase_, kernel_text(call), call.kind});
+    KernelRow& row = rows_[found->second];
+    ++row.calls;
+    row.bytes += static_cast<double>(call.read + call.written);
+    row.flops += call.flops;
+    row.seconds += kernel_seconds(call, hardware_);
+  }
+
+  std::vector<KernelRow> rows() && { return std::move(rows_); }
+
+ private:
+  using Key = std::tuple<std::string_view, std::string_view, std::string_view, ProductCall>;
+
+  const Program& program_;
+  std::span<const Action> actions_;
+  const Hardware& hardware_;
+  std::string_view part_ = "step", phase_ = "step";
+  std::map<Key, std::size_t> row_of_;
+  std::vector<KernelRow> rows_;
+};
+
+double peak_of(DType dtype, const Hardware& hardware) {
+  return (dtype == DType::float32 ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+}
+
+}  // namespace
+
+KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
+  for (std::size_t i = 0; i < at.size(); ++i) at[i] += other.at[i];
+  return *this;
+}
+
+KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
+  if (!hardware.memory_bytes_per_second) {
+    fail_request("nobody has measured how fast the memory of \"{}\" is: its kernels have no time", hardware.name);
+  }
+  const double bytes = static_cast<double>(call.read + call.written);
+  const double moved = bytes / (memory_share * hardware.memory_bytes_per_second->value);
+  KernelSeconds seconds;
+  for (std::size_t i = 0; i < product_shares.size(); ++i) {
+    double share = product_shares[i];
+    if (call.kind == KernelKind::attention) {
+      share = call.name == "attention_backward" ? attention_backward_share : attention_forward_share;
+    }
+    const double computed = call.flops / (share * peak_of(call.dtype, hardware));
+    seconds.at[i] = std::max({least_seconds, moved, computed});
+  }
+  return seconds;
+}
+
+KernelRow KernelPlan::sum(KernelKind kind) const {
+  KernelRow all{"", "", std::string(name_of(kind)), kind};
+  for (const KernelRow& row : rows) {
+    if (row.kind != kind) continue;
+    all.calls += row.calls;
+    all.bytes += row.bytes;
+    all.flops += row.flops;
+    all.seconds += row.seconds;
+  }
+  return all;
+}
+
+KernelSeconds KernelPlan::seconds() const {
+  KernelSeconds all;
+  for (const KernelRow& row : rows) all += row.seconds;
+  return all;
+}
+
+double KernelPlan::utilisation(std::size_t share) const {
+  return step_flops / (seconds().at[share] * world * peak);
+}
+
+KernelPlan plan_kernels(const ResolvedRun& run, const Hardware& hardware) {
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
+  KernelPlan plan;
+  plan.world = mesh.world();
+  plan.peak = peak_of(config.precision_of(Family::dense).compute, hardware);
+  plan.step_flops = published_step_flops(config);
+  const Program program = step_program(run, mesh.coordinates(0));
+  double longest = -1.0;
+  for (int pipeline_rank = 0; pipeline_rank < config.parallelism.pipeline; ++pipeline_rank) {
+    const int rank = mesh.rank_at(pipeline_rank, 0, 0, 0, 0);
+    KernelSum sum(program, program.ranks[static_cast<std::size_t>(pipeline_rank)], hardware);
+    dry_walk(config, mesh, program, rank, sum, sum);
+    KernelPlan of_rank = plan;
+    of_rank.rank = rank;
+    of_rank.rows = std::move(sum).rows();
+    if (of_rank.seconds().at.front() <= longest) continue;
+    longest = of_rank.seconds().at.front();
+    plan = std::move(of_rank);
+  }
+  return plan;
+}
+
+}  // namespace weft
