@@ -53,7 +53,10 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   verify_step(config_, mesh_, world_.rank(), stages());
   // What is wrong with it is said by the rank that sees most, before others stumble over it.
   world_.barrier();
-  predicted_.bytes = dry_run(config_, mesh_, program, world_.rank()).peak;
+  predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
+  if (config_.run.device == DeviceKind::cpu) return;
+  products_ = rank_step_.kernels().products.measure(dry_products(config_, mesh_, program, world_.rank()));
+  world_.barrier();
 }
 
 std::string RankRun::attention() {

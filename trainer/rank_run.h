@@ -69,6 +69,8 @@ class RankRun {
   const BucketBytes& measured() const { return measured_; }
   // What computes attention on this rank, in words.
   std::string attention();
+  // How algorithms of matrix products were chosen, in words; nothing where there is one.
+  const std::string& products() const { return products_; }
 
  private:
   void read_batch();
@@ -85,6 +87,7 @@ class RankRun {
   std::optional<AnnouncedActions> announced_;
   std::vector<ActionObserver*> watching_;
   PredictedMemory predicted_;
+  std::string products_;
   LossScaler scaler_;
   Staging text_;  // ids, then targets, of a step's microbatches
   BucketBytes measured_;

@@ -81,6 +81,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     if (run.rank() != 0) return;
     directory->begin_after(run.progress().step);
     console.note("attention", run.attention());
+    if (!run.products().empty()) console.note("products", run.products());
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();

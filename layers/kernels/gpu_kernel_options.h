@@ -22,6 +22,9 @@ struct GpuKernelOptions {
   // A run that is repeated on the same GPU gives the same bits. cuDNN's backward then stores batch x query heads x
   // queries x keys scores.
   bool deterministic = false;
+  // Products of a step are timed once on the GPU, to take the fastest algorithm of each. Which it is may differ from
+  // run to run where no file has kept it, so not where bits have to repeat.
+  bool measured_products = false;
 };
 
 }  // namespace weft

@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/kernel_log.h"
 
 namespace weft {
 
@@ -37,6 +39,9 @@ class MatrixProducts {
   virtual void multiply_all(std::span<const Product> products) {
     for (const Product& p : products) multiply(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
   }
+  // Looks once for the fastest way to compute products of these shapes, where there are several; waits for the device,
+  // and is called when nothing is under way. Says in words what it did; nothing where there is nothing to choose.
+  virtual std::string measure(std::span<const ProductCall>) { return {}; }
 };
 
 std::unique_ptr<MatrixProducts> make_cpu_matrix_products();

@@ -1,8 +1,11 @@
 // The spine on a GPU: ranks as threads share one, every axis is split, and the run is that of one rank on the CPU.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <tuple>
 
+#include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/backend.h"
 
@@ -20,11 +23,12 @@ LearnedRun on_cpu(Config config) {
   return learn(config);
 }
 
-LearnedRun on_gpu(Config config) {
+LearnedRun on_gpu(
+    Config config, const BackendFactory& backend = [](int) { return make_cuda_backend(0); }) {
   config.run.steps = steps;
   config.run.device = DeviceKind::cuda;
   config.run.ranks_per_device = config.parallelism.world();
-  return learn(config, {}, [](int) { return make_cuda_backend(0); });
+  return learn(config, {}, backend);
 }
 
 void expect_close(const LearnedRun& gpu, const LearnedRun& cpu, double bound) {
@@ -132,6 +136,22 @@ TEST(CudaTrainingBits, HowLongParametersStayDoesNotChangeABit) {
     const RunDifference apart = difference(on_gpu(config_of(layout)), base);
     EXPECT_TRUE(apart.bitwise_equal) << residency << ": " << apart.weights << " in " << apart.worst_parameter;
   }
+}
+
+// Timed algorithms of products compute the same, and a file of them repeats a run to the bit.
+TEST(CudaTrainingBits, AreRepeatedByRememberedProducts) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  const TemporaryFolder cache;
+  setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  Config config = config_of({.layers = "d e d e", .degrees = {2, 1, 2, 1, 2, 2, 1}});
+  const auto timed = [&] {
+    return on_gpu(config, [](int) { return make_cuda_backend(0, {.measured_products = true}); });
+  };
+  expect_close(timed(), on_cpu(tiny_config("d e d e")), tolerance);
+  EXPECT_TRUE(std::filesystem::exists(cache.path() / "weft" / "products.txt"));
+  const LearnedRun again = timed();  // with what all ranks have written
+  EXPECT_TRUE(difference(timed(), again).bitwise_equal);
+  unsetenv("XDG_CACHE_HOME");
 }
 
 // bfloat16 rounds what passes between products to 2^-9 of itself, in other places of a sum on the two devices. The loss

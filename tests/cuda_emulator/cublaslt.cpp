@@ -16,7 +16,8 @@ using namespace weft::cuda_emulator;
 
 namespace {
 
-// The algorithm's opaque words: that it is ours, the alignment it relies on, and the workspace it needs.
+// The algorithm's opaque words: that it is ours, the workspace it needs, the alignment it relies on, and what divides the
+// sizes that it takes.
 constexpr std::uint64_t algorithm_mark = 0x57454654;
 
 struct Problem {
@@ -142,16 +143,21 @@ extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle
   Problem problem;
   if (const cublasStatus_t status = describe(description, a, b, c, d, problem); status != CUBLAS_STATUS_SUCCESS)
     return status;
-  // As much workspace as is allowed, up to a size seen in practice, so that its use is exercised.
-  results[0] = {};
-  results[0].workspaceSize = std::min<std::uint64_t>(preference->workspace_bytes, 4u << 20);
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  results[0].wavesCount = 1.0f;
-  auto& words = results[0].algo.data;
-  words[0] = algorithm_mark;
-  words[1] = results[0].workspaceSize;
-  std::copy(std::begin(preference->alignment), std::end(preference->alignment), words + 2);
-  *returned = 1;
+  // As much workspace as is allowed, up to a size seen in practice, so that its use is exercised; others take less. The
+  // last one says that it would do, and then refuses what is not a multiple of 8.
+  const std::uint64_t most = std::min<std::uint64_t>(preference->workspace_bytes, 4u << 20);
+  for (int i = 0; i < std::min(requested, 3); ++i) {
+    results[i] = {};
+    results[i].workspaceSize = most >> (4 * i);
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+    results[i].wavesCount = 1.0f;
+    auto& words = results[i].algo.data;
+    words[0] = algorithm_mark;
+    words[1] = results[i].workspaceSize;
+    std::copy(std::begin(preference->alignment), std::end(preference->alignment), words + 2);
+    words[6] = i == 2 ? 8 : 1;
+    *returned = i + 1;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -187,6 +193,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     if (workspace_bytes < words[1]) return CUBLAS_STATUS_INVALID_VALUE;
     if (!aligned(a, words[2]) || !aligned(b, words[3]) || !aligned(c, words[4]) || !aligned(d, words[5]))
       return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (problem.m % words[6] != 0 || problem.n % words[6] != 0) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const auto run = [=] {
     // Scratch space, whose contents nobody may rely on; and two products may not share it at the same time.

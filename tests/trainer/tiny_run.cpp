@@ -72,6 +72,7 @@ Config tiny_config(const std::string& layers) {
   config.training.global_batch_size = 16;
   config.training.microbatch_size = 1;
   config.run.steps = 10;
+  config.run.measured_products = false;  // of an emulated GPU there is nothing to learn
   config.optimizer.learning_rate = 1e-3;
   config.optimizer.weight_decay = 0.1;
   // Adam divides a gradient by its own size. With eps above the rounding noise of a gradient (about 1e-7 of its largest

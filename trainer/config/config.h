@@ -35,6 +35,7 @@ struct RunConfig {
   bool registered_buffers = false;  // gathered parameters lie where NCCL reaches them in place
   std::string attention = "auto";   // which kernels compute it on a GPU (gpu_kernel_options.h)
   bool deterministic = false;       // a GPU takes what repeats bit for bit, also where that is slower
+  bool measured_products = true;    // a GPU times algorithms of products at the start (gpu_kernel_options.h)
   int communication_timeout_seconds = 300;
   bool ignore_plan = false;  // starts although the plan says that it will not fit
 

@@ -66,6 +66,11 @@ Keys run_keys() {
       boolean_key(
           "run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
           [](auto& c) -> auto& { return c.run.deterministic; }),
+      boolean_key(
+          "run.measured_products",
+          "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers them; "
+          "not where run.deterministic is asked for",
+          [](auto& c) -> auto& { return c.run.measured_products; }),
       integer_key(
           "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
           timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),

@@ -30,18 +30,20 @@ class CudaBackend final : public Backend {
                        cuda::rms_norm_kernels,
                        cuda::rotary_kernels,
                        cuda::routing_kernels,
-                       cuda::swiglu_kernels} {}
+                       cuda::swiglu_kernels},
+        measured_products_(options.measured_products && !options.deterministic) {}
 
   Device& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
   const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
   std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return cuda::make_matrix_products(stream, ledger);
+    return cuda::make_matrix_products(stream, ledger, measured_products_);
   }
 
  private:
   std::unique_ptr<Device> device_;
   LayerKernels layer_kernels_;
+  bool measured_products_;
   OptimizerKernels optimizer_kernels_ = cuda::optimizer_kernels();
 };
 

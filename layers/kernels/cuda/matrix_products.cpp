@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "layers/kernels/cuda/product_measure.h"
 #include "layers/kernels/cuda/product_plan.h"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/elementwise.h"
@@ -12,8 +13,10 @@ namespace {
 
 class CublasProducts final : public MatrixProducts {
  public:
-  CublasProducts(Stream& stream, MemoryLedger& ledger)
+  CublasProducts(Stream& stream, MemoryLedger& ledger, bool measured)
       : stream_(stream),
+        ledger_(ledger),
+        measured_(measured),
         workspace_(
             ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams)) {
     for (auto& side : side_streams_) side = stream.device().create_stream("products");
@@ -30,6 +33,11 @@ class CublasProducts final : public MatrixProducts {
   void multiply_onto(Stream& stream, const Product& product) override {
     require(&stream == &stream_, "products are queued on the stream they were made for");
     run(stream_, 0, product);
+  }
+
+  std::string measure(std::span<const ProductCall> products) override {
+    if (!measured_) return "cuBLASLt's first choice of each";
+    return measure_products(plans_, stream_, ledger_, workspace_.view().data(), products, product_table_file());
   }
 
   void multiply_all(std::span<const Product> products) override {
@@ -57,6 +65,8 @@ class CublasProducts final : public MatrixProducts {
   }
 
   Stream& stream_;
+  MemoryLedger& ledger_;
+  bool measured_;
   std::array<std::unique_ptr<Stream>, product_side_streams> side_streams_;
   Tensor workspace_;  // one part a stream
   ProductPlans plans_;
@@ -64,8 +74,8 @@ class CublasProducts final : public MatrixProducts {
 
 }  // namespace
 
-std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger) {
-  return std::make_unique<CublasProducts>(stream, ledger);
+std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured) {
+  return std::make_unique<CublasProducts>(stream, ledger, measured);
 }
 
 }  // namespace weft::cuda

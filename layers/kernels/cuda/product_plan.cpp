@@ -1,6 +1,7 @@
 #include "layers/kernels/cuda/product_plan.h"
 
 #include <bit>
+#include <cmath>
 
 #include "parallel/runtime/error.h"
 
@@ -27,9 +28,8 @@ std::int64_t rounded(std::int64_t size) {
   return (size + unit - 1) / unit * unit;
 }
 // Of weight gradients the inner size counts tokens; of the others the rows do.
-ProductShape rounded_tokens(ProductShape shape) {
-  (shape.transpose_a ? shape.inner : shape.rows) = rounded(shape.transpose_a ? shape.inner : shape.rows);
-  return shape;
+std::int64_t& tokens_of(ProductShape& shape) {
+  return shape.transpose_a ? shape.inner : shape.rows;
 }
 
 // A row-major rows x columns matrix, which is a column-major columns x rows one.
@@ -42,6 +42,11 @@ struct Layout {
 };
 
 }  // namespace
+
+ProductShape rounded_tokens(ProductShape shape) {
+  tokens_of(shape) = rounded(tokens_of(shape));
+  return shape;
+}
 
 struct ProductPlans::Layouts {
   explicit Layouts(const ProductShape& s)
@@ -103,7 +108,7 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
   return description;
 }
 
-cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
+std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape, int most) {
   Layouts layouts(shape);
   cublasLtMatmulPreference_t preference = nullptr;
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
@@ -115,39 +120,71 @@ cublasLtMatmulAlgo_t ProductPlans::choose(const ProductShape& shape) {
     WEFT_CUBLAS_CHECK(
         cublasLtMatmulPreferenceSetAttribute(preference, which, &shape.alignment, sizeof(shape.alignment)));
   }
-  cublasLtMatmulHeuristicResult_t result;
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int found = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, description(shape), &layouts.b.value, &layouts.a.value, &layouts.c.value,
-                                     &layouts.c.value, preference, 1, &result, &found);
+                                     &layouts.c.value, preference, most, results.data(), &found);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  }
+  if (algorithms.empty()) {
     fail("cuBLASLt has no algorithm for a product of {} x {} by {} x {}, {} to {}: {}", shape.rows, shape.inner,
          shape.inner, shape.columns, name_of(shape.input), name_of(shape.output), cublasLtGetStatusName(status));
   }
-  return result.algo;
+  return algorithms;
+}
+
+void ProductPlans::keep(const ProductShape& rounded, const cublasLtMatmulAlgo_t& algorithm) {
+  kept_[rounded] = algorithm;
+  algorithms_.clear();
+  for_exact_.clear();
+}
+
+const cublasLtMatmulAlgo_t* ProductPlans::kept_near(const ProductShape& rounded) const {
+  ProductShape wanted = rounded;
+  const std::int64_t tokens = tokens_of(wanted);
+  const cublasLtMatmulAlgo_t* nearest = nullptr;
+  std::int64_t distance = tokens + 1;
+  for (const auto& [shape, algorithm] : kept_) {
+    ProductShape other = shape;
+    const std::int64_t others = tokens_of(other);
+    tokens_of(other) = tokens;
+    if (other != rounded || others > 2 * tokens || tokens > 2 * others) continue;
+    if (std::abs(others - tokens) >= distance) continue;
+    distance = std::abs(others - tokens);
+    nearest = &algorithm;
+  }
+  return nearest;
 }
 
 const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductShape& shape) {
   if (const auto exact = for_exact_.find(shape); exact != for_exact_.end()) return exact->second;
   const ProductShape key = rounded_tokens(shape);
-  const auto found = algorithms_.find(key);
-  return found != algorithms_.end() ? found->second : algorithms_.emplace(key, choose(key)).first->second;
+  if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
+  const cublasLtMatmulAlgo_t* kept = kept_near(key);
+  return algorithms_.emplace(key, kept != nullptr ? *kept : listed(key, 1).front()).first->second;
 }
 
-void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
+cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& shape, const Product& product,
+                                      void* workspace, const cublasLtMatmulAlgo_t& algorithm) {
   const float one = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
   Layouts layouts(shape);
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
-  const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
-                          &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value,
-                          &algorithm, workspace, static_cast<std::size_t>(product_workspace_bytes), stream);
-  };
-  const cublasStatus_t status = multiply(algorithm(shape));
+  return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
+                        &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value, &algorithm,
+                        workspace, static_cast<std::size_t>(product_workspace_bytes), stream);
+}
+
+void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
+  const cublasStatus_t status = multiply(stream, shape, product, workspace, algorithm(shape));
   // An algorithm may refuse the exact size after all; one is then chosen for that size, once.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-    WEFT_CUBLAS_CHECK(multiply(for_exact_.insert_or_assign(shape, choose(shape)).first->second));
+    const cublasLtMatmulAlgo_t& exact = for_exact_.insert_or_assign(shape, listed(shape, 1).front()).first->second;
+    WEFT_CUBLAS_CHECK(multiply(stream, shape, product, workspace, exact));
     return;
   }
   WEFT_CUBLAS_CHECK(status);

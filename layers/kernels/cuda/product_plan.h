@@ -7,6 +7,8 @@
 #include <map>
 #include <source_location>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "layers/kernels/matrix_products.h"
 #include "layers/kernels/product_workspace.h"
@@ -33,6 +35,8 @@ struct ProductShape {
 };
 // Throws Error when the operands do not fit together.
 ProductShape shape_of(const Product& product);
+// With its number of tokens rounded up, by which plans are kept.
+ProductShape rounded_tokens(ProductShape shape);
 
 // Not thread-safe. Plans are kept by shape, with numbers of tokens rounded up: routed experts bring another number at
 // every call, and which algorithm is best changes slowly with it.
@@ -47,14 +51,24 @@ class ProductPlans {
   // one stream at a time.
   void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
 
+  // What the heuristics list for it, best first: at most so many, and at least one.
+  std::vector<cublasLtMatmulAlgo_t> listed(const ProductShape& shape, int most);
+  // run() by an algorithm that is given.
+  cublasStatus_t multiply(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace,
+                          const cublasLtMatmulAlgo_t& algorithm);
+  // From here on for this shape, and for those that differ from it in no more than half or twice the tokens and have
+  // none of their own.
+  void keep(const ProductShape& rounded, const cublasLtMatmulAlgo_t& algorithm);
+
  private:
   struct Layouts;
+  const cublasLtMatmulAlgo_t* kept_near(const ProductShape& rounded) const;
   const cublasLtMatmulAlgo_t& algorithm(const ProductShape& shape);
   cublasLtMatmulDesc_t description(const ProductShape& shape);
-  cublasLtMatmulAlgo_t choose(const ProductShape& shape);
 
   cublasLtHandle_t handle_ = nullptr;
-  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape
+  std::map<ProductShape, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
+  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // the same, of all in use
   std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact ones that the rounded shape's algorithm refuses
   std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
 };

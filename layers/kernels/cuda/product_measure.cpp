@@ -1,0 +1,247 @@
+#include "layers/kernels/cuda/product_measure.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/random.h"
+#include "parallel/runtime/staging.h"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int listed_algorithms = 8, rounds = 6;  // the first round warms up
+constexpr std::int64_t random_elements = std::int64_t{1} << 20;
+
+std::string machine_text() {
+  int device = 0;
+  WEFT_CUDA_CHECK(cudaGetDevice(&device));
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return fmt::format("{} with cuBLASLt {}", properties.name, cublasLtGetVersion());
+}
+
+// Random numbers over and over: what repeats after a million elements repeats in no tile, and constants would draw less
+// power than real operands do.
+class RandomOperands {
+ public:
+  RandomOperands(Stream& stream, DType dtype) : stream_(stream), staging_(stream.device(), dtype, 1, random_elements) {
+    if (dtype == DType::float32) draw<float>();
+    if (dtype == DType::bfloat16) draw<bfloat16>();
+    if (dtype == DType::float16) draw<float16>();
+  }
+  // Queued; this outlives the copies.
+  void fill(TensorView matrix) {
+    const std::int64_t all = matrix.size(), size = size_of(matrix.dtype());
+    for (std::int64_t done = 0; done < all; done += random_elements) {
+      const std::int64_t count = std::min(random_elements, all - done);
+      stream_.device().copy(stream_, drawn_, matrix.data() + done * size, count * size);
+    }
+  }
+
+ private:
+  template <typename T>
+  void draw() {
+    const RandomStream random(1, "products");
+    const std::span<T> values = staging_.as<T>();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(random.normal(i)));
+    drawn_ = values.data();
+  }
+
+  Stream& stream_;
+  Staging staging_;
+  const void* drawn_ = nullptr;
+};
+
+ProductShape shape_of_call(const ProductCall& call) {
+  return rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input,
+                         call.output, call.adds, 16});
+}
+
+class Measurement {
+ public:
+  Measurement(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace)
+      : plans_(plans), stream_(stream), ledger_(ledger), workspace_(workspace) {}
+
+  // Nothing where none of the listed algorithms can be run.
+  std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductShape& s) {
+    const std::vector<cublasLtMatmulAlgo_t> listed = plans_.listed(s, listed_algorithms);
+    if (listed.size() == 1) return listed.front();
+    const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
+      return ledger_.allocate_on(stream_, Bucket::workspace, dtype, rows, columns);
+    };
+    Tensor a = s.transpose_a ? matrix(s.input, s.inner, s.rows) : matrix(s.input, s.rows, s.inner);
+    Tensor b = s.transpose_b ? matrix(s.input, s.columns, s.inner) : matrix(s.input, s.inner, s.columns);
+    Tensor c = matrix(s.output, s.rows, s.columns);
+    random_of(s.input).fill(a);
+    random_of(s.input).fill(b);
+    random_of(s.output).fill(c);
+    const Product product{a, s.transpose_a ? Transpose::yes : Transpose::no,
+                          b, s.transpose_b ? Transpose::yes : Transpose::no,
+                          c, s.accumulate,
+                          {}};
+    std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
+    std::vector<bool> refused(listed.size(), false);
+    // In turn, so that clocks that fall or rise are of all of them.
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < listed.size(); ++i) {
+        if (refused[i]) continue;
+        const Fence begin = stream_.record_time();
+        refused[i] = plans_.multiply(native(stream_), s, product, workspace_, listed[i]) != CUBLAS_STATUS_SUCCESS;
+        if (round > 0) times[i].emplace_back(begin, stream_.record_time());
+      }
+    }
+    stream_.synchronize();
+    std::vector<std::vector<double>> seconds(listed.size());
+    for (std::size_t i = 0; i < listed.size(); ++i) {
+      if (refused[i]) continue;
+      for (const auto& [begin, end] : times[i]) seconds[i].push_back(end->seconds_since(*begin));
+    }
+    const std::optional<std::size_t> best = fastest(seconds);
+    return best ? std::optional(listed[*best]) : std::nullopt;
+  }
+
+ private:
+  RandomOperands& random_of(DType dtype) { return random_.try_emplace(dtype, stream_, dtype).first->second; }
+
+  ProductPlans& plans_;
+  Stream& stream_;
+  MemoryLedger& ledger_;
+  void* workspace_;
+  std::map<DType, RandomOperands> random_;
+};
+
+constexpr std::string_view title = "weft products 1";
+
+}  // namespace
+
+std::optional<std::size_t> fastest(std::span<const std::vector<double>> seconds) {
+  constexpr double worth = 0.99;
+  std::optional<std::size_t> best;
+  double least = 0.0;
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    if (seconds[i].empty()) continue;
+    std::vector<double> sorted = seconds[i];
+    std::ranges::nth_element(sorted, sorted.begin() + std::ssize(sorted) / 2);
+    const double median = sorted[sorted.size() / 2];
+    if (best && median >= worth * least) continue;
+    best = i;
+    least = median;
+  }
+  return best;
+}
+
+const cublasLtMatmulAlgo_t* ProductTable::find(const ProductShape& shape) const {
+  const auto found = algorithms_.find(shape);
+  return found == algorithms_.end() ? nullptr : &found->second;
+}
+
+std::string ProductTable::text() const {
+  std::string text = fmt::format("{}\n{}\n", title, machine_);
+  for (const auto& [s, algorithm] : algorithms_) {
+    text += fmt::format("{} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner, static_cast<int>(s.transpose_a),
+                        static_cast<int>(s.transpose_b), static_cast<int>(s.input), static_cast<int>(s.output),
+                        static_cast<int>(s.accumulate), s.alignment);
+    for (const std::uint64_t word : algorithm.data) text += fmt::format(" {}", word);
+    text += '\n';
+  }
+  return text;
+}
+
+void ProductTable::read(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  // The last line is the checksum of those before it: algorithms are bits that the library trusts.
+  if (text.empty() || text.back() != '\n') return;
+  text.pop_back();
+  const std::size_t last = text.rfind('\n');
+  if (last == std::string::npos) return;
+  const std::string sum = text.substr(last + 1);
+  text.resize(last + 1);
+  if (sum != fmt::format("{:016x}", checksum(text))) return;
+  std::istringstream lines(text);
+  std::string line;
+  if (!std::getline(lines, line) || line != title || !std::getline(lines, line) || line != machine_) return;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    ProductShape s;
+    int transpose_a = 0, transpose_b = 0, input = 0, output = 0, adds = 0;
+    words >> s.rows >> s.columns >> s.inner >> transpose_a >> transpose_b >> input >> output >> adds >> s.alignment;
+    s.transpose_a = transpose_a != 0;
+    s.transpose_b = transpose_b != 0;
+    s.accumulate = adds != 0;
+    s.input = static_cast<DType>(input);
+    s.output = static_cast<DType>(output);
+    cublasLtMatmulAlgo_t algorithm{};
+    for (std::uint64_t& word : algorithm.data) words >> word;
+    if (words) algorithms_.insert_or_assign(s, algorithm);
+  }
+}
+
+bool ProductTable::write(const std::string& file) const {
+  ProductTable all(machine_);
+  all.read(file);
+  for (const auto& [shape, algorithm] : algorithms_) all.add(shape, algorithm);
+  std::string text = all.text();
+  text += fmt::format("{:016x}\n", checksum(text));
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
+  // Ranks write at the same time.
+  const std::string own = fmt::format("{}.{}.{}", file, getpid(), static_cast<const void*>(this));
+  if (!(std::ofstream(own, std::ios::binary) << text).flush()) {
+    std::filesystem::remove(own, error);
+    return false;
+  }
+  std::filesystem::rename(own, file, error);
+  return !error;
+}
+
+std::string product_table_file() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache != nullptr && *cache != '\0') return fmt::format("{}/weft/products.txt", cache);
+  return home == nullptr ? "" : fmt::format("{}/.cache/weft/products.txt", home);
+}
+
+std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
+                             std::span<const ProductCall> products, const std::string& file) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::set<ProductShape> shapes;
+  for (const ProductCall& call : products) {
+    if (call.rows > 0 && call.columns > 0 && call.inner > 0) shapes.insert(shape_of_call(call));
+  }
+  ProductTable table(machine_text());
+  if (!file.empty()) table.read(file);
+  Measurement measurement(plans, stream, ledger, workspace);
+  std::size_t timed = 0;
+  for (const ProductShape& shape : shapes) {
+    if (table.find(shape) == nullptr) {
+      const auto algorithm = measurement.fastest_of(shape);
+      if (!algorithm) continue;
+      table.add(shape, *algorithm);
+      ++timed;
+    }
+    plans.keep(shape, *table.find(shape));
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::string text = fmt::format("{} shapes: {} timed in {:.1f} s", shapes.size(), timed, seconds.count());
+  if (timed < shapes.size()) text += fmt::format(", {} known", shapes.size() - timed);
+  if (file.empty()) return text;
+  if (timed > 0 && !table.write(file)) return text + fmt::format("; {} cannot be written", file);
+  return text + fmt::format(" ({})", file);
+}
+
+}  // namespace weft::cuda
