@@ -171,6 +171,7 @@ TEST_F(HostileConfigs, AreAnsweredOrRefusedWithinBounds) {
     ++(ended.code == 0 ? answered : refused);
     slowest = std::max(slowest, ended.seconds);
     largest = std::max(largest, ended.gibibytes);
+    if (asked != nullptr && (i + 1) % 500 == 0) std::fprintf(stderr, "%d of %d\n", i + 1, tries);
     const std::string fault = fault_of(ended, asked == nullptr ? most_in_suite : most_seconds);
     EXPECT_EQ(fault, "") << fmt::format("weft {}\n", fmt::join(words, " ")) << ended.said.substr(0, 500);
   }

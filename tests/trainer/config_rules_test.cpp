@@ -35,7 +35,7 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"training.global_batch_size=16000000"},
        "4 blocks and 4000000 microbatches (global_batch_size 16000000) have "
        "more than 1048576 actions in a step"},
-      {{"parallelism.pipeline=4096"}, "stages; 4 blocks are put on 1024 at most"},
+      {{"parallelism.pipeline=4096"}, "stages; there are 1024 at most"},
       {{"model.num_key_value_heads=1"},
        "model.num_key_value_heads 1 does not split over parallelism.tensor 2: remainder 1"},
       {{"model.head_dim=15"}, "head_dim 15 is odd"},

@@ -13,7 +13,7 @@ using Messages = std::vector<std::string>;
 constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
-constexpr std::int64_t most_stages = 1024;      // unless there are more blocks to put on them
+constexpr std::int64_t most_stages = 1024;
 constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
 constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
@@ -111,13 +111,12 @@ std::vector<ConfigRule> size_rules() {
                                     c.training.global_batch_size, c.training.sequence_length, c.model.vocab_size, split,
                                     logits, most_logits));
        }},
-      {{"parallelism.pipeline", "pipeline.chunks", "model.layers"},
+      {{"parallelism.pipeline", "pipeline.chunks"},
        [](const Config& c) {
          const std::int64_t stages = std::int64_t{c.parallelism.pipeline} * c.pipeline.chunks;
-         const std::int64_t most = std::max(most_stages, std::ssize(c.model.blocks) + 2);
-         return none_or(stages <= most,
-                        fmt::format("pipeline {} x chunks {} make {} stages; {} blocks are put on {} at most",
-                                    c.parallelism.pipeline, c.pipeline.chunks, stages, c.model.blocks.size(), most));
+         return none_or(stages <= most_stages,
+                        fmt::format("pipeline {} x chunks {} make {} stages; there are {} at most",
+                                    c.parallelism.pipeline, c.pipeline.chunks, stages, most_stages));
        }},
   };
 }

@@ -10,6 +10,7 @@
 #include "layers/head.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/planning/more_ranks.h"
+#include "trainer/rank_classes.h"
 #include "trainer/step_plan.h"
 
 namespace weft {
@@ -18,9 +19,11 @@ namespace {
 constexpr int many_times = 64;
 
 std::vector<TriedMove> tried(const Trials& trials, std::span<const Move> moves) {
+  std::vector<std::optional<Trial>> best(moves.size());
+  spread_work(moves.size(), class_threads(), [&](std::size_t i) { best[i] = trials.best(moves[i], {}); });
   std::vector<TriedMove> result;
-  for (const Move& move : moves) {
-    if (auto trial = trials.best(move, {})) result.push_back({move, *std::move(trial)});
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    if (best[i]) result.push_back({moves[i], *std::move(best[i])});
   }
   return result;
 }

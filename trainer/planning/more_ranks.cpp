@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 // The smallest multiple of `unit` in (below, most] that fits. Needs do not grow with the ranks that share state, so
-// doubling and halving find it.
+// steps that grow and halving find it; they grow fast, because where nothing fits all of them are taken.
 std::optional<Trial> smallest(const std::function<Trial(int)>& at, int below, int unit, int most) {
   int no = below / unit, yes = no + 1;
   std::optional<Trial> found;
@@ -20,7 +20,7 @@ std::optional<Trial> smallest(const std::function<Trial(int)>& at, int below, in
       found = std::move(trial);
     } else {
       no = yes;
-      yes *= 2;
+      yes *= 8;
     }
   }
   while (yes - no > 1) {

@@ -125,6 +125,17 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
                               group_sizes(mesh));
 }
 
+// On the device that the hardware is.
+ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
+  Config judged = given;
+  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  const std::int64_t world = judged.parallelism.world();
+  if (const auto faults = topology_faults(static_cast<int>(world), hardware.node_ranks()); !faults.empty()) {
+    fail_request("{}", faults.front());
+  }
+  return ResolvedRun(judged);
+}
+
 }  // namespace
 
 std::int64_t RunPlan::sent_bytes() const {
@@ -180,16 +191,21 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
   return time;
 }
 
+RunOutline outline_run(const Config& config, const Hardware& hardware) {
+  const ResolvedRun run = resolved_for(config, hardware);
+  RunOutline outline;
+  outline.world = run.mesh().world();
+  outline.peak = fullest_peak(run);
+  outline.verdict = judge(hardware, outline.peak);
+  outline.time = step_time(run.config(), run.mesh(), step_program(run, run.mesh().coordinates(0)), hardware);
+  return outline;
+}
+
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {
-  Config judged = given;
-  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-  const Mesh mesh(judged.parallelism);
-  const int ranks_per_node = hardware.node_ranks();
-  if (const auto faults = topology_faults(mesh.world(), ranks_per_node); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
-  const ResolvedRun run(std::move(judged));
+  const ResolvedRun run = resolved_for(given, hardware);
   const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
+  const int ranks_per_node = hardware.node_ranks();
   RunPlan plan;
   plan.layout = to_string(run.layout(), config.model);
   plan.schedule = config.pipeline.schedule;

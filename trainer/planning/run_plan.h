@@ -93,6 +93,15 @@ enum class PlanRoutings { even, even_and_worst };
 // the table that pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);
 
+// What decides between runs, for less work: the same figures as plan_run(), of even routing. Throws as it does.
+struct RunOutline {
+  int world = 0;
+  BucketBytes peak;  // of the fullest rank
+  Verdict verdict;
+  StepTime time;
+};
+RunOutline outline_run(const Config& config, const Hardware& hardware);
+
 // The time alone; `program` is that of the first rank, run.device that which is planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
 

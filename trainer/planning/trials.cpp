@@ -1,5 +1,7 @@
 #include "trainer/planning/trials.h"
 
+#include <utility>
+
 #include "parallel/runtime/refusal.h"
 
 namespace weft {
@@ -20,15 +22,25 @@ Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides&
   trial.words = words;
   const auto refused = refusal_of([&] {
     const Config config = read(words);
-    const RunPlan plan = plan_run(config, hardware, PlanRoutings::even);
-    trial.world = plan.world;
+    const RunOutline outline = outline_run(config, hardware);
+    trial.world = outline.world;
     trial.batch = config.training.global_batch_size;
-    trial.peak = plan.peak();
-    trial.verdict = plan.verdict;
-    trial.seconds = plan.time.seconds;
+    trial.peak = outline.peak;
+    trial.verdict = outline.verdict;
+    trial.seconds = outline.time.seconds;
   });
   if (refused) trial.refused = reason_of(*refused);
   return trial;
+}
+
+Trial Trials::with(const Overrides& words) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(words); found != known_.end()) return found->second;
+  }
+  Trial trial = try_words(read_, hardware_, words);
+  const std::lock_guard lock(mutex_);
+  return known_.try_emplace(words, std::move(trial)).first->second;
 }
 
 Trial Trials::with(const Overrides& words, const MoveWords& strength) const {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -33,7 +35,8 @@ class Trials {
 
   Config config(const Overrides& words) const { return read_(words); }
   int node_ranks() const { return hardware_.node_ranks(); }
-  Trial with(const Overrides& words) const { return try_words(read_, hardware_, words); }
+  // Each set of words is planned once. May be called by several threads.
+  Trial with(const Overrides& words) const;
   // With a strength of a move on top. Further words for families are there only where they change something.
   Trial with(const Overrides& words, const MoveWords& strength) const;
   // The mildest strength that fits, or else the one that needs least; absent where there is nothing to change. With
@@ -45,6 +48,8 @@ class Trials {
 
   const ReadWith& read_;
   const Hardware& hardware_;
+  mutable std::mutex mutex_;
+  mutable std::map<Overrides, Trial> known_;
 };
 
 }  // namespace weft
