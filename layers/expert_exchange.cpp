@@ -21,17 +21,27 @@ Counts elements(const Counts& rows, std::int64_t columns) {
 }
 
 // `rows`: by source, then expert.
+Counts rows_by_expert(const Counts& rows, std::size_t experts) {
+  Counts totals(experts, 0);
+  for (std::size_t source = 0; source < rows.size(); source += experts) {
+    for (std::size_t e = 0; e < experts; ++e) totals[e] += rows[source + e];
+  }
+  return totals;
+}
+
 RowRuns row_runs(Counts rows, std::size_t experts) {
-  RowRuns runs;
-  Counts next(experts, 0);
-  for (std::size_t i = 0; i < rows.size(); ++i) next[i % experts] += rows[i];
+  RowRuns runs{Counts(rows.size()), Counts(rows.size()), {}};
+  Counts next = rows_by_expert(rows, experts);
   std::exclusive_scan(next.begin(), next.end(), next.begin(), std::int64_t{0});
   std::int64_t arrived = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    runs.by_source.push_back(arrived);
-    runs.by_expert.push_back(next[i % experts]);
-    arrived += rows[i];
-    next[i % experts] += rows[i];
+  for (std::size_t source = 0; source < rows.size(); source += experts) {
+    for (std::size_t e = 0; e < experts; ++e) {
+      const std::int64_t count = rows[source + e];
+      runs.by_source[source + e] = arrived;
+      runs.by_expert[source + e] = next[e];
+      arrived += count;
+      next[e] += count;
+    }
   }
   runs.rows = std::move(rows);
   return runs;
@@ -44,12 +54,6 @@ Fence exchange(LayerContext& context, ConstTensorView input, const Counts& send,
   lane.wait_for(context.kernels.stream);
   context.expert.all_to_all(input, send, output, receive);
   return lane.record();
-}
-
-Counts rows_by_expert(const Counts& rows, std::size_t experts) {
-  Counts totals(experts, 0);
-  for (std::size_t i = 0; i < rows.size(); ++i) totals[i % experts] += rows[i];
-  return totals;
 }
 
 }  // namespace
@@ -108,6 +112,7 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
   ExchangePlan plan;
   const auto part = static_cast<std::size_t>(expert_tensor.rank());
   Counts received;  // by source, then expert of this rank
+  received.reserve(ranks * local);
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     plan.send_rows.push_back(total(rows(part, self, peer)));
     const auto from_peer = rows(part, peer, self);

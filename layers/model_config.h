@@ -1,6 +1,7 @@
 // The shape of a model, as its TOML `[model]` section gives it. Names follow Hugging Face.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,8 @@ struct ModelConfig {
   double initializer_range = 0.02;
   MoeConfig moe;
 
+  std::int64_t count(BlockKind kind) const { return std::count(blocks.begin(), blocks.end(), kind); }
+  bool has(BlockKind kind) const { return count(kind) > 0; }
   bool operator==(const ModelConfig&) const = default;
 };
 

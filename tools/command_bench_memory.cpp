@@ -88,7 +88,7 @@ MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overri
   return row;
 }
 
-std::string mebibytes(std::int64_t bytes) {
+std::string mebibytes_number(std::int64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
@@ -100,7 +100,8 @@ BenchTable table_of(const std::vector<MemoryRow>& rows) {
   for (std::string& name : table.header) std::ranges::replace(name, '_', ' ');
   table.header.insert(table.header.end(), {"total", "difference"});
   const auto cell = [](std::int64_t predicted, std::int64_t measured) {
-    return predicted == measured ? mebibytes(measured) : mebibytes(predicted) + " / " + mebibytes(measured);
+    return predicted == measured ? mebibytes_number(measured)
+                                 : mebibytes_number(predicted) + " / " + mebibytes_number(measured);
   };
   for (const MemoryRow& row : rows) {
     std::vector<std::string> cells = {row.strategy};

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int ranks = 4;
+constexpr int pipeline_ranks = 4;
 
 // Small, so that its own work is lost in the padding. One block more than there are stages: they are not equal.
 constexpr const char* model = R"([model]
@@ -64,9 +64,10 @@ struct SimulatedRow {
 
 SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,
                           int chunks) {
-  Overrides overrides = {fmt::format("--model.layers=d*{}", ranks * chunks + 1),
-                         fmt::format("--parallelism.pipeline={}", ranks), fmt::format("--run.steps={}", request.steps),
-                         "--pipeline.schedule=" + schedule, fmt::format("--pipeline.chunks={}", chunks)};
+  Overrides overrides = {fmt::format("--model.layers=d*{}", pipeline_ranks * chunks + 1),
+                         fmt::format("--parallelism.pipeline={}", pipeline_ranks),
+                         fmt::format("--run.steps={}", request.steps), "--pipeline.schedule=" + schedule,
+                         fmt::format("--pipeline.chunks={}", chunks)};
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
   const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
@@ -137,7 +138,7 @@ void bench_simulated(const CLI::App& command, const SimulatedRequest& request) {
   const std::string messages =
       request.transfer > 0.0 ? fmt::format(" and messages of {} ms", request.transfer * request.scale) : "";
   fmt::print("{} ranks, 8 microbatches, padded computation{}; simulated, then measured in the least of {} steps:\n\n{}",
-             ranks, messages, request.steps,
+             pipeline_ranks, messages, request.steps,
              request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* window_key = "training.sequence_length";
 
-struct Arguments {
+struct EvalArguments {
   std::string checkpoint;
   std::vector<std::string> files;
   std::int64_t window = 0;  // 0: as trained
@@ -44,7 +44,7 @@ void require_trained_window(const CheckpointReader& reader, const Config& config
 
 void add_eval_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<EvalArguments>();
   add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
   command->add_option("--data", arguments->files, "files of text")->required();
   command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string checkpoint;
   GenerationRequest request;
   bool json = false;
@@ -88,7 +88,7 @@ void add_request_options(CLI::App& command, GenerationRequest& request) {
 
 void add_generate_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("generate", "text from a trained model");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<GenerateArguments>();
   add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
   add_request_options(*command, arguments->request);
   command->add_flag("--json", arguments->json, "print one JSON document, at the end");

@@ -100,7 +100,7 @@ class Output {
   // Takes what has come; at the end of the pipe, closes it.
   void take() {
     std::array<char, 4096> bytes;
-    const ssize_t count = read(from_, bytes.data(), bytes.size());
+    const ssize_t count = ::read(from_, bytes.data(), bytes.size());
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count > 0) line_.append(bytes.data(), static_cast<std::size_t>(count));
     // What rank 0 says is handed on at once, others' lines as wholes.
@@ -121,7 +121,7 @@ class Output {
  private:
   void write_all(std::string_view text) const {
     while (!text.empty()) {
-      const ssize_t written = write(to_, text.data(), text.size());
+      const ssize_t written = ::write(to_, text.data(), text.size());
       if (written < 0 && errno != EINTR) return;
       text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
     }

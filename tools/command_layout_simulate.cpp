@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* name = "weft layout simulate";
+constexpr const char* simulate_command = "weft layout simulate";
 
 struct SimulateRequest {
   std::string file, format = "text", output, costs, hardware;
@@ -40,9 +40,9 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
   const std::string format = request.json ? "json" : request.format;
   const bool draws = is_picture_format(format);
   if (!draws && format != "text" && format != "json") {
-    fail_request("{}: error: --format takes text, json, svg, html and trace, not {}", name, format);
+    fail_request("{}: error: --format takes text, json, svg, html and trace, not {}", simulate_command, format);
   }
-  const CostSource source(name, request.costs, request.hardware);
+  const CostSource source(simulate_command, request.costs, request.hardware);
   std::vector<SimulatedVariant> variants;
   std::vector<Picture> pictures;
   for (const Overrides& words : variants_of(request)) {
@@ -63,18 +63,13 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
       pictures.push_back(picture_of(simulated.program, simulated.step, options));
       continue;
     }
-    SimulatedVariant variant{options.title,
-                             config,
-                             forecast_of(run, simulated),
-                             "",
-                             source.text(config),
-                             costs.unit_time,
-                             source.certainty(config)};
+    SimulatedVariant variant{options.title,       config,          forecast_of(run, simulated), "",
+                             source.text(config), costs.unit_time, source.certainty(config)};
     if (format == "text") variant.grid = time_grid(picture_of(simulated.program, simulated.step, options));
     variants.push_back(std::move(variant));
   }
-  write_result(name,
-               draws              ? render_pictures(name, pictures, format)
+  write_result(simulate_command,
+               draws              ? render_pictures(simulate_command, pictures, format)
                : format == "json" ? forecast_json(variants)
                                   : forecast_report(variants),
                request.output);

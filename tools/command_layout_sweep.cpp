@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* name = "weft layout sweep";
+constexpr const char* sweep_command = "weft layout sweep";
 
 struct SweepRequest {
   std::string file, csv, svg, costs, hardware;
@@ -22,14 +22,14 @@ struct SweepRequest {
 };
 
 // How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
-class Progress {
+class SweepCounter {
  public:
-  explicit Progress(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
+  explicit SweepCounter(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) != 0) {}
+  ~SweepCounter() {
     if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
   }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  SweepCounter(const SweepCounter&) = delete;
+  SweepCounter& operator=(const SweepCounter&) = delete;
 
   void done(std::size_t count) {
     const auto now = Clock::now();
@@ -54,21 +54,21 @@ class Progress {
 void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
   const Overrides common = overrides_given_to(command);
   const std::vector<SweepChoice> choices = sweep_choices(request.lists);
-  const CostSource costs(name, request.costs, request.hardware);
+  const CostSource costs(sweep_command, request.costs, request.hardware);
   // Says what there is to know of the configuration, once.
   const Config config = read_config_given_to(command, request.file).config;
   Sweep sweep;
   {
-    Progress progress(choices.size());
+    SweepCounter progress(choices.size());
     sweep = run_sweep(request.file, common, choices, costs, [&](std::size_t count) { progress.done(count); });
   }
   const std::string title = fmt::format("{}, costs {}", request.file, costs.text(config));
-  if (!request.csv.empty()) write_result(name, sweep_csv(sweep, common, costs.certainty(config)), request.csv);
-  if (!request.svg.empty()) write_result(name, sweep_svg(sweep, title, costs.unit_time()), request.svg);
+  if (!request.csv.empty()) write_result(sweep_command, sweep_csv(sweep, common, costs.certainty(config)), request.csv);
+  if (!request.svg.empty()) write_result(sweep_command, sweep_svg(sweep, title, costs.unit_time()), request.svg);
   fmt::print("{}\n{} combinations, {} can be run, {} programs simulated\n\n{}", title, sweep.choices,
              sweep.points.size(), sweep.simulated,
              sweep_table(sweep, request.top, costs.unit_time(), costs.certainty(config)));
-  if (sweep.points.empty()) fail_request("{}: error: none of the combinations can be run", name);
+  if (sweep.points.empty()) fail_request("{}: error: none of the combinations can be run", sweep_command);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* name = "weft program";
+constexpr const char* program_command = "weft program";
 
 struct ProgramRequest {
   std::string file, format = "text", output, costs, hardware;
@@ -163,7 +163,7 @@ ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& re
   BareProgram bare = bare_program_given_to(command, request, more);
   PictureOptions options{.title = bare.title, .rank = request.rank};
   if (request.rank) require_rank(*request.rank, static_cast<int>(bare.program.ranks.size()));
-  StepCosts costs{costs_from_words(name, bare.program, request.costs), LaneChannels::own(), true};
+  StepCosts costs{costs_from_words(program_command, bare.program, request.costs), LaneChannels::own(), true};
   return {std::nullopt, {}, std::move(bare.program), options, std::move(costs)};
 }
 
@@ -182,7 +182,7 @@ std::string pictures(const CLI::App& command, const ProgramRequest& request, con
   // Without either a picture is of unit times.
   const bool unit_times = request.costs.empty() && request.hardware.empty();
   std::optional<CostSource> source;
-  if (!request.world_only) source.emplace(name, unit_times ? "forward=1" : request.costs, request.hardware);
+  if (!request.world_only) source.emplace(program_command, unit_times ? "forward=1" : request.costs, request.hardware);
   std::vector<Picture> pictures;
   std::size_t boxes = 0;
   for (const std::string& variant : variants) {
@@ -194,7 +194,7 @@ std::string pictures(const CLI::App& command, const ProgramRequest& request, con
     require_drawable(format, boxes);
     pictures.push_back(drawn(std::move(next)));
   }
-  return render_pictures(name, pictures, format);
+  return render_pictures(program_command, pictures, format);
 }
 
 void run_program(const CLI::App& command, const ProgramRequest& request) {
@@ -213,7 +213,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   if (!request.world_only && request.file.empty()) {
     fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
   }
-  if (draws) return write_result(name, pictures(command, request, format), request.output);
+  if (draws) return write_result(program_command, pictures(command, request, format), request.output);
   std::vector<RankList> lists;
   if (request.world_only) {
     const Program program = bare_program_given_to(command, request).program;
@@ -223,7 +223,8 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
       if (request.rank && *request.rank != rank) continue;
       lists.push_back({rank, rank, &program, ranks});
     }
-    return write_result(name, draws_order(request, format) ? picture(program) : render(lists, format, request.detail()),
+    return write_result(program_command,
+                        draws_order(request, format) ? picture(program) : render(lists, format, request.detail()),
                         request.output);
   }
 
@@ -232,7 +233,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   if (request.rank) require_rank(*request.rank, mesh.world());
   if (!request.rank) {
     const Program first = step_program(run, mesh.coordinates(0));
-    if (draws_order(request, format)) return write_result(name, picture(first), request.output);
+    if (draws_order(request, format)) return write_result(program_command, picture(first), request.output);
     require_printable(first, mesh.world());
   }
   // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
@@ -247,7 +248,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     const Program& program = found->second;
     lists.push_back({rank, at.pp, &program, mesh.group_of(Group::pp, rank)});
   }
-  write_result(name, render(lists, format, request.detail()), request.output);
+  write_result(program_command, render(lists, format, request.detail()), request.output);
 }
 
 }  // namespace

@@ -12,12 +12,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string mebibytes(std::int64_t bytes) {
+std::string mebibytes_text(std::int64_t bytes) {
   return fmt::format("{:.3f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
-std::string mebibytes(const RoutedBytes& bytes) {
-  return mebibytes(bytes.even) + (bytes.worst ? fmt::format(" (at most {})", mebibytes(*bytes.worst)) : "");
+std::string mebibytes_text(const RoutedBytes& bytes) {
+  return mebibytes_text(bytes.even) + (bytes.worst ? fmt::format(" (at most {})", mebibytes_text(*bytes.worst)) : "");
 }
 
 // If each stage of the rank kept one microbatch.
@@ -67,10 +67,10 @@ std::string grid(const LayoutSummary& summary) {
 // What stages and ranks have in common, as cells.
 template <typename Summary>
 void add_measures(const Summary& summary, std::vector<std::string>& cells) {
-  for (std::string cell :
-       {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),
-        fmt::format("{:.0f}", summary.forward_flops), fmt::format("{:.3f}", summary.load),
-        mebibytes(summary.parameter_bytes), mebibytes(summary.gradient_bytes), mebibytes(summary.optimizer_bytes)}) {
+  for (std::string cell : {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),
+                           fmt::format("{:.0f}", summary.forward_flops), fmt::format("{:.3f}", summary.load),
+                           mebibytes_text(summary.parameter_bytes), mebibytes_text(summary.gradient_bytes),
+                           mebibytes_text(summary.optimizer_bytes)}) {
     cells.push_back(std::move(cell));
   }
 }
@@ -152,7 +152,7 @@ std::string layout_report(const ShownLayout& layout) {
     std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
                                       fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
     add_measures(stage, cells);
-    cells.push_back(mebibytes(memory.kept[static_cast<std::size_t>(stage.stage)]));
+    cells.push_back(mebibytes_text(memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.rows.push_back(std::move(cells));
   }
   BenchTable ranks{header({"rank"}), {}};
@@ -160,8 +160,8 @@ std::string layout_report(const ShownLayout& layout) {
   for (const RankSummary& rank : summary.ranks) {
     std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
     add_measures(rank, cells);
-    cells.push_back(mebibytes(kept_by(rank, memory)));
-    cells.push_back(mebibytes(memory.peak[static_cast<std::size_t>(rank.rank)]));
+    cells.push_back(mebibytes_text(kept_by(rank, memory)));
+    cells.push_back(mebibytes_text(memory.peak[static_cast<std::size_t>(rank.rank)]));
     ranks.rows.push_back(std::move(cells));
   }
   return text + aligned_text(stages) + "\n" + aligned_text(ranks);
@@ -175,10 +175,10 @@ std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
     const LayoutSummary& summary = layout.summary;
     table.rows.push_back({summary.layout, fmt::format("{:.3f}", summary.stage_imbalance()),
                           fmt::format("{:.3f}", summary.rank_imbalance()),
-                          mebibytes(largest(summary.ranks, &RankSummary::parameter_bytes)),
-                          mebibytes(largest(summary.ranks, &RankSummary::gradient_bytes)),
-                          mebibytes(largest(summary.ranks, &RankSummary::optimizer_bytes)),
-                          mebibytes(largest(kept_by_ranks(layout))), mebibytes(largest(layout.memory.peak))});
+                          mebibytes_text(largest(summary.ranks, &RankSummary::parameter_bytes)),
+                          mebibytes_text(largest(summary.ranks, &RankSummary::gradient_bytes)),
+                          mebibytes_text(largest(summary.ranks, &RankSummary::optimizer_bytes)),
+                          mebibytes_text(largest(kept_by_ranks(layout))), mebibytes_text(largest(layout.memory.peak))});
   }
   return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
          aligned_text(table);

@@ -19,9 +19,6 @@
 namespace weft {
 namespace {
 
-// The share of product_shares that paper is shown at.
-constexpr std::size_t shown_share = 1;
-
 constexpr std::string_view name_of(RanAs kind) {
   constexpr std::string_view names[] = {"product", "attention", "element-wise", "communication"};
   return names[static_cast<std::size_t>(kind)];

@@ -59,13 +59,13 @@ std::string text_at(sqlite3_stmt* row, int column) {
   return text == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(text));
 }
 
-struct Range {
+struct NvtxSpan {
   std::int64_t begin = 0, end = 0;
   std::string name;
 };
 
 // Of each thread, by their begins.
-std::map<std::int64_t, std::vector<Range>> ranges_of(Export& data) {
+std::map<std::int64_t, std::vector<NvtxSpan>> ranges_of(Export& data) {
   constexpr int push_pop = 59, domain_created = 75;         // eventType
   std::set<std::pair<std::int64_t, std::int64_t>> domains;  // process and number
   data.rows(
@@ -76,7 +76,7 @@ std::map<std::int64_t, std::vector<Range>> ranges_of(Export& data) {
         if (text_at(row, 2) != "weft") return;
         domains.emplace(process_of(sqlite3_column_int64(row, 0)), sqlite3_column_int64(row, 1));
       });
-  std::map<std::int64_t, std::vector<Range>> ranges;
+  std::map<std::int64_t, std::vector<NvtxSpan>> ranges;
   data.rows(
       "SELECT start, \"end\", globalTid, domainId, COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) "
       "FROM NVTX_EVENTS WHERE eventType = " +
@@ -92,17 +92,17 @@ std::map<std::int64_t, std::vector<Range>> ranges_of(Export& data) {
 // The ranges around calls that are asked for in the order of time; ranges of a thread nest.
 class Innermost {
  public:
-  explicit Innermost(const std::vector<Range>& ranges) : ranges_(ranges) {}
-  const Range* at(std::int64_t time) {
+  explicit Innermost(const std::vector<NvtxSpan>& ranges) : ranges_(ranges) {}
+  const NvtxSpan* at(std::int64_t time) {
     for (; next_ < ranges_.size() && ranges_[next_].begin <= time; ++next_) open_.push_back(&ranges_[next_]);
     while (!open_.empty() && open_.back()->end < time) open_.pop_back();
     return open_.empty() ? nullptr : open_.back();
   }
 
  private:
-  const std::vector<Range>& ranges_;
+  const std::vector<NvtxSpan>& ranges_;
   std::size_t next_ = 0;
-  std::vector<const Range*> open_;
+  std::vector<const NvtxSpan*> open_;
 };
 
 }  // namespace
@@ -124,14 +124,14 @@ std::vector<TimedSpan> read_nsys_export(const std::string& file) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> action_of;
   std::map<std::int64_t, Innermost> innermost;
   for (const auto& [thread, all] : ranges) innermost.try_emplace(thread, all);
-  data.rows("SELECT start, globalTid, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start",
-            [&](sqlite3_stmt* row) {
-              const std::int64_t thread = sqlite3_column_int64(row, 1);
-              const auto found = innermost.find(thread);
-              const Range* range = found == innermost.end() ? nullptr : found->second.at(sqlite3_column_int64(row, 0));
-              if (range == nullptr) return;
-              action_of[{process_of(thread), sqlite3_column_int64(row, 2)}] = range->name;
-            });
+  data.rows(
+      "SELECT start, globalTid, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start", [&](sqlite3_stmt* row) {
+        const std::int64_t thread = sqlite3_column_int64(row, 1);
+        const auto found = innermost.find(thread);
+        const NvtxSpan* range = found == innermost.end() ? nullptr : found->second.at(sqlite3_column_int64(row, 0));
+        if (range == nullptr) return;
+        action_of[{process_of(thread), sqlite3_column_int64(row, 2)}] = range->name;
+      });
 
   std::map<std::int64_t, int> number_of_process;
   for (const auto& [thread, all] : ranges) number_of_process.try_emplace(process_of(thread), 0);

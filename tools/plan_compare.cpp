@@ -23,7 +23,7 @@ template <typename Bytes>
 std::string gigabytes(Bytes bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / giga);
 }
-std::string gib(std::int64_t bytes) {
+std::string gib_number(std::int64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 30));
 }
 
@@ -52,7 +52,7 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
     const std::int64_t peak = each.plan->peak().total();
     table.rows.push_back({name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
                           gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
-                          gib(each.plan->verdict.needed), std::string(name_of(each.plan->verdict.fit))});
+                          gib_number(each.plan->verdict.needed), std::string(name_of(each.plan->verdict.fit))});
   }
   return table;
 }

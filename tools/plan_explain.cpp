@@ -9,14 +9,14 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t shown_live = 5;
+constexpr std::size_t shown_of_cause = 5;
 
 // Both readings, because cards are sold in one and counted in the other.
 std::string both(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   return fmt::format("{:.2f} GB = {:.2f} GiB", value / 1e9, value / 0x1p30);
 }
-std::string gib(std::int64_t bytes) {
+std::string gib_text(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30);
 }
 
@@ -37,13 +37,13 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
     growth = trial.peak[bucket] - before[bucket];
     most = bucket;
   }
-  return fmt::format("; more than before: {} take {} more", name_of(most), gib(growth));
+  return fmt::format("; more than before: {} take {} more", name_of(most), gib_text(growth));
 }
 
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
   const double change = 100.0 * (trial.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text = fmt::format("needs {}, {}; ", gib(trial.verdict.needed), fit_text(trial));
+  std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), fit_text(trial));
   // A step of another batch is another step.
   if (trial.world != explanation.plan.world) {
     text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
@@ -72,8 +72,8 @@ std::string move_text(const Explanation& explanation, std::size_t number, const 
 std::string limits_text(const Explanation& explanation) {
   std::string text = "nothing has to be changed; what would bring it to the limit, by doubling:\n";
   for (const Limit& limit : explanation.limits) {
-    text += fmt::format("  {} {} fits with {}", limit.what, limit.fits, gib(limit.fits_bytes));
-    text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib(limit.exceeds_bytes)) : "\n";
+    text += fmt::format("  {} {} fits with {}", limit.what, limit.fits, gib_text(limit.fits_bytes));
+    text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib_text(limit.exceeds_bytes)) : "\n";
   }
   return text;
 }
@@ -82,19 +82,20 @@ std::string cause_text(const Explanation& explanation) {
   const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
   std::string text =
       fmt::format("cause     {}: {} of {} at {} on rank {}\n", name_of(explanation.cause),
-                  both(explanation.cause_bytes), gib(rank.peak.total()), rank.peak_action, rank.ranks.first);
+                  both(explanation.cause_bytes), gib_text(rank.peak.total()), rank.peak_action, rank.ranks.first);
   std::vector<std::string> largest;
   for (const LiveItem& item : rank.live) {
-    if (cause_of(item.bucket) != explanation.cause || largest.size() == shown_live) continue;
+    if (cause_of(item.bucket) != explanation.cause || largest.size() == shown_of_cause) continue;
     const std::string of = item.microbatch ? fmt::format(" of microbatch {}", *item.microbatch) : std::string();
     largest.push_back(fmt::format("{} {}{} {}", name_of(item.bucket), item.what.empty() ? "kept by the run" : item.what,
-                                  of, gib(item.bytes)));
+                                  of, gib_text(item.bytes)));
   }
   text += fmt::format("largest   {}\n", fmt::join(largest, "; "));
   if (explanation.state_exceeds) {
     text += fmt::format(
         "state     state alone ({}) with {} reserved exceeds the card's {}; batch size and accumulation cannot help\n",
-        both(explanation.state_bytes), gib(explanation.plan.verdict.reserved), both(explanation.plan.verdict.memory));
+        both(explanation.state_bytes), gib_text(explanation.plan.verdict.reserved),
+        both(explanation.plan.verdict.memory));
   } else {
     text += fmt::format("state     {} of parameters, gradients and optimizer state at rest\n",
                         both(explanation.state_bytes));
@@ -124,7 +125,7 @@ std::string after_recompute(const Explanation& explanation) {
   return fmt::format(
       "  -. chunked cross-entropy: on already; float32 logits take {} at a time in place of {}, and their gradient "
       "{}\n",
-      gib(facts.logits), gib(facts.all_logits), gib(facts.dlogits));
+      gib_text(facts.logits), gib_text(facts.all_logits), gib_text(facts.dlogits));
 }
 
 std::string after_moves(const Explanation& explanation) {
@@ -146,7 +147,7 @@ bool is_recompute(const TriedMove& tried) {
 
 std::string moves_text(const Explanation& explanation) {
   std::string text = fmt::format("\nmoves, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
-                                 gib(explanation.plan.verdict.reserved));
+                                 gib_text(explanation.plan.verdict.reserved));
   text += before_moves(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.moves.size(); ++m) {
@@ -185,7 +186,7 @@ std::string result_text(const Explanation& explanation) {
   const MoreRanks& more = *explanation.more_ranks;
   text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
                       more.words.empty() ? std::string() : " and " + words_text(more.words), more.trial.world,
-                      more.trial.batch, gib(more.trial.verdict.needed), words_text(more.trial.words));
+                      more.trial.batch, gib_text(more.trial.verdict.needed), words_text(more.trial.words));
   return text;
 }
 

@@ -19,8 +19,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
-// Of product_shares, for tables that show one of them.
-constexpr std::size_t shown_share = 1;
 
 KernelPlan planned(const Config& config, const Hardware& hardware) {
   Config judged = config;

@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* name = "weft plan";
+constexpr const char* plan_command = "weft plan";
 
 // How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
 class SearchLine {
@@ -51,12 +51,12 @@ class SearchLine {
 };
 
 [[noreturn]] void refuse_empty(const SearchSpace& space, const SearchResult& result) {
-  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", name);
+  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", plan_command);
   const Verdict& verdict = result.least->verdict;
   fail_request(
       "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks "
       "(--world), hardware with more memory, or narrower precision.parameters and optimizer.state",
-      name, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
+      plan_command, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
       shell_text(words_of(space, result.least->choice)));
 }
 
@@ -88,7 +88,7 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   // An option without values has an empty one.
   std::vector<std::string> axes = request.axes;
   std::erase(axes, "");
-  if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", name);
+  if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);
   const SearchSpace space = search_space(
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
   const SearchOptions options{
@@ -112,8 +112,8 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
     const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
     for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);
   }
-  if (!request.output.empty()) write_result(name, search_toml(file, space, result), request.output);
-  if (!request.pareto.empty()) write_result(name, search_svg(space, result.plans, title), request.pareto);
+  if (!request.output.empty()) write_result(plan_command, search_toml(file, space, result), request.output);
+  if (!request.pareto.empty()) write_result(plan_command, search_svg(space, result.plans, title), request.pareto);
 }
 
 }  // namespace weft

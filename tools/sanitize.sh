@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests under sanitizers, each in a tree of its own. They look at what reads texts and files, and at ranks that
 # communicate, train and save; all tests would take hours.
-#   tools/sanitize.sh [asan-ubsan] [tsan]      without arguments: both
-#   tools/sanitize.sh asan-ubsan-tools         the program by its commands: seven minutes more, and by hand
+#   tools/sanitize.sh [asan-ubsan] [asan-ubsan-tools] [tsan]      without arguments: all three
+# asan-ubsan-tools looks at the program by its commands.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[[ $# -gt 0 ]] || set -- asan-ubsan tsan
+[[ $# -gt 0 ]] || set -- asan-ubsan asan-ubsan-tools tsan
 
 launcher=
 if command -v ccache >/dev/null; then launcher=ccache; fi

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int most_ranks = 16;
+constexpr int most_shown_ranks = 16;
 constexpr std::int64_t fewest_rows = 8;
 
 using Numbers = WalkNumbers::Numbers;
@@ -68,8 +68,8 @@ std::string section(std::string_view heading, const std::vector<Numbers>& by_ran
 }  // namespace
 
 WalkNumbers walk_numbers(int ranks) {
-  if (ranks < 1 || ranks > most_ranks) {
-    fail_request("weft walk: error: --numbers shows 1 to {} ranks, not {}", most_ranks, ranks);
+  if (ranks < 1 || ranks > most_shown_ranks) {
+    fail_request("weft walk: error: --numbers shows 1 to {} ranks, not {}", most_shown_ranks, ranks);
   }
   WalkNumbers numbers{.ranks = ranks};
   const std::int64_t each = (fewest_rows + ranks - 1) / ranks;

@@ -42,7 +42,7 @@ struct Candidate {
 
 bool has_family(const Config& config, Family family) {
   if (family != Family::experts) return true;
-  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
+  return config.model.has(BlockKind::moe);
 }
 
 // What is open, by what could be kept.

@@ -233,8 +233,7 @@ class DryRank {
 }  // namespace
 
 bool routing_decides(const Config& config) {
-  const bool routes = std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
-  return routes && config.parallelism.expert > 1;
+  return config.model.has(BlockKind::moe) && config.parallelism.expert > 1;
 }
 
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t most_waiting = 10'000;
+constexpr std::size_t most_waiting_lines = 10'000;
 
 }  // namespace
 
@@ -29,14 +29,14 @@ LinesFile::~LinesFile() {
 std::optional<std::string> LinesFile::append(std::string line) {
   waiting_.push_back(std::move(line));
   const int before = std::exchange(trouble_, write_waiting());
-  if (waiting_.size() > most_waiting) {
+  if (waiting_.size() > most_waiting_lines) {
     waiting_.pop_front();
     ++lost_;
   }
   if ((before == 0) == (trouble_ == 0)) return std::nullopt;
   if (trouble_ == 0) return fmt::format("{} is written again; {} lines were lost", name_, lost_);
   return fmt::format("{} cannot be written: {}; the last {} lines wait in memory", name_, std::strerror(trouble_),
-                     most_waiting);
+                     most_waiting_lines);
 }
 
 void LinesFile::finish() {

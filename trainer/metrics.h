@@ -12,6 +12,8 @@
 
 namespace weft {
 
+inline constexpr const char* metrics_file = "metrics.jsonl";  // in a run's directory, one line a step
+
 struct MoeMetrics {
   int block = 0;
   double auxiliary_loss = 0.0, z_loss = 0.0;
@@ -23,8 +25,8 @@ struct StepMetrics {
   double loss = 0.0;      // mean over the step's tokens, nats
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as they were applied
-  std::optional<double> loss_scale = {};  // where something is computed in float16
-  bool skipped = false;                   // gradients overflowed: nothing was changed
+  std::optional<double> loss_scale = {};       // where something is computed in float16
+  bool skipped = false;                        // gradients overflowed: nothing was changed
   std::int64_t tokens = 0;
   double seconds = 0.0;
   std::int64_t peak_bytes = 0;          // of the rank with the most
@@ -45,8 +47,9 @@ struct RunTotals {
   void add(const StepMetrics& step);
 };
 
-// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate of
-// all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is null.
+// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate
+// of all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is
+// null.
 std::string to_json(const StepMetrics& metrics);
 
 }  // namespace weft

@@ -12,11 +12,12 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/output_file.h"
+#include "trainer/metrics.h"
 
 namespace weft {
 namespace {
 
-constexpr const char *config_name = "config.toml", *metrics_name = "metrics.jsonl", *summary_name = "summary.json";
+constexpr const char *config_name = "config.toml", *summary_name = "summary.json";
 constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
 
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
@@ -32,7 +33,7 @@ void remove_partials(const std::filesystem::path& directory) {
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const bool whole =
-        name == partial_path(config_name) || name == partial_path(metrics_name) || name == partial_path(summary_name);
+        name == partial_path(config_name) || name == partial_path(metrics_file) || name == partial_path(summary_name);
     const bool trace = name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string());
     if (whole || trace) left.push_back(entry->path());
   }
@@ -68,7 +69,7 @@ RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string&
 }
 
 void RunDirectory::begin_after(std::int64_t step) {
-  const std::string file = (path_ / metrics_name).string();
+  const std::string file = (path_ / metrics_file).string();
   std::string kept;
   if (step > 0) {
     std::ifstream metrics(file);
@@ -79,7 +80,7 @@ void RunDirectory::begin_after(std::int64_t step) {
       kept += line + "\n";
     }
   }
-  write_whole(path_, metrics_name, kept);
+  write_whole(path_, metrics_file, kept);
   metrics_.emplace(file, std::ssize(kept));
 }
 

@@ -44,7 +44,7 @@ RunSignals::RunSignals() : watched_(watched_signals()) {
 
 RunSignals::~RunSignals() {
   const std::uint64_t one = 1;
-  while (write(ending_, &one, sizeof one) < 0 && errno == EINTR) {
+  while (::write(ending_, &one, sizeof one) < 0 && errno == EINTR) {
   }
   thread_.join();
   close(signals_);

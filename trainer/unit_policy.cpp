@@ -9,10 +9,6 @@
 namespace weft {
 namespace {
 
-bool has_experts(const Config& config) {
-  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
-}
-
 void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, UnitPolicy& policy) {
   policy.residency = *choice.residency;
   if (!shard.why.empty()) {
@@ -125,7 +121,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
 std::vector<std::string> shard_warnings(const Config& config) {
   WrapPolicies policies;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family != Family::experts || has_experts(config)) policies[family] = parse_wrap(policy.wrap);
+    if (family != Family::experts || config.model.has(BlockKind::moe)) policies[family] = parse_wrap(policy.wrap);
   }
   return wrap_warnings(policies);
 }
@@ -138,7 +134,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family == Family::experts && !has_experts(config)) continue;
+    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
     for (int stage = 0; stage < config.stages(); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;

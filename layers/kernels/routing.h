@@ -7,8 +7,12 @@
 
 namespace weft {
 
+// Keeps scores of a token that all underflowed to zero from dividing zero by zero.
+constexpr float smallest_sum = 1e-20f;
+
 // logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the K largest scores, ties to the
-// lower expert, in descending order. weights [T, K]: their scores, divided by their sum (+ 1e-20) when `normalise`.
+// lower expert, in descending order. weights [T, K]: their scores, divided by their sum (+ smallest_sum) when
+// `normalise`.
 void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
                    TensorView indices, TensorView weights);
 // dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty

@@ -5,7 +5,7 @@ namespace weft {
 namespace {
 
 // How far the weight gradients of one unit have come on one rank.
-struct Progress {
+struct GradientsToCome {
   std::vector<int> to_come;  // weight gradient actions still to come, by microbatch
   int microbatches = 0;      // that add to the unit at all
   int completed = 0;         // microbatches with nothing more to come
@@ -15,12 +15,12 @@ bool adds_gradients(const Action& action) {
   return makes_weight_gradient(action.op) && action.segment;
 }
 
-std::vector<Progress> expected_progress(const Program& program, const std::vector<Action>& actions) {
-  std::vector<Progress> units(program.units.size());
+std::vector<GradientsToCome> expected_progress(const Program& program, const std::vector<Action>& actions) {
+  std::vector<GradientsToCome> units(program.units.size());
   for (const Action& action : actions) {
     if (!adds_gradients(action)) continue;
     for (int unit : program.segments[static_cast<std::size_t>(*action.segment)].units) {
-      Progress& progress = units[static_cast<std::size_t>(unit)];
+      GradientsToCome& progress = units[static_cast<std::size_t>(unit)];
       progress.to_come.resize(static_cast<std::size_t>(program.microbatches), 0);
       if (progress.to_come[static_cast<std::size_t>(action.microbatch.value())]++ == 0) ++progress.microbatches;
     }
@@ -29,12 +29,12 @@ std::vector<Progress> expected_progress(const Program& program, const std::vecto
 }
 
 // Microbatches are counted in the order in which this rank completes them, whatever their numbers.
-bool closes_interval(const Progress& progress, int reduce_every) {
+bool closes_interval(const GradientsToCome& progress, int reduce_every) {
   return progress.completed == progress.microbatches || (reduce_every > 0 && progress.completed % reduce_every == 0);
 }
 
 std::vector<Action> with_reduction(const Program& program, const std::vector<Action>& actions) {
-  std::vector<Progress> units = expected_progress(program, actions);
+  std::vector<GradientsToCome> units = expected_progress(program, actions);
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
@@ -43,7 +43,7 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
       const bool timed = unit.policy.residency == Residency::solved && timed_gradient_bytes(unit) > 0;
       if (unit.frozen || timed || unit.tied_unreduced) continue;  // the last behind its TIE_GRAD
-      Progress& progress = units[static_cast<std::size_t>(index)];
+      GradientsToCome& progress = units[static_cast<std::size_t>(index)];
       if (--progress.to_come[static_cast<std::size_t>(*action.microbatch)] > 0) continue;
       ++progress.completed;
       const bool closes = closes_interval(progress, unit.policy.reduce_every);

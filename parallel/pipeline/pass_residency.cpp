@@ -43,9 +43,9 @@ struct Reads {
 
 // The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if it ran
 // them one after the other: the turns of their segments change no stage.
-class Visits {
+class VisitsOfUnit {
  public:
-  explicit Visits(const Overlaps& overlaps) : overlaps_(overlaps) {}
+  explicit VisitsOfUnit(const Overlaps& overlaps) : overlaps_(overlaps) {}
 
   // Of the compute action at `position`; positions ascend.
   std::size_t at(const Action& action, std::size_t position) {
@@ -92,7 +92,7 @@ void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
 Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
   Reads result;
   const Overlaps overlaps = find_overlaps(actions);
-  Visits visits(overlaps);
+  VisitsOfUnit visits(overlaps);
   std::size_t computations = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];

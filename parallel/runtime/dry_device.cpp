@@ -77,11 +77,18 @@ class NumberedDevice final : public DryDevice {
   std::int64_t system_allocations() const override { return 0; }
 
   void* allocate_staging(std::int64_t bytes) override {
+    auto& blocks = free_staging_[bytes];
+    if (!blocks.empty()) {
+      void* data = blocks.back().release();
+      blocks.pop_back();
+      return data;
+    }
     void* data = std::calloc(1, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
     if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
     return data;
   }
-  void release_staging(void* data, std::int64_t) override { std::free(data); }
+  // Kept for the next of the size: a step's come from nowhere for every microbatch of every block.
+  void release_staging(void* data, std::int64_t bytes) override { free_staging_[bytes].emplace_back(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
@@ -93,6 +100,10 @@ class NumberedDevice final : public DryDevice {
   DryDownload download_;
   std::uintptr_t next_ = first_address;
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
+  struct Free {
+    void operator()(void* data) const { std::free(data); }
+  };
+  std::map<std::int64_t, std::vector<std::unique_ptr<void, Free>>> free_staging_;  // by bytes
 };
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
 // Less than a vector, vectors and a rest, several blocks and a rest.
-constexpr std::int64_t sizes[] = {0, 1, 3, 8, 37, 256, 4097, 20011};
+constexpr std::int64_t elementwise_sizes[] = {0, 1, 3, 8, 37, 256, 4097, 20011};
 // Elements behind an aligned address.
-constexpr std::int64_t offsets[] = {0, 1, 2, 4};
+constexpr std::int64_t elementwise_offsets[] = {0, 1, 2, 4};
 constexpr DType all_types[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32};
 
 struct DTypes {
@@ -24,9 +24,9 @@ class CudaElementwise : public TwoDevices {
   // Calls check(size, offset of a source, offset of a destination).
   template <typename Check>
   void for_each_place(Check check) {
-    for (std::int64_t size : sizes) {
-      for (std::int64_t source : offsets) {
-        for (std::int64_t destination : offsets) {
+    for (std::int64_t size : elementwise_sizes) {
+      for (std::int64_t source : elementwise_offsets) {
+        for (std::int64_t destination : elementwise_offsets) {
           SCOPED_TRACE(fmt::format("{} elements from offset {} to {}", size, source, destination));
           check(size, source, destination);
           if (HasFatalFailure()) return;
@@ -156,7 +156,7 @@ TEST_F(CudaElementwise, CopiesColumns) {
     for (const Case& c :
          {Case{5, 40, 8, 24, 16, 8}, Case{3, 33, 1, 7, 2, 5}, Case{700, 12, 4, 4, 0, 4},
           Case{2, 2050, 2, 3000, 6, 2048}, Case{1, 1, 0, 1, 0, 1}, Case{0, 4, 0, 4, 0, 4}, Case{4, 8, 0, 8, 0, 0}}) {
-      for (std::int64_t offset : offsets) {
+      for (std::int64_t offset : elementwise_offsets) {
         SCOPED_TRACE(fmt::format("{} {} x {} of {}", name_of(dtype), c.rows, c.columns, c.source_columns));
         const Both source = random(dtype, c.rows, c.source_columns, offset);
         const Both destination = random(dtype, c.rows, c.destination_columns);

@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr double unit = 0x1.0p-24;
-constexpr DType float_types[] = {DType::float32, DType::bfloat16, DType::float16};
+constexpr DType kernels_float_types[] = {DType::float32, DType::bfloat16, DType::float16};
 
 class NoProducts : public MatrixProducts {
  public:
@@ -54,7 +54,7 @@ class CudaRmsNorm : public CudaKernels {
 };
 
 TEST_F(CudaRmsNorm, ForwardMatchesTheCpu) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
@@ -71,7 +71,7 @@ TEST_F(CudaRmsNorm, ForwardMatchesTheCpu) {
 }
 
 TEST_F(CudaRmsNorm, BackwardInputMatchesTheCpu) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
@@ -95,7 +95,7 @@ TEST_F(CudaRmsNorm, BackwardInputMatchesTheCpu) {
 }
 
 TEST_F(CudaRmsNorm, BackwardWeightMatchesTheCpu) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both x = random(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
@@ -115,7 +115,7 @@ class CudaSwiglu : public CudaKernels {
 };
 
 TEST_F(CudaSwiglu, MatchesTheCpu) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       for (bool in_place : {false, true}) {
         SCOPED_TRACE(text_of(dtype, shape) + (in_place ? " in place" : ""));
@@ -161,7 +161,7 @@ class CudaRotary : public CudaKernels {
   }
   template <typename Check>
   void for_each_case(Check check) {
-    for (DType dtype : float_types) {
+    for (DType dtype : kernels_float_types) {
       for (const Case& c : cases) {
         for (bool normed : {false, true}) {
           for (bool in_place : {false, true}) {
@@ -226,7 +226,7 @@ class CudaEmbedding : public CudaKernels {
 };
 
 TEST_F(CudaEmbedding, ForwardGivesTheSameRows) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both ids = integers(shape.rows, 0, 20), table = random(dtype, table_rows, shape.columns);
@@ -239,7 +239,7 @@ TEST_F(CudaEmbedding, ForwardGivesTheSameRows) {
 }
 
 TEST_F(CudaEmbedding, BackwardAddsInTokenOrder) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       // All tokens of one id, of few, and hardly two alike; some outside the shard.
       for (std::int32_t last : {0, 20, 100000}) {
@@ -263,7 +263,7 @@ class CudaCrossEntropy : public CudaKernels {
 };
 
 TEST_F(CudaCrossEntropy, MatchesTheCpu) {
-  for (DType dtype : float_types) {
+  for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       for (bool in_place : {false, true}) {
         if (in_place && dtype != DType::float32) continue;

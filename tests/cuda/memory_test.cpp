@@ -19,9 +19,9 @@ namespace weft {
 namespace {
 
 #ifdef WEFT_ON_EMULATOR
-constexpr bool emulated = true;
+constexpr bool on_emulator = true;
 #else
-constexpr bool emulated = false;
+constexpr bool on_emulator = false;
 #endif
 
 constexpr double mib = 1024.0 * 1024.0;
@@ -130,8 +130,8 @@ class CudaMemoryEnds : public ::testing::Test {
 TEST_F(CudaMemoryEnds, InActivationsNamesWhatWasAskedForAndWhatIsLive) {
   Config config = config_of({.layers = "d"});
   config.run.device = DeviceKind::cuda;
-  config.model.hidden_size = emulated ? 256 : 4096;
-  config.training.sequence_length = emulated ? 8 : 4096;
+  config.model.hidden_size = on_emulator ? 256 : 4096;
+  config.training.sequence_length = on_emulator ? 8 : 4096;
   config.training.microbatch_size = config.training.global_batch_size = 8192;
   const std::string message = failure_of(config);
   expect_parts(message, {"rank 0: in 0F0(embedding): ", "the GPU refused ", " bytes are free, ",
@@ -143,8 +143,8 @@ TEST_F(CudaMemoryEnds, InActivationsNamesWhatWasAskedForAndWhatIsLive) {
 TEST_F(CudaMemoryEnds, InParametersNamesThem) {
   Config config = config_of({.layers = "d"});
   config.run.device = DeviceKind::cuda;
-  config.model.vocab_size = emulated ? 16384 : 1 << 26;
-  config.model.hidden_size = emulated ? 1024 : 16384;
+  config.model.vocab_size = on_emulator ? 16384 : 1 << 26;
+  config.model.hidden_size = on_emulator ? 1024 : 16384;
   expect_parts(failure_of(config), {"rank 0: the GPU refused ", "; asked for sharded_parameters, beside "});
 }
 

@@ -16,9 +16,9 @@ namespace weft {
 namespace {
 
 // Around a thread's elements and a block's, and several blocks; elements behind an aligned address.
-constexpr std::int64_t sizes[] = {1, 7, 8, 255, 2048, 2049, 20011};
-constexpr std::int64_t offsets[] = {0, 1, 3};
-constexpr DType float_types[] = {DType::float32, DType::bfloat16};
+constexpr std::int64_t muon_sizes[] = {1, 7, 8, 255, 2048, 2049, 20011};
+constexpr std::int64_t muon_offsets[] = {0, 1, 3};
+constexpr DType muon_float_types[] = {DType::float32, DType::bfloat16};
 
 class CudaMuonKernels : public TwoDevices {
  protected:
@@ -26,9 +26,9 @@ class CudaMuonKernels : public TwoDevices {
   void for_each_case(Check check) {
     for (double scale : {0.37, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
       const Both gradient_scale = values(DType::float32, 1, 1, {scale});
-      for (DType dtype : float_types) {
-        for (std::int64_t size : sizes) {
-          for (std::int64_t offset : offsets) {
+      for (DType dtype : muon_float_types) {
+        for (std::int64_t size : muon_sizes) {
+          for (std::int64_t offset : muon_offsets) {
             SCOPED_TRACE(fmt::format("{} {} from {}, scaled by {}", size, name_of(dtype), offset, scale));
             check(gradient_scale, dtype, size, offset);
             if (HasFatalFailure()) return;
@@ -82,7 +82,7 @@ class CudaMuonMachine final : public MuonMachine {
 // in its three terms.
 TEST(CudaMuon, StepsAsTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
-  for (DType dtype : float_types) {
+  for (DType dtype : muon_float_types) {
     MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 2, 1}}), {.dtype = dtype}};
     the_case.gradient_scales = {0.5f};
     const MuonRun cpu = run_muon(the_case),

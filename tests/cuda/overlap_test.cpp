@@ -21,7 +21,7 @@ namespace {
 const int queues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 constexpr int ranks = 2;
-constexpr std::int64_t steps = 8, first_measured = 4;
+constexpr std::int64_t overlap_steps = 8, first_measured = 4;
 
 // About 0.4 TFLOP in the forward of a dense part: a millisecond or two, of which a gather of its 100 MB takes a tenth.
 Config large_config(int lookahead) {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "tests/trainer/kept_run.h"
 #include "tests/tools/program.h"
+#include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/backend.h"
 #include "trainer/config/config_schema.h"
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 // As in training_test.cpp: NCCL adds the same float32 terms in yet another order.
-constexpr double tolerance = 1e-5;
+constexpr double cuda_process_training_tolerance = 1e-5;
 
 class ProcessTraining : public ProgramTest {
  protected:
@@ -80,7 +80,7 @@ TEST_P(ProcessLayouts, LearnWhatThreadsAndTheCpuLearn) {
   alone.run.steps = 3;
   const KeptRun cpu = run_kept(alone);
   const auto expect_close = [](double value, double expected, const char* what) {
-    EXPECT_NEAR(value, expected, tolerance * expected) << what;
+    EXPECT_NEAR(value, expected, cuda_process_training_tolerance * expected) << what;
   };
   for (std::size_t i = 0; i < lines.size(); ++i) {
     SCOPED_TRACE(fmt::format("step {}", i + 1));

@@ -14,18 +14,18 @@ namespace weft {
 namespace {
 
 // As in training_test.cpp.
-constexpr double tolerance = 1e-5;
-constexpr std::int64_t steps = 2;
+constexpr double cuda_schedule_training_tolerance = 1e-5;
+constexpr std::int64_t cuda_schedule_training_steps = 2;
 
 LearnedRun on_cpu(const TinyLayout& layout) {
   Config config = config_of({.layers = layout.layers, .tied = layout.tied});
-  config.run.steps = steps;
+  config.run.steps = cuda_schedule_training_steps;
   return learn(config);
 }
 
 Config on_gpu(const TinyLayout& layout) {
   Config config = config_of(layout);
-  config.run.steps = steps;
+  config.run.steps = cuda_schedule_training_steps;
   config.run.device = DeviceKind::cuda;
   config.run.ranks_per_device = config.parallelism.world();
   return config;
@@ -59,11 +59,11 @@ LearnedRun over_nccl(const Config& config) {
 
 void expect_close(const LearnedRun& gpu, const LearnedRun& cpu) {
   ASSERT_TRUE(gpu.faults.empty()) << gpu.faults.front() << " and " << gpu.faults.size() - 1 << " more";
-  ASSERT_EQ(gpu.losses.size(), static_cast<std::size_t>(steps));
+  ASSERT_EQ(gpu.losses.size(), static_cast<std::size_t>(cuda_schedule_training_steps));
   const RunDifference apart = difference(gpu, cpu);
-  EXPECT_LT(apart.loss, tolerance);
-  EXPECT_LT(apart.gradient_norm, tolerance);
-  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  EXPECT_LT(apart.loss, cuda_schedule_training_tolerance);
+  EXPECT_LT(apart.gradient_norm, cuda_schedule_training_tolerance);
+  EXPECT_LT(apart.weights, cuda_schedule_training_tolerance) << apart.worst_parameter;
 }
 
 class CudaSchedules : public ::testing::TestWithParam<TinyLayout> {
@@ -89,7 +89,7 @@ TEST_P(CudaSchedules, LearnTheSameOverNccl) {
 
 // Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4: from 3
 // ranks on a rank receives and sends on one lane.
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> cuda_schedule_training_layouts() {
   const std::vector<std::pair<std::string, int>> schedules = {
       {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
   const std::vector<std::tuple<std::string, std::string, std::string>> variants = {
@@ -130,7 +130,7 @@ std::vector<TinyLayout> layouts() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, CudaSchedules, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Schedules, CudaSchedules, ::testing::ValuesIn(cuda_schedule_training_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

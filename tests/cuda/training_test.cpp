@@ -15,17 +15,17 @@ namespace {
 // The CPU adds the same float32 terms in other orders than a GPU: as between layouts on the CPU (parity_test.cpp), a
 // sum of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes, and a step changes a weight by at
 // most 1e-3 of itself.
-constexpr double tolerance = 1e-5;
-constexpr std::int64_t steps = 3;
+constexpr double cuda_training_tolerance = 1e-5;
+constexpr std::int64_t cuda_training_steps = 3;
 
 LearnedRun on_cpu(Config config) {
-  config.run.steps = steps;
+  config.run.steps = cuda_training_steps;
   return learn(config);
 }
 
 LearnedRun on_gpu(
     Config config, const BackendFactory& backend = [](int) { return make_cuda_backend(0); }) {
-  config.run.steps = steps;
+  config.run.steps = cuda_training_steps;
   config.run.device = DeviceKind::cuda;
   config.run.ranks_per_device = config.parallelism.world();
   return learn(config, {}, backend);
@@ -47,10 +47,10 @@ class CudaTraining : public ::testing::TestWithParam<TinyLayout> {
 };
 
 TEST_P(CudaTraining, EqualsOneRankOnTheCpu) {
-  expect_close(on_gpu(config_of(GetParam())), on_cpu(tiny_config(GetParam().layers)), tolerance);
+  expect_close(on_gpu(config_of(GetParam())), on_cpu(tiny_config(GetParam().layers)), cuda_training_tolerance);
 }
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> cuda_training_layouts() {
   const std::string mixed = "d e d e";
   // pp, dp_replicate, dp_shard, cp, tp, ep, etp
   return {
@@ -94,7 +94,7 @@ std::vector<TinyLayout> layouts() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(cuda_training_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Rules whose step is more than one launch or a product of matrices, or whose states are narrow: rounded by the same
@@ -102,10 +102,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(layouts()),
 // for 10 steps).
 TEST(CudaTrainingRules, StepAsOnTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
-  for (const auto& [rule, state, bound] :
-       {std::tuple(UpdateRule::lamb, DType::float32, tolerance), std::tuple(UpdateRule::sgd, DType::float32, tolerance),
-        std::tuple(UpdateRule::muon, DType::float32, tolerance),
-        std::tuple(UpdateRule::adamw, DType::bfloat16, 1e-4)}) {
+  for (const auto& [rule, state, bound] : {std::tuple(UpdateRule::lamb, DType::float32, cuda_training_tolerance),
+                                           std::tuple(UpdateRule::sgd, DType::float32, cuda_training_tolerance),
+                                           std::tuple(UpdateRule::muon, DType::float32, cuda_training_tolerance),
+                                           std::tuple(UpdateRule::adamw, DType::bfloat16, 1e-4)}) {
     Config config = config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 1, 1}});
     config.optimizer.rule = rule;
     config.optimizer.state = state;
@@ -147,7 +147,7 @@ TEST(CudaTrainingBits, AreRepeatedByRememberedProducts) {
   const auto timed = [&] {
     return on_gpu(config, [](int) { return make_cuda_backend(0, {.measured_products = true}); });
   };
-  expect_close(timed(), on_cpu(tiny_config("d e d e")), tolerance);
+  expect_close(timed(), on_cpu(tiny_config("d e d e")), cuda_training_tolerance);
   EXPECT_TRUE(std::filesystem::exists(cache.path() / "weft" / "products.txt"));
   const LearnedRun again = timed();  // with what all ranks have written
   EXPECT_TRUE(difference(timed(), again).bitwise_equal);

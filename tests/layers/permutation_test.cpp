@@ -10,7 +10,7 @@ namespace {
 struct PermutationShape {
   std::int64_t tokens, choices, experts;
 };
-constexpr PermutationShape shapes[] = {{0, 2, 4}, {1, 1, 1}, {1, 3, 5}, {7, 2, 9}, {23, 4, 6}};
+constexpr PermutationShape permutation_shapes[] = {{0, 2, 4}, {1, 1, 1}, {1, 3, 5}, {7, 2, 9}, {23, 4, 6}};
 
 class Permutation : public KernelTest {
  protected:
@@ -32,7 +32,7 @@ class Permutation : public KernelTest {
     return slots;
   }
   void for_each_shape(const std::function<void(const PermutationShape&, DType, std::int64_t)>& check) {
-    for (const PermutationShape& shape : shapes) {
+    for (const PermutationShape& shape : permutation_shapes) {
       for (DType dtype : float_types) {
         for (std::int64_t hidden : {1, 3, 17, 100, 256, 300}) {
           SCOPED_TRACE(
@@ -46,7 +46,7 @@ class Permutation : public KernelTest {
 };
 
 TEST_F(Permutation, SortIsExpertMajorAndStable) {
-  for (const PermutationShape& shape : shapes) {
+  for (const PermutationShape& shape : permutation_shapes) {
     const Tensor indices = choose(shape);
     const std::vector<double> chosen = doubles(indices);
     Tensor counts = poisoned(DType::int32, shape.experts, 1);

@@ -9,16 +9,15 @@ namespace {
 
 using When = SegmentTraffic::When;
 
-constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe,
-                                     SegmentKind::head};
 constexpr SegmentKind of_blocks[] = {SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe};
 
-struct Layout {
+struct RemakeLayout {
   int data, context, tensor, expert;
 };
-constexpr Layout layouts[] = {{1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 1, 2, 4}, {1, 2, 2, 2}};
+constexpr RemakeLayout remake_layouts[] = {{1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 1, 2, 4}, {1, 2, 2, 2}};
 
-SegmentCase laid_out(SegmentKind kind, const Layout& layout, MixedDtypes dtypes = {DType::float32, DType::float32}) {
+SegmentCase laid_out(SegmentKind kind, const RemakeLayout& layout,
+                     MixedDtypes dtypes = {DType::float32, DType::float32}) {
   SegmentCase the_case = with_dtypes(full_case(kind, layout.data, layout.tensor, layout.expert), dtypes);
   the_case.context = layout.context;
   return the_case;
@@ -55,7 +54,7 @@ using Remade = DeviceTest;
 
 TEST_F(Remade, CheapActivationsGiveTheSameBits) {
   for (SegmentKind kind : all_kinds) {
-    for (const Layout& layout : layouts) {
+    for (const RemakeLayout& layout : remake_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           if (!qk_norm && kind != SegmentKind::attention) continue;
@@ -130,7 +129,7 @@ std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
 
 TEST_F(Remade, CheapActivationsAreNotKept) {
   for (SegmentKind kind : all_kinds) {
-    for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{1, 1, 2, 1}, Layout{1, 2, 2, 1}}) {
+    for (const RemakeLayout& layout : {RemakeLayout{1, 1, 1, 1}, RemakeLayout{1, 1, 2, 1}, RemakeLayout{1, 2, 2, 1}}) {
       if (kind == SegmentKind::moe && layout.tensor > 1) continue;  // routing decides how many rows a rank has
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
@@ -168,7 +167,7 @@ TEST_F(Remade, FrozenFamiliesKeepNothingForThemselves) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       for (std::int64_t shared_width : {0, 8}) {
         for (const std::set<Family>& frozen : subsets) {
-          SegmentCase the_case = laid_out(kind, layouts[0], {dtype, dtype});
+          SegmentCase the_case = laid_out(kind, remake_layouts[0], {dtype, dtype});
           the_case.model.moe.shared_expert_intermediate_size = shared_width;
           the_case.frozen = frozen;
           SCOPED_TRACE(describe(the_case));
@@ -188,7 +187,7 @@ TEST_F(Remade, FrozenFamiliesKeepNothingForThemselves) {
 // A whole forward again, from its input alone: the same bits, nothing reported twice, and its collectives once more.
 TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   for (SegmentKind kind : of_blocks) {
-    for (const Layout& layout : layouts) {
+    for (const RemakeLayout& layout : remake_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
         the_case.microbatches = 2;
@@ -218,9 +217,9 @@ TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
 TEST_F(Remade, EmbeddingAndHeadDoNotRunAgain) {
   for (SegmentKind kind : all_kinds) {
     const bool of_block = kind != SegmentKind::embedding && kind != SegmentKind::head;
-    EXPECT_EQ(make_segment(kind, laid_out(kind, layouts[0]).setup(0))->forwards_again(), of_block);
+    EXPECT_EQ(make_segment(kind, laid_out(kind, remake_layouts[0]).setup(0))->forwards_again(), of_block);
     if (of_block) continue;
-    const SegmentCase the_case = laid_out(kind, layouts[0]);
+    const SegmentCase the_case = laid_out(kind, remake_layouts[0]);
     EXPECT_THROW(run_segment(the_case, draw_inputs(the_case), {.forward_again = true}), Error);
   }
 }

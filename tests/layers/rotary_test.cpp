@@ -49,11 +49,11 @@ class RotaryTest : public KernelTest {
   Tensor table_;
 };
 
-constexpr HeadShape shapes[] = {{2, 1, 2, 3}, {4, 2, 16, 7}, {1, 1, 6, 33}, {2, 2, 64, 5}};
+constexpr HeadShape rotary_shapes[] = {{2, 1, 2, 3}, {4, 2, 16, 7}, {1, 1, 6, 33}, {2, 2, 64, 5}};
 
 TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
   for (DType dtype : float_types) {
-    for (const HeadShape& heads : shapes) {
+    for (const HeadShape& heads : rotary_shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
         const Tensor qkv = random("qkv", dtype, 2 * heads.sequence_length, heads.columns());
@@ -71,7 +71,7 @@ TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
 
 TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
   for (DType dtype : float_types) {
-    for (const HeadShape& heads : shapes) {
+    for (const HeadShape& heads : rotary_shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
         const std::int64_t tokens = 2 * heads.sequence_length;
@@ -110,7 +110,7 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
 TEST_F(RotaryTest, BackwardMayWorkInPlace) {
   for (DType dtype : float_types) {
     for (bool normalise : {false, true}) {
-      const HeadShape heads = shapes[1];
+      const HeadShape heads = rotary_shapes[1];
       const RotaryOptions options = options_for(heads);
       const Tensor qkv = random("qkv", dtype, heads.sequence_length, heads.columns());
       Tensor gradient = random("drotated", dtype, heads.sequence_length, heads.columns());
@@ -127,7 +127,7 @@ TEST_F(RotaryTest, BackwardMayWorkInPlace) {
 }
 
 TEST_F(RotaryTest, BackwardNeedsNoInputWithoutNorm) {
-  const HeadShape heads = shapes[1];
+  const HeadShape heads = rotary_shapes[1];
   const RotaryOptions options = options_for(heads);
   const Tensor qkv = random("qkv", DType::float32, heads.sequence_length, heads.columns());
   Tensor rotated = poisoned(DType::float32, qkv.rows(), qkv.columns());

@@ -11,7 +11,8 @@ namespace {
 struct RouteShape {
   std::int64_t tokens, experts, choices;
 };
-constexpr RouteShape shapes[] = {{0, 4, 2}, {1, 1, 1}, {5, 3, 1}, {5, 3, 3}, {4, 17, 4}, {3, 100, 8}, {2, 256, 8}};
+constexpr RouteShape routing_shapes[] = {{0, 4, 2},  {1, 1, 1},   {5, 3, 1},  {5, 3, 3},
+                                         {4, 17, 4}, {3, 100, 8}, {2, 256, 8}};
 
 std::vector<double> reference_scores(const std::vector<double>& logits, Scoring scoring) {
   std::vector<double> scores;
@@ -51,7 +52,7 @@ std::vector<T> slice(const std::vector<T>& values, std::int64_t row, std::int64_
 class Routing : public KernelTest {
  protected:
   void for_each_case(const std::function<void(const RouteShape&, Scoring, bool)>& check) {
-    for (const RouteShape& shape : shapes) {
+    for (const RouteShape& shape : routing_shapes) {
       for (Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {
         for (bool normalise : {false, true}) {
           SCOPED_TRACE(fmt::format("{} tokens {} experts {} choices, {}, normalise {}", shape.tokens, shape.experts,

@@ -11,10 +11,8 @@ using When = SegmentTraffic::When;
 
 constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
                                        SegmentKind::head};
-constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe,
-                                     SegmentKind::head};
 
-std::string describe(const SegmentCase& the_case) {
+std::string describe_dtypes(const SegmentCase& the_case) {
   const SegmentSetup setup = the_case.setup(0);
   return fmt::format("segment {}, data {}, context {}, tensor {}, expert {}, {} with embedding {}, experts {}, head {}",
                      static_cast<int>(the_case.kind), the_case.data, the_case.context, the_case.tensor, the_case.expert,
@@ -41,7 +39,7 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
           SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
           the_case.context = context;
-          SCOPED_TRACE(describe(the_case));
+          SCOPED_TRACE(describe_dtypes(the_case));
           for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
             EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
             EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
@@ -58,7 +56,7 @@ TEST_F(SegmentMemory, MoeKeepsWhatItDeclaresWithoutExpertParallelism) {
     for (const auto& [context, tensor] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}}) {
       SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe, 1, tensor), dtypes);
       the_case.context = context;
-      SCOPED_TRACE(describe(the_case));
+      SCOPED_TRACE(describe_dtypes(the_case));
       for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
         EXPECT_EQ(rank.kept_bytes[0], rank.declared_bytes);
         EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
@@ -86,11 +84,11 @@ TEST_F(SegmentMemory, MoeKeepsForWeightGradientsWhatTheRestOfItTrains) {
       the_case.model.moe.shared_expert_intermediate_size = shared_width;
       const SegmentInputs inputs = draw_inputs(the_case);
       const RankOutcome whole = run_segment(the_case, inputs)[0];
-      EXPECT_EQ(whole.pending_bytes[0], whole.declared_pending_bytes) << describe(the_case);
+      EXPECT_EQ(whole.pending_bytes[0], whole.declared_pending_bytes) << describe_dtypes(the_case);
       for (const std::set<Family>& frozen : subsets) {
         the_case.frozen = frozen;
         const RankOutcome rank = run_segment(the_case, inputs)[0];
-        SCOPED_TRACE(fmt::format("{}, shared width {}, {} families frozen, the first {}", describe(the_case),
+        SCOPED_TRACE(fmt::format("{}, shared width {}, {} families frozen, the first {}", describe_dtypes(the_case),
                                  shared_width, frozen.size(), name_of(*frozen.begin())));
         EXPECT_EQ(rank.pending_bytes[0], rank.declared_pending_bytes);
         EXPECT_LT(rank.pending_bytes[0], whole.pending_bytes[0]);
@@ -131,7 +129,7 @@ TEST_F(SegmentTrafficTest, IsWhatTheCommunicatorsCountInEachPhase) {
       for (const MixedDtypes& dtypes : all_dtypes()) {
         SegmentCase the_case = with_dtypes(full_case(kind, layout.data, layout.tensor, layout.expert), dtypes);
         the_case.microbatches = 2;
-        SCOPED_TRACE(describe(the_case));
+        SCOPED_TRACE(describe_dtypes(the_case));
         for (const RankOutcome& rank : run_segment(the_case, draw_inputs(the_case))) {
           expect_declared_traffic(rank, the_case.microbatches);
         }
@@ -183,7 +181,7 @@ TEST_F(SegmentCalls, InterleavedMicrobatchesGiveTheReferenceGradients) {
   for (SegmentKind kind : all_kinds) {
     SegmentCase the_case = full_case(kind, 1, 2, 2);
     the_case.microbatches = 3;
-    SCOPED_TRACE(describe(the_case));
+    SCOPED_TRACE(describe_dtypes(the_case));
     const SegmentInputs inputs = draw_inputs(the_case);
     const Outcome outcome = assemble(the_case, run_segment(the_case, inputs, {.schedule = interleaved}));
     EXPECT_LE(largest_relative_error(outcome, expected_outcome(the_case, inputs)), tolerance(the_case));
@@ -204,7 +202,7 @@ TEST_F(SegmentCalls, AllButTheEmbeddingReadWeightsForTheirInputGradient) {
 TEST_F(SegmentCalls, WeightGradientsReadNoWeights) {
   for (SegmentKind kind : all_kinds) {
     const SegmentCase the_case = full_case(kind, 1, 2, 2);
-    SCOPED_TRACE(describe(the_case));
+    SCOPED_TRACE(describe_dtypes(the_case));
     const SegmentInputs inputs = draw_inputs(the_case);
     const Outcome poisoned =
         assemble(the_case, run_segment(the_case, inputs, {.poison_weights_before_weight_gradient = true}));

@@ -12,10 +12,6 @@
 namespace weft {
 namespace {
 
-std::size_t to_size(std::int64_t n) {
-  return static_cast<std::size_t>(n);
-}
-
 // The family whose dtype a segment may have beside that of the dense parts.
 Family own_family(SegmentKind kind) {
   switch (kind) {

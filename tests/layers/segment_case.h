@@ -16,6 +16,10 @@
 
 namespace weft {
 
+inline std::size_t to_size(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
+
 enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, head };
 
 struct SegmentCase {

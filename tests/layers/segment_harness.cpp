@@ -11,10 +11,6 @@
 namespace weft {
 namespace {
 
-std::size_t to_size(std::int64_t n) {
-  return static_cast<std::size_t>(n);
-}
-
 // Adds what `counters` gained since `before`.
 void add_traffic(PhaseTraffic& traffic, SegmentTraffic::When when, const CommunicationCounters& before,
                  const CommunicationCounters& counters) {

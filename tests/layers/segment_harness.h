@@ -10,6 +10,9 @@
 
 namespace weft {
 
+inline constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
+                                            SegmentKind::moe, SegmentKind::head};
+
 struct Call {
   SegmentTraffic::When when;
   int microbatch;

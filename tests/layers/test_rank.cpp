@@ -10,10 +10,6 @@
 namespace weft {
 namespace {
 
-std::size_t to_size(std::int64_t n) {
-  return static_cast<std::size_t>(n);
-}
-
 // Writes values to a float tensor of any dtype.
 void write_values(Stream& stream, TensorView tensor, std::span<const double> values) {
   with_element_type(tensor.dtype(), [&](auto element) {

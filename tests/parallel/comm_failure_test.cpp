@@ -26,7 +26,7 @@ struct Report {
   double seconds = 0;
 };
 
-Report run(int world, const LocalRank& rank_main, milliseconds timeout = milliseconds(60'000)) {
+Report report_of(int world, const LocalRank& rank_main, milliseconds timeout = milliseconds(60'000)) {
   const auto begin = Clock::now();
   Report report;
   try {
@@ -49,7 +49,7 @@ struct Storage {
 };
 
 TEST(Failure, OfOneRankWakesAllOthersAndIsTheOneReported) {
-  const Report report = run(8, [](Communicator& world) {
+  const Report report = report_of(8, [](Communicator& world) {
     Storage data;
     world.all_reduce(data.view(100));
     if (world.rank() == 5) {
@@ -64,7 +64,7 @@ TEST(Failure, OfOneRankWakesAllOthersAndIsTheOneReported) {
 }
 
 TEST(Failure, ReachesRanksOfOtherGroupsAndThoseThatWaitForMessages) {
-  const Report report = run(4, [](Communicator& world) {
+  const Report report = report_of(4, [](Communicator& world) {
     const auto pair = world.split(world.rank() / 2, 0, "pair");
     Storage data;
     if (world.rank() == 3) throw std::runtime_error("out of luck");
@@ -81,7 +81,7 @@ TEST(Failure, ReachesRanksOfOtherGroupsAndThoseThatWaitForMessages) {
 }
 
 TEST(Failure, OfAnyTypeEndsTheRun) {
-  const Report report = run(2, [](Communicator& world) {
+  const Report report = report_of(2, [](Communicator& world) {
     if (world.rank() == 1) throw 42;
     world.barrier();
   });
@@ -90,7 +90,7 @@ TEST(Failure, OfAnyTypeEndsTheRun) {
 
 TEST(Failure, AtAnyMomentEndsAllRanksThatAreBusyWithEachOther) {
   for (int attempt = 0; attempt < 60; ++attempt) {
-    const Report report = run(4, [&](Communicator& world) {
+    const Report report = report_of(4, [&](Communicator& world) {
       const auto trio = world.split(world.rank() == 3 ? 1 : 0, 0, "trio");
       if (world.rank() == 3) {
         std::this_thread::sleep_for(std::chrono::microseconds(300 * attempt));
@@ -115,7 +115,7 @@ TEST(Failure, AtAnyMomentEndsAllRanksThatAreBusyWithEachOther) {
 TEST(Failure, LetsAReceiveThatHasBegunReadTheWholeMessage) {
   constexpr std::int64_t n = 40'000'000;
   std::atomic<bool> begun{false};
-  const Report report = run(3, [&](Communicator& world) {
+  const Report report = report_of(3, [&](Communicator& world) {
     struct Spoiled {
       std::vector<float> elements;
       ~Spoiled() { std::fill(elements.rbegin(), elements.rend(), 2.0F); }
@@ -141,7 +141,7 @@ TEST(Failure, LetsAReceiveThatHasBegunReadTheWholeMessage) {
 
 TEST(Disagreement, OverTheOperationIsReportedOnAllRanks) {
   std::array<std::string, 3> messages;
-  const Report report = run(3, [&](Communicator& world) {
+  const Report report = report_of(3, [&](Communicator& world) {
     const auto group = world.split(0, 0, "tp");
     Storage data, other;
     try {
@@ -186,14 +186,14 @@ TEST(Disagreement, IsFoundByAllBeforeAnyRankTakesItsCountsAway) {
 // The error of a run of two ranks in which rank 1 makes the second call.
 template <typename First, typename Second>
 std::string two_calls(const First& first, const Second& second) {
-  return run(2,
-             [&](Communicator& world) {
-               if (world.rank() == 0) {
-                 first(world);
-               } else {
-                 second(world);
-               }
-             })
+  return report_of(2,
+                   [&](Communicator& world) {
+                     if (world.rank() == 0) {
+                       first(world);
+                     } else {
+                       second(world);
+                     }
+                   })
       .message;
 }
 
@@ -226,7 +226,7 @@ TEST(Disagreement, OverSizesDtypesRootsCountsAndReductionsIsReported) {
 TEST(Disagreement, BetweenASendAndItsReceiveEndsBoth) {
   for (const DType dtype : {DType::float32, DType::int32}) {
     std::array<std::string, 2> messages;
-    run(2, [&](Communicator& world) {
+    report_of(2, [&](Communicator& world) {
       Storage data;
       try {
         if (world.rank() == 0) {
@@ -247,7 +247,7 @@ TEST(Disagreement, BetweenASendAndItsReceiveEndsBoth) {
 }
 
 TEST(WrongCall, IsRefusedBeforeAnythingIsSentOrCounted) {
-  const Report report = run(2, [](Communicator& world) {
+  const Report report = report_of(2, [](Communicator& world) {
     Storage a, b;
     const auto refusal = [&](const auto& call) -> std::string {
       try {
@@ -276,12 +276,12 @@ TEST(WrongCall, IsRefusedBeforeAnythingIsSentOrCounted) {
 }
 
 TEST(WrongCall, ARunWithoutRanksIsRefused) {
-  const Report report = run(0, [](Communicator&) {});
+  const Report report = report_of(0, [](Communicator&) {});
   expect_says(report.message, {"at least one rank", "0"});
 }
 
 TEST(Timeout, NamesGroupOperationAndTheRanksThatDidNotCome) {
-  const Report report = run(
+  const Report report = report_of(
       4,
       [](Communicator& world) {
         const auto pair = world.split(world.rank() / 2, 0, "pair");
@@ -298,7 +298,7 @@ TEST(Timeout, NamesGroupOperationAndTheRanksThatDidNotCome) {
 
 TEST(Timeout, CoversReceiveAndFlush) {
   const auto late = [](const auto& early_rank) {
-    return run(
+    return report_of(
                2,
                [&](Communicator& world) {
                  Storage data;
@@ -319,12 +319,12 @@ TEST(Timeout, CoversReceiveAndFlush) {
 }
 
 TEST(FinishedRank, IsNamedByThoseWhoWaitForIt) {
-  const Report collective = run(3, [](Communicator& world) {
+  const Report collective = report_of(3, [](Communicator& world) {
     if (world.rank() != 2) world.barrier();
   });
   expect_says(collective.message, {"waits in barrier for rank 2, which has already finished"});
   EXPECT_LT(collective.seconds, 2.0);
-  const Report message = run(2, [](Communicator& world) {
+  const Report message = report_of(2, [](Communicator& world) {
     Storage data;
     if (world.rank() == 0) world.receive(data.view(1), 1);
   });
@@ -333,7 +333,7 @@ TEST(FinishedRank, IsNamedByThoseWhoWaitForIt) {
 }
 
 TEST(FinishedRank, TakesItsUnreadMessageBack) {
-  const Report report = run(2, [](Communicator& world) {
+  const Report report = report_of(2, [](Communicator& world) {
     Storage data;
     if (world.rank() == 0) return world.send(data.view(1), 1);
     std::this_thread::sleep_for(milliseconds(100));
@@ -349,7 +349,7 @@ TEST(FailingRank, IsReportedBeforeThePeerThatMissesItsMessage) {
     milliseconds time;
     ~SlowToUnwind() { std::this_thread::sleep_for(time); }
   };
-  const Report report = run(2, [](Communicator& world) {
+  const Report report = report_of(2, [](Communicator& world) {
     Storage data;
     const SlowToUnwind slow{milliseconds(world.rank() == 0 ? 300 : 0)};
     const auto pair = world.split(0, world.rank(), "pair");

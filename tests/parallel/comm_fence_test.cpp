@@ -21,7 +21,7 @@ struct Entry {
   int rank = -1;
   std::size_t place = 0;
 };
-using Log = std::vector<Entry>;
+using EntryLog = std::vector<Entry>;
 
 class LoggedEvent final : public Event {
  public:
@@ -37,7 +37,7 @@ class LoggedEvent final : public Event {
 // Everything a collective queues is a copy or an element-wise kernel. It is done at once, which the checks ignore.
 class LoggedDevice final : public ForwardingDevice {
  public:
-  explicit LoggedDevice(Log& log) : log_(log) {}
+  explicit LoggedDevice(EntryLog& log) : log_(log) {}
   void copy(Stream& stream, const void* from, void* to, std::int64_t bytes) override {
     log_.push_back({Entry::work});
     ForwardingDevice::copy(stream, from, to, bytes);
@@ -48,12 +48,12 @@ class LoggedDevice final : public ForwardingDevice {
   }
 
  private:
-  Log& log_;
+  EntryLog& log_;
 };
 
 class LoggedStream final : public Stream {
  public:
-  LoggedStream(LoggedDevice& device, int rank, Log& log) : device_(device), rank_(rank), log_(log) {}
+  LoggedStream(LoggedDevice& device, int rank, EntryLog& log) : device_(device), rank_(rank), log_(log) {}
   Device& device() override { return device_; }
   Fence record() override {
     log_.push_back({Entry::record});
@@ -70,7 +70,7 @@ class LoggedStream final : public Stream {
  private:
   LoggedDevice& device_;
   int rank_;
-  Log& log_;
+  EntryLog& log_;
 };
 
 constexpr int ranks = 3;
@@ -78,7 +78,7 @@ constexpr std::int64_t elements = 96;
 
 // A group whose ranks each queue some work, make the call and queue some more.
 struct Outcome {
-  Log log;
+  EntryLog log;
   std::size_t before = 0, after = 0;  // the places of what was queued around the call
 
   // Of what the call queued itself.

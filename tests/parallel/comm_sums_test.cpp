@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-const int group_sizes[] = {1, 2, 3, 4, 8};
+const int comm_sums_group_sizes[] = {1, 2, 3, 4, 8};
 
 std::vector<std::vector<float>> random_inputs(int size, std::int64_t n) {
   std::vector<std::vector<float>> inputs;
@@ -26,7 +26,7 @@ std::vector<std::vector<float>> random_inputs(int size, std::int64_t n) {
 
 TEST(AllReduce, AddsInRankOrderOnEveryRankAndInEveryRun) {
   constexpr std::int64_t n = 9'001;
-  for (int size : group_sizes) {
+  for (int size : comm_sums_group_sizes) {
     const auto inputs = random_inputs(size, n);
     std::vector<float> expected = inputs[0];
     for (int rank = 1; rank < size; ++rank) {
@@ -44,7 +44,7 @@ TEST(AllReduce, AddsInRankOrderOnEveryRankAndInEveryRun) {
 
 TEST(ReduceScatter, AddsTheSameBitsAsAllReduce) {
   constexpr std::int64_t n = 8 * 3 * 701;
-  for (int size : group_sizes) {
+  for (int size : comm_sums_group_sizes) {
     const auto inputs = random_inputs(size, n);
     run_local_ranks(size, [&](Communicator& world) {
       auto whole = inputs[world.rank()], input = whole;

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-const int group_sizes[] = {1, 2, 3, 4, 8};
+const int comm_group_sizes[] = {1, 2, 3, 4, 8};
 const DType dtypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32};
 
 // A buffer of any dtype, filled with a pattern that no result contains.
@@ -92,7 +92,7 @@ std::int64_t before(const std::vector<std::int64_t>& counts, int rank) {
 
 template <typename Body>
 void on_every_group(const Body& body) {
-  for (int size : group_sizes) {
+  for (int size : comm_group_sizes) {
     for (DType dtype : dtypes) {
       SCOPED_TRACE(fmt::format("{} ranks, {}", size, name_of(dtype)));
       run_local_ranks(size, [&](Communicator& world) { body(world, dtype); });
@@ -253,7 +253,7 @@ TEST(Broadcast, CopiesTheRoot) {
 }
 
 TEST(Barrier, LetsNobodyPassBeforeTheLastHasCome) {
-  for (int size : group_sizes) {
+  for (int size : comm_group_sizes) {
     std::atomic<int> come{0};
     run_local_ranks(size, [&](Communicator& world) {
       for (int round = 1; round <= 200; ++round) {

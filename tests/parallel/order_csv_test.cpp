@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 template <typename Function>
-std::string request_error(Function function) {
+std::string csv_error(Function function) {
   try {
     function();
   } catch (const Error& error) {
@@ -22,7 +22,7 @@ std::string request_error(Function function) {
   return "accepted";
 }
 std::string fault_of(std::string_view text) {
-  return request_error([&] { order_from_csv(text); });
+  return csv_error([&] { order_from_csv(text); });
 }
 
 // What every schedule prints reads back as the same program, placement included.
@@ -136,12 +136,12 @@ TEST(OrderCsv, OtherCountsAndOtherTablesAreRefused) {
   const UserOrder order = order_from_csv("2F0,2B0\n0F0,1F0,1B0,0B0\n");
   EXPECT_NO_THROW(require_same_counts(order, {}));
   EXPECT_NO_THROW(require_same_counts(order, {.ranks = 2, .microbatches = 1}));
-  EXPECT_EQ(request_error([&] { require_same_counts(order, {.ranks = 4, .chunks = 2, .microbatches = 8}); }),
+  EXPECT_EQ(csv_error([&] { require_same_counts(order, {.ranks = 4, .chunks = 2, .microbatches = 8}); }),
             "the schedule's file sets the counts itself: 4 ranks asked for, but the file has 2 lines; 8 microbatches "
             "asked for, but the file runs 1; 2 stages per rank asked for, but rank 0 runs 1");
-  EXPECT_EQ(request_error([&] { compile(bare_tables(2, 2), order); }),
+  EXPECT_EQ(csv_error([&] { compile(bare_tables(2, 2), order); }),
             "the schedule's file of 2 ranks = 3 stages, but the layout has 2 stages");
-  EXPECT_EQ(request_error([&] { compile(bare_tables(2, 3), order); }),
+  EXPECT_EQ(csv_error([&] { compile(bare_tables(2, 3), order); }),
             "the schedule's file runs stage 0 on rank 1, but the layout puts it on rank 0");
 }
 

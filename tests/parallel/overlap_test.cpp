@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-std::string request_error(const ProgramTables& tables, std::string_view cell) {
+std::string overlap_error(const ProgramTables& tables, std::string_view cell) {
   try {
     parse_cell(tables, cell);
   } catch (const Error& error) {
@@ -75,7 +75,7 @@ TEST(OverlapCells, MalformedOnesAreRefusedWithTheFault) {
       {"0F3;1B1", "\";1B1\" is left over"},
   };
   for (const auto& [cell, fault] : all) {
-    const std::string message = request_error(tables, cell);
+    const std::string message = overlap_error(tables, cell);
     EXPECT_NE(message.find(fault), std::string::npos) << cell << ": " << message;
   }
   EXPECT_THROW(parse_action(tables, "(0F3;1B1)OVERLAP_F_B"), Error);

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 std::size_t occurrences(std::string_view text, std::string_view word) {
   std::size_t count = 0;
@@ -29,15 +29,15 @@ std::string between(const std::string& text, std::string_view open, std::string_
 TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
   const std::vector<Picture> pictures = {hostile_picture("zbv"), hostile_picture("1f1b", 1)};
   const std::string page = to_html(pictures, "two");
-  const Json data = Json::parse(between(page, "id=\"data\">", "</script>"));
+  const SortedJson data = SortedJson::parse(between(page, "id=\"data\">", "</script>"));
   EXPECT_EQ(data["title"], "two");
-  const auto text = [&](const Json& index) {
+  const auto text = [&](const SortedJson& index) {
     return index.is_null() ? std::string() : data["strings"].at(index.get<std::size_t>()).get<std::string>();
   };
   ASSERT_EQ(data["variants"].size(), 2u);
   for (std::size_t v = 0; v < pictures.size(); ++v) {
     const Picture& picture = pictures[v];
-    const Json& variant = data["variants"][v];
+    const SortedJson& variant = data["variants"][v];
     EXPECT_EQ(variant["title"], picture.title);
     EXPECT_EQ(variant["seconds"], picture.seconds);
     EXPECT_EQ(variant["unit_time"], false);
@@ -53,21 +53,21 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
     ASSERT_EQ(variant["hops"].size(), picture.hops.size());
     for (std::size_t r = 0; r < picture.ranks.size(); ++r) {
       const PictureRank& rank = picture.ranks[r];
-      const Json& row = variant["ranks"][r];
+      const SortedJson& row = variant["ranks"][r];
       EXPECT_EQ(row["rank"], rank.rank);
       EXPECT_EQ(row["peak_bytes"], rank.peak_bytes);
       ASSERT_EQ(row["boxes"].size(), rank.boxes.size());
       for (std::size_t i = 0; i < rank.boxes.size(); ++i) {
         const PictureBox& box = rank.boxes[i];
-        const Json& entry = row["boxes"][i];
+        const SortedJson& entry = row["boxes"][i];
         ASSERT_EQ(entry.size(), 14u);
         EXPECT_EQ(entry[0], static_cast<int>(box.lane));
         EXPECT_EQ(entry[1], static_cast<int>(box.kind));
         EXPECT_EQ(entry[2].get<double>(), box.start);
         EXPECT_EQ(entry[3].get<double>(), box.end);
         EXPECT_EQ(entry[4], box.chunk);
-        EXPECT_EQ(entry[5], box.stage ? Json(*box.stage) : Json());
-        EXPECT_EQ(entry[6], box.microbatch ? Json(*box.microbatch) : Json());
+        EXPECT_EQ(entry[5], box.stage ? SortedJson(*box.stage) : SortedJson());
+        EXPECT_EQ(entry[6], box.microbatch ? SortedJson(*box.microbatch) : SortedJson());
         EXPECT_EQ(text(entry[7]), box.action);
         EXPECT_EQ(text(entry[8]), box.subject);
         EXPECT_EQ(entry[9], box.bytes);
@@ -89,15 +89,15 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
       for (std::size_t i = 0; i < rank.memory.size(); ++i) {
         const MemorySample& sample = rank.memory[i];
         EXPECT_EQ(row["memory"][i],
-                  Json::array({sample.time, sample.kept, sample.unsharded_parameters, sample.unsharded_gradients,
-                               sample.communication, sample.activations, sample.workspace}));
+                  SortedJson::array({sample.time, sample.kept, sample.unsharded_parameters, sample.unsharded_gradients,
+                                     sample.communication, sample.activations, sample.workspace}));
       }
     }
   }
   EXPECT_EQ(data["kinds"].size(), all_box_kinds.size());
   EXPECT_EQ(data["idle"].size(), all_idle_reasons.size());
   EXPECT_EQ(data["lanes"].size(), all_lanes.size());
-  for (const Json& kind : data["kinds"]) EXPECT_TRUE(data["textures"].contains(kind["texture"]));
+  for (const SortedJson& kind : data["kinds"]) EXPECT_TRUE(data["textures"].contains(kind["texture"]));
 }
 
 TEST(PictureHtml, NeedsNothingFromElsewhere) {
@@ -114,14 +114,15 @@ TEST(PictureHtml, NoNameCanEndTheScript) {
   EXPECT_EQ(occurrences(page, "<script"), 2u);
   EXPECT_EQ(occurrences(page, "<b>"), 0u);
   EXPECT_EQ(between(page, "<title>", "</title>"), escaped_markup(hostile));
-  EXPECT_EQ(Json::parse(picture_data({}, hostile))["title"], hostile);
+  EXPECT_EQ(SortedJson::parse(picture_data({}, hostile))["title"], hostile);
 }
 
 // A title or name may come from a file that is not UTF-8.
 TEST(PictureHtml, BytesThatAreNoTextAreShownAsSuch) {
   Picture picture = hostile_picture();
   picture.title = "broken \xff name";
-  EXPECT_EQ(Json::parse(picture_data(std::vector{picture}, ""))["variants"][0]["title"], "broken \xef\xbf\xbd name");
+  EXPECT_EQ(SortedJson::parse(picture_data(std::vector{picture}, ""))["variants"][0]["title"],
+            "broken \xef\xbf\xbd name");
 }
 
 TEST(PictureHtml, RefusesMoreBoxesThanAPageBears) {

@@ -10,15 +10,15 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 TEST(PictureTrace, HasAnEventForEveryBoxAndACounterForEverySample) {
   const Picture picture = hostile_picture();
-  const Json trace = Json::parse(to_json(chrome_trace_of(picture)));
-  std::map<int, std::vector<Json>> events, counters;
+  const SortedJson trace = SortedJson::parse(to_json(chrome_trace_of(picture)));
+  std::map<int, std::vector<SortedJson>> events, counters;
   std::map<std::pair<int, int>, std::string> threads;
   std::map<int, std::string> processes;
-  for (const Json& event : trace["traceEvents"]) {
+  for (const SortedJson& event : trace["traceEvents"]) {
     const int process = event["pid"];
     if (event["ph"] == "X") events[process].push_back(event);
     if (event["ph"] == "C") counters[process].push_back(event);
@@ -31,13 +31,13 @@ TEST(PictureTrace, HasAnEventForEveryBoxAndACounterForEverySample) {
     ASSERT_EQ(events[rank.rank].size(), rank.boxes.size());
     for (std::size_t i = 0; i < rank.boxes.size(); ++i) {
       const PictureBox& box = rank.boxes[i];
-      const Json& event = events[rank.rank][i];
+      const SortedJson& event = events[rank.rank][i];
       EXPECT_EQ(event["name"], box.action);
       EXPECT_EQ(event["cat"], name_of(box.kind));
       EXPECT_EQ(event["ts"].get<double>(), 1e6 * box.start);
       EXPECT_EQ(event["dur"].get<double>(), 1e6 * (box.end - box.start));
       EXPECT_EQ((threads.at({rank.rank, event["tid"]})), name_of(box.lane));
-      const Json& arguments = event["args"];
+      const SortedJson& arguments = event["args"];
       EXPECT_EQ(arguments.value("microbatch", -1), box.microbatch.value_or(-1));
       EXPECT_EQ(arguments.value("stage", -1), box.stage.value_or(-1));
       EXPECT_EQ(arguments.value("bytes", std::int64_t{0}), box.bytes);
@@ -47,14 +47,14 @@ TEST(PictureTrace, HasAnEventForEveryBoxAndACounterForEverySample) {
     ASSERT_EQ(counters[rank.rank].size(), rank.memory.size());
     for (std::size_t i = 0; i < rank.memory.size(); ++i) {
       const MemorySample& sample = rank.memory[i];
-      const Json& counter = counters[rank.rank][i];
+      const SortedJson& counter = counters[rank.rank][i];
       EXPECT_EQ(counter["ts"].get<double>(), 1e6 * sample.time);
-      EXPECT_EQ(counter["args"], (Json{{"shards, replicas and states", sample.kept},
-                                       {"unsharded parameters", sample.unsharded_parameters},
-                                       {"unsharded gradients", sample.unsharded_gradients},
-                                       {"communication", sample.communication},
-                                       {"activations", sample.activations},
-                                       {"workspace", sample.workspace}}));
+      EXPECT_EQ(counter["args"], (SortedJson{{"shards, replicas and states", sample.kept},
+                                             {"unsharded parameters", sample.unsharded_parameters},
+                                             {"unsharded gradients", sample.unsharded_gradients},
+                                             {"communication", sample.communication},
+                                             {"activations", sample.activations},
+                                             {"workspace", sample.workspace}}));
     }
   }
 }

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-const int group_sizes[] = {1, 2, 3, 4, 8};
+const int replicated_group_sizes[] = {1, 2, 3, 4, 8};
 
 std::vector<ParameterSpec> router_parameters() {
   return {box("router.0", 2, 5, 6), box("router.1", 0, 3, 7)};
@@ -32,7 +32,7 @@ struct TokensRank : CpuRank {
 // Runs on ranks that are each other's tokens group.
 template <typename Body>
 void on_every_group(const Body& body) {
-  for (const int size : group_sizes) {
+  for (const int size : replicated_group_sizes) {
     SCOPED_TRACE(fmt::format("{} ranks", size));
     run_local_ranks(size, [&](Communicator& world) {
       TokensRank rank(world);
@@ -101,7 +101,7 @@ TEST(ReplicatedParameters, ReducesTheSumOverAllRanksAndAddsIntervalsUp) {
 }
 
 TEST(ReplicatedParameters, GradientsAreTheSameBitsOnEveryRank) {
-  for (const int size : group_sizes) {
+  for (const int size : replicated_group_sizes) {
     SCOPED_TRACE(fmt::format("{} ranks", size));
     std::mutex mutex;
     std::vector<std::vector<float>> gradients;

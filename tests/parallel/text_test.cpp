@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 template <typename Function>
-std::string request_error(Function function) {
+std::string text_error(Function function) {
   try {
     function();
   } catch (const Error& error) {
@@ -85,12 +85,12 @@ TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
       {"0SEND_B0", "stage 0 has no neighbour on that side"},
   };
   for (const auto& [cell, fault] : all) {
-    const std::string message = request_error([&] { parse_action(tables, cell); });
+    const std::string message = text_error([&] { parse_action(tables, cell); });
     EXPECT_NE(message.find(fault), std::string::npos) << message;
     EXPECT_NE(message.find(fmt::format("cell \"{}\"", cell)), std::string::npos) << message;
   }
   tables.stages[1].rank = 0;
-  const std::string message = request_error([&] { parse_action(tables, "0SEND_F0"); });
+  const std::string message = text_error([&] { parse_action(tables, "0SEND_F0"); });
   EXPECT_NE(message.find("stages 0 and 1 run on one rank"), std::string::npos) << message;
 }
 
@@ -138,7 +138,7 @@ TEST(Csv, BlanksAndLineEndsOfOtherSystemsAreTaken) {
 }
 
 TEST(Csv, ErrorsCarryLineAndColumn) {
-  const auto error = [](const char* text) { return request_error([&] { from_csv(bare_tables(2, 2), text); }); };
+  const auto error = [](const char* text) { return text_error([&] { from_csv(bare_tables(2, 2), text); }); };
   EXPECT_EQ(error("0F0,0B0\n1F0, 1BW0,1B0\n").find("line 2, column 6: cell \"1BW0\": kind \"BW\""), 0u);
   EXPECT_EQ(error("0F0,,0B0\n1F0\n").find("line 1, column 5: cell \"\": it is empty"), 0u);
   EXPECT_EQ(error("0F0,\n1F0\n").find("line 1, column 5: cell \"\": it is empty"), 0u);

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-using Residency = FixedPolicy::Residency;
+using Kept = FixedPolicy::Residency;
 using Reduction = FixedPolicy::Reduction;
 
 struct Row {
@@ -55,10 +55,10 @@ TEST(TimingKnown, FixedPoliciesTakeAsLongAsTheyDidElsewhere) {
     for (TimingRank& rank : compute.ranks) {
       for (TimingUnit& unit : rank.units) unit.gather_seconds = unit.reduce_seconds = 0;
     }
-    const FixedPolicy keep{Residency::step, 0, 4, Reduction::step, -1};
+    const FixedPolicy keep{Kept::step, 0, 4, Reduction::step, -1};
     EXPECT_EQ(simulate_timing(compute, *fixed_plan(compute, keep)).makespan, row.compute) << row.schedule;
     if (row.each_use_peak == 0) continue;
-    const FixedPolicy each_use{Residency::each_use, 0, 1, Reduction::each_use, -1};
+    const FixedPolicy each_use{Kept::each_use, 0, 1, Reduction::each_use, -1};
     const SimulatedTiming timing = simulate_timing(problem, *fixed_plan(problem, each_use));
     EXPECT_EQ(timing.makespan - row.compute, row.each_use) << row.schedule << " " << row.microbatches;
     EXPECT_DOUBLE_EQ(peak_units(timing), row.each_use_peak) << row.schedule << " " << row.microbatches;
@@ -70,7 +70,7 @@ TEST(TimingKnown, KeepingEverythingTakesTheBound) {
   for (const int microbatches : {8, 16, 32}) {
     const TimingProblem problem = problem_of({"1f1b", 1, microbatches}, 192);
     const SimulatedTiming timing =
-        simulate_timing(problem, *fixed_plan(problem, {Residency::step, 0, 4, Reduction::step, -1}));
+        simulate_timing(problem, *fixed_plan(problem, {Kept::step, 0, 4, Reduction::step, -1}));
     EXPECT_EQ(timing.makespan, 24.0 * (microbatches + 3) + 11);
     EXPECT_DOUBLE_EQ(peak_units(timing), 19.2);
     EXPECT_EQ(solve_timing(problem).lower_bound, timing.makespan);

@@ -13,7 +13,6 @@
 namespace weft {
 namespace {
 
-constexpr UnitPrecision float32_precision, bfloat16_compute{.compute = DType::bfloat16};
 constexpr UnitPrecision bfloat16_reduction{.compute = DType::bfloat16, .reduction = DType::bfloat16};
 
 void add_everywhere(ShardUnit& unit, float value) {

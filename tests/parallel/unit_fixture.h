@@ -16,6 +16,8 @@
 
 namespace weft {
 
+inline constexpr UnitPrecision float32_precision, bfloat16_compute{.compute = DType::bfloat16};
+
 inline ParameterSpec box(const std::string& name, std::int64_t row_begin, std::int64_t rows, std::int64_t columns,
                          bool tensor_replicated = false) {
   ParameterSpec spec = whole_parameter(name, Family::dense, row_begin + rows + 2, columns, Initializer::normal);
@@ -135,6 +137,26 @@ inline GradientSum gradient_sum(const ParameterSpec& parameter, const std::vecto
 // error is at most (n-1) u / (1 - (n-1) u) times the sum of magnitudes, and n u bounds that factor for n < 1000.
 inline double float32_bound(const GradientSum& expected, std::size_t terms) {
   return static_cast<double>(terms) * 0x1p-24 * expected.magnitude;
+}
+
+// Elements of the unsharded parameters that are not the global values, or not their rounding to the compute dtype.
+inline int wrong_values(const ShardUnit& unit, DType compute) {
+  int wrong = 0;
+  for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
+    const ParameterSpec& spec = unit.layout().parameters[p];
+    const ConstTensorView view = unit.parameter(p);
+    wrong += view.dtype() != compute || view.rows() != spec.rows || view.columns() != spec.columns ? 1 : 0;
+    for (std::int64_t i = 0; i < spec.size(); ++i) {
+      const float value = value_at(spec, spec.row_begin + i / spec.columns, i % spec.columns);
+      const auto at = static_cast<std::size_t>(i);
+      if (compute == DType::float32) {
+        wrong += view.as<float>()[at] != value ? 1 : 0;
+      } else {
+        wrong += view.as<bfloat16>()[at].bits != bfloat16(value).bits ? 1 : 0;
+      }
+    }
+  }
+  return wrong;
 }
 
 // What `body` throws, in words.

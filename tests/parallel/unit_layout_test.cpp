@@ -311,7 +311,7 @@ TEST(UnitLayout, TrailingShardsMayHoldPaddingOnly) {
   for (std::int64_t shard = 2; shard < 5; ++shard) EXPECT_TRUE(layout.rows_of_shard(shard).empty());
 }
 
-std::string error_of(const std::vector<ParameterSpec>& parameters) {
+std::string layout_error_of(const std::vector<ParameterSpec>& parameters) {
   try {
     lay_out_unit(parameters, 2);
   } catch (const Error& error) {
@@ -322,8 +322,8 @@ std::string error_of(const std::vector<ParameterSpec>& parameters) {
 }
 
 TEST(UnitLayout, RefusesParametersWithoutColumnsOrDeclaredTwice) {
-  EXPECT_EQ(error_of({parameter("a", 4, 2), parameter("b", 4, 0)}), "parameter b has no columns");
-  EXPECT_EQ(error_of({parameter("a", 4, 2), parameter("b", 4, 2), parameter("a", 4, 1)}),
+  EXPECT_EQ(layout_error_of({parameter("a", 4, 2), parameter("b", 4, 0)}), "parameter b has no columns");
+  EXPECT_EQ(layout_error_of({parameter("a", 4, 2), parameter("b", 4, 2), parameter("a", 4, 1)}),
             "parameter a is declared twice in one shard unit");
 }
 

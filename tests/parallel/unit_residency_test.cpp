@@ -10,26 +10,6 @@
 namespace weft {
 namespace {
 
-constexpr UnitPrecision float32_precision, bfloat16_compute{.compute = DType::bfloat16};
-
-template <typename Value>
-int wrong_values_as(const ShardUnit& unit) {
-  int wrong = 0;
-  for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
-    const ParameterSpec& spec = unit.layout().parameters[p];
-    const auto values = unit.parameter(p).as<Value>();
-    for (std::int64_t i = 0; i < spec.size(); ++i) {
-      const float stored = value_at(spec, spec.row_begin + i / spec.columns, i % spec.columns);
-      wrong += static_cast<float>(values[static_cast<std::size_t>(i)]) != static_cast<float>(Value(stored)) ? 1 : 0;
-    }
-  }
-  return wrong;
-}
-// Elements that are not the stored values, rounded to the compute dtype.
-int wrong_values(const ShardUnit& unit, DType compute) {
-  return compute == DType::float32 ? wrong_values_as<float>(unit) : wrong_values_as<bfloat16>(unit);
-}
-
 // A rank of a grid and its island of neighbours.
 struct IslandRank : UnitRank {
   IslandRank(Communicator& world_group, const RankGrid& grid, int size)

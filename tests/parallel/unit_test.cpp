@@ -16,26 +16,6 @@
 namespace weft {
 namespace {
 
-// Elements of the unsharded parameters that are not the global values, or not their rounding to the compute dtype.
-int wrong_values(const ShardUnit& unit, DType compute) {
-  int wrong = 0;
-  for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
-    const ParameterSpec& spec = unit.layout().parameters[p];
-    const ConstTensorView view = unit.parameter(p);
-    wrong += view.dtype() != compute || view.rows() != spec.rows || view.columns() != spec.columns ? 1 : 0;
-    for (std::int64_t i = 0; i < spec.size(); ++i) {
-      const float value = value_at(spec, spec.row_begin + i / spec.columns, i % spec.columns);
-      const auto at = static_cast<std::size_t>(i);
-      if (compute == DType::float32) {
-        wrong += view.as<float>()[at] != value ? 1 : 0;
-      } else {
-        wrong += view.as<bfloat16>()[at].bits != bfloat16(value).bits ? 1 : 0;
-      }
-    }
-  }
-  return wrong;
-}
-
 TEST(ShardUnit, UnshardsExactlyTheStoredValues) {
   for_every_variant(shard_and_replicate_grids(), [](const Variant& variant, UnitRank&, ShardUnit& unit) {
     store_values(unit);

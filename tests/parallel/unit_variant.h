@@ -11,7 +11,6 @@
 
 namespace weft {
 
-inline constexpr UnitPrecision float32_precision;
 inline constexpr UnitPrecision bfloat16_precision{.compute = DType::bfloat16, .reduction = DType::bfloat16};
 
 // How a unit is kept in one test run.

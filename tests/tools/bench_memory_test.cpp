@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using BenchMemory = ProgramTest;
 
 // All sizes are powers of two and a unit has 4 times as many rows as ranks, so that shards have no padding but what a
@@ -40,8 +40,8 @@ TEST_F(BenchMemory, StrategiesHoldWhatTheyShould) {
   const auto result = weft("bench memory --config run.toml --steps 1 --json");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   std::map<std::string, std::map<std::string, std::int64_t>> measured;
-  const Json document = Json::parse(result.output);
-  for (const Json& row : document["strategies"]) {
+  const SortedJson document = SortedJson::parse(result.output);
+  for (const SortedJson& row : document["strategies"]) {
     SCOPED_TRACE(row.dump());
     std::int64_t predicted_total = 0, measured_total = 0;
     for (const auto& [name, bytes] : row["buckets"].items()) {

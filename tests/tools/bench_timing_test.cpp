@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 std::optional<double> best_fixed(const TimingProblem& problem) {
   const auto fixed = best_fixed_timing(problem, false, 32, std::numeric_limits<double>::infinity());
@@ -22,23 +22,23 @@ std::optional<double> best_fixed(const TimingProblem& problem) {
 class BenchTiming : public ProgramTest {
  protected:
   // Parsing refuses anything beside the one document.
-  Json document() const {
+  SortedJson document() const {
     const auto result = weft("bench timing --json --microbatches 8");
     EXPECT_EQ(result.exit_code, 0) << result.messages;
-    return Json::parse(result.output);
+    return SortedJson::parse(result.output);
   }
 };
 
 // Numbers are printed with all their digits: they are the same doubles.
 TEST_F(BenchTiming, SaysWhatTheSolverSays) {
-  const Json report = document();
-  const Json& rows = report.at("budgets");
+  const SortedJson report = document();
+  const SortedJson& rows = report.at("budgets");
   ASSERT_EQ(rows.size(), 3u * 5u);
   std::size_t next = 0;
   double bound = 0;
   for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("interleaved", 2), std::pair("zbv", 2)}) {
     for (const std::int64_t budget : {8, 10, 12, 14, 17}) {
-      const Json& row = rows[next++];
+      const SortedJson& row = rows[next++];
       SCOPED_TRACE(row.dump());
       EXPECT_EQ(row.at("schedule"), schedule);
       EXPECT_EQ(row.at("chunks"), chunks);
@@ -64,13 +64,13 @@ TEST_F(BenchTiming, SaysWhatTheSolverSays) {
 }
 
 TEST_F(BenchTiming, CountsTheGridBySchedule) {
-  const Json rows = document().at("grid");
+  const SortedJson rows = document().at("grid");
   std::vector<TimingCase> shapes;
   for (const TimingCase& shape : timing_grid()) {
     if (shape.input.microbatches <= 8) shapes.push_back(shape);
   }
   ASSERT_GT(shapes.size(), 50u);
-  const Json& all = rows.back();
+  const SortedJson& all = rows.back();
   EXPECT_EQ(all.at("schedule"), "all");
   EXPECT_TRUE(all.at("chunks").is_null());
   EXPECT_EQ(all.at("problems"), shapes.size());
@@ -100,7 +100,7 @@ TEST_F(BenchTiming, CountsTheGridBySchedule) {
     worse += solved > *fixed * (1 + 1e-9);
     most_gain = std::max(most_gain, 1 - solved / *fixed);
   }
-  const auto row = std::ranges::find_if(rows, [](const Json& one) { return one.at("schedule") == "zbv"; });
+  const auto row = std::ranges::find_if(rows, [](const SortedJson& one) { return one.at("schedule") == "zbv"; });
   ASSERT_NE(row, rows.end());
   EXPECT_EQ(row->at("chunks"), 2);
   EXPECT_EQ(row->at("problems"), problems);

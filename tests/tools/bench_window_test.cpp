@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using BenchWindow = ProgramTest;
 
 constexpr std::int64_t unit_bytes(std::int64_t rows) {
@@ -56,11 +56,11 @@ std::vector<Row> expected_rows() {
 TEST_F(BenchWindow, FollowsFromTheShape) {
   const auto result = weft("bench window --json");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const Json rows = Json::parse(result.output)["wrapping"];
+  const SortedJson rows = SortedJson::parse(result.output)["wrapping"];
   const auto expected = expected_rows();
   ASSERT_EQ(rows.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const Json& row = rows[i];
+    const SortedJson& row = rows[i];
     const Row& want = expected[i];
     SCOPED_TRACE(row.dump());
     EXPECT_EQ(row["wrap"], want.wrap);
@@ -82,9 +82,9 @@ TEST_F(BenchWindow, FollowsFromTheShape) {
 // the next that would be gathered when it is dropped, and so stays too: behind a backward that keeps its parameters m -
 // 3 times, behind a forward that does m - 2 times.
 TEST_F(BenchWindow, APipelinedBlockIsGatheredAsOftenAsItsResidencySays) {
-  const Json rows = Json::parse(weft("bench window --json").output)["pipeline"];
+  const SortedJson rows = SortedJson::parse(weft("bench window --json").output)["pipeline"];
   ASSERT_EQ(rows.size(), 8u);
-  for (const Json& row : rows) {
+  for (const SortedJson& row : rows) {
     SCOPED_TRACE(row.dump());
     const int m = row["microbatches"];
     const std::string residency = row["residency"];

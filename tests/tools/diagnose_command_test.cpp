@@ -7,16 +7,17 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 using DiagnoseCommand = TinyTraining;
 
 constexpr const char* one_rank =
     "--parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.expert=1";
 
-bool has_finding(const Json& diagnosis, const std::string& rule) {
+bool has_finding(const SortedJson& diagnosis, const std::string& rule) {
   const auto& findings = diagnosis.at("findings");
-  return std::any_of(findings.begin(), findings.end(), [&](const Json& finding) { return finding.at("rule") == rule; });
+  return std::any_of(findings.begin(), findings.end(),
+                     [&](const SortedJson& finding) { return finding.at("rule") == rule; });
 }
 
 TEST_F(DiagnoseCommand, NamesAFaultWithEvidenceAndChange) {
@@ -32,7 +33,7 @@ TEST_F(DiagnoseCommand, NamesAFaultWithEvidenceAndChange) {
 
   const auto json = weft("diagnose out/tiny --json --strict");
   EXPECT_EQ(json.exit_code, 3);
-  const Json diagnosis = Json::parse(json.output);
+  const SortedJson diagnosis = SortedJson::parse(json.output);
   EXPECT_FALSE(diagnosis.at("healthy"));
   EXPECT_TRUE(has_finding(diagnosis, "gathers_in_fp32"));
   EXPECT_EQ(diagnosis.at("rules").size(), 12u);
@@ -46,7 +47,7 @@ TEST_F(DiagnoseCommand, SaysInOneLineThatARunIsHealthy) {
   EXPECT_EQ(text.exit_code, 0) << text.output;
   EXPECT_NE(text.output.find("\nno fault found\n"), std::string::npos) << text.output;
   EXPECT_NE(text.output.find("checked, and right\n  root_only_units"), std::string::npos);
-  const Json diagnosis = Json::parse(weft("diagnose out/tiny --json").output);
+  const SortedJson diagnosis = SortedJson::parse(weft("diagnose out/tiny --json").output);
   EXPECT_TRUE(diagnosis.at("healthy"));
   EXPECT_TRUE(diagnosis.at("findings").empty());
 }
@@ -85,8 +86,8 @@ TEST_F(DiagnoseCommand, FindsRootOnlyUnitsOfAHybridUnderAnyResidency) {
               std::string::npos)
         << residency << text.output;
     EXPECT_NE(text.output.find("change    shard.wrap = \"block\""), std::string::npos) << text.output;
-    const Json diagnosis = Json::parse(weft("diagnose out/tiny --json").output);
-    for (const Json& finding : diagnosis.at("findings")) {
+    const SortedJson diagnosis = SortedJson::parse(weft("diagnose out/tiny --json").output);
+    for (const SortedJson& finding : diagnosis.at("findings")) {
       if (finding.at("rule") != "root_only_units") continue;
       EXPECT_TRUE(finding.at("step").is_null()) << "nothing is gathered beside computation on the CPU: " << finding;
     }
@@ -99,7 +100,7 @@ TEST_F(DiagnoseCommand, ClaimsNothingForLateGathersOnTheCpu) {
     std::filesystem::remove_all(folder_ / "out");
     const auto trained = weft(std::string("train run.toml --shard.lookahead=0") + stack + traced);
     ASSERT_EQ(trained.exit_code, 0) << trained.messages;
-    EXPECT_FALSE(has_finding(Json::parse(weft("diagnose out/tiny --json").output), "lookahead_off"));
+    EXPECT_FALSE(has_finding(SortedJson::parse(weft("diagnose out/tiny --json").output), "lookahead_off"));
     const auto text = weft("diagnose out/tiny");
     EXPECT_NE(text.output.find("the lanes of this device take turns"), std::string::npos) << text.output;
   }

@@ -15,16 +15,16 @@
 namespace weft {
 namespace {
 
-const std::filesystem::path root = WEFT_SOURCE_DIR;
+const std::filesystem::path source_root = WEFT_SOURCE_DIR;
 
 // Every file below the root with its path from there. Hidden folders, build trees (whatever their name) and what
 // .gitignore keeps out of the repository are not ours to judge.
 std::vector<std::string> source_files() {
   std::vector<std::string> paths;
-  for (auto entry = std::filesystem::recursive_directory_iterator(root);
+  for (auto entry = std::filesystem::recursive_directory_iterator(source_root);
        entry != std::filesystem::recursive_directory_iterator(); ++entry) {
     const std::filesystem::path& path = entry->path();
-    const std::string relative = path.lexically_relative(root);
+    const std::string relative = path.lexically_relative(source_root);
     if (entry->is_directory()) {
       const bool ours = !relative.starts_with('.') && !relative.starts_with("build") && relative != "runs" &&
                         relative != "data" && relative != "third_party" &&
@@ -45,7 +45,7 @@ bool is_source_of_a_floor(const std::string& path) {
 
 std::string text_of(const std::string& path) {
   std::ostringstream text;
-  text << std::ifstream(root / path).rdbuf();
+  text << std::ifstream(source_root / path).rdbuf();
   return text.str();
 }
 
@@ -56,7 +56,7 @@ TEST(Floors, IncludesPointDown) {
     ++read;
     for (const std::string& fault : include_faults(path, text_of(path))) ADD_FAILURE() << fault;
   }
-  EXPECT_GT(read, 40) << "sources below " << root;
+  EXPECT_GT(read, 40) << "sources below " << source_root;
 }
 
 TEST(Floors, NothingKeepsStateForTheWholeProcess) {
@@ -104,7 +104,8 @@ std::set<std::string> headers_within_reach(const std::map<std::string, Includes>
     const Includes& of = includes.at(file);
     standard.insert(of.standard.begin(), of.standard.end());
     for (const std::string& own : of.own) {
-      for (const std::string& at : {own, (std::filesystem::path(file).parent_path() / own).lexically_normal().string()}) {
+      for (const std::string& at :
+           {own, (std::filesystem::path(file).parent_path() / own).lexically_normal().string()}) {
         if (includes.contains(at) && seen.insert(at).second) left.push_back(at);
       }
     }
@@ -230,14 +231,17 @@ TEST(FloorsCheck, NamesMissingHeaders) {
 
 TEST(FloorsCheck, CatchesErrorsThatAreNotLookedAt) {
   EXPECT_EQ(swallowed_errors("trainer/a.cpp", "  } catch (const Error&) {\n    return std::nullopt;\n").size(), 1u);
-  EXPECT_EQ(swallowed_errors("trainer/a.cpp", "  } catch (const Error& error) {\n  // catch (const Error&)\n").size(), 0u);
+  EXPECT_EQ(swallowed_errors("trainer/a.cpp", "  } catch (const Error& error) {\n  // catch (const Error&)\n").size(),
+            0u);
 }
 
 TEST(FloorsCheck, FindsTypesThatOtherFilesCouldDefineToo) {
-  EXPECT_EQ(defined_types("namespace weft {\n\nstruct Finding {\n  int rank = 0;\n};\nclass Walk final : public Observer {\n"
-                          "};\nenum class Kind : std::uint8_t { a, b };\nnamespace cuda {\nstruct Event {\n};\n}  // namespace cuda\n"
-                          "struct After {\n};\n}  // namespace weft\n"),
-            (std::vector<std::string>{"weft::Finding", "weft::Walk", "weft::Kind", "weft::cuda::Event", "weft::After"}));
+  EXPECT_EQ(
+      defined_types(
+          "namespace weft {\n\nstruct Finding {\n  int rank = 0;\n};\nclass Walk final : public Observer {\n"
+          "};\nenum class Kind : std::uint8_t { a, b };\nnamespace cuda {\nstruct Event {\n};\n}  // namespace cuda\n"
+          "struct After {\n};\n}  // namespace weft\n"),
+      (std::vector<std::string>{"weft::Finding", "weft::Walk", "weft::Kind", "weft::cuda::Event", "weft::After"}));
   // Declared, of one file alone, a member, a specialisation, a function's return type, words.
   EXPECT_EQ(defined_types("namespace weft {\nclass Console;\nnamespace {\nstruct Own {\n};\n}  // namespace\n"
                           "struct Outer::Inner {\n};\ntemplate <>\nstruct Traits<int> {\n};\nstruct Plan plan() {\n}\n"

@@ -11,20 +11,20 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // Folders of llama with one block, hidden size 4: what to import.
 class HuggingFaceCommands : public ProgramTest {
  protected:
   void SetUp() override {
     ProgramTest::SetUp();
-    data_ = put_folder("llama", 256, Json::object());
+    data_ = put_folder("llama", 256, SortedJson::object());
   }
 
   // With `more` in its config.json. Returns the data of its tensors.
-  std::string put_folder(const std::string& name, int vocab_size, const Json& more) const {
+  std::string put_folder(const std::string& name, int vocab_size, const SortedJson& more) const {
     fs::create_directories(folder_ / name);
-    Json config = Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    SortedJson config = SortedJson::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
       "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})");
     config["vocab_size"] = vocab_size;
@@ -42,7 +42,7 @@ class HuggingFaceCommands : public ProgramTest {
                                                                 {"model.layers.0.self_attn.q_proj.weight", {4, 4}},
                                                                 {"model.layers.0.self_attn.v_proj.weight", {2, 4}},
                                                                 {"model.norm.weight", {4}}};
-    Json header;
+    SortedJson header;
     std::string data;
     for (const auto& [tensor, shape] : tensors) {
       const std::size_t begin = data.size();
@@ -98,7 +98,7 @@ TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExpor
   put("text.txt", "warp and weft and loom and thread and shuttle and cloth and warp!");
   const auto evaluated = weft("eval checkpoint --data text.txt --json");
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.messages;
-  const Json result = Json::parse(evaluated.output);
+  const SortedJson result = SortedJson::parse(evaluated.output);
   EXPECT_EQ(result.at("tokens"), 64);
   EXPECT_EQ(result.at("windows"), 2);  // of max_position_embeddings
   EXPECT_TRUE(std::isfinite(result.at("loss").get<double>()));
@@ -112,9 +112,9 @@ TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExpor
     std::ifstream file(folder_ / name);
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  const Json config = Json::parse(content("out/config.json"));
+  const SortedJson config = SortedJson::parse(content("out/config.json"));
   EXPECT_EQ(config.at("max_position_embeddings"), 48);
-  EXPECT_EQ(config.at("eos_token_id"), Json({0, 10}));
+  EXPECT_EQ(config.at("eos_token_id"), SortedJson({0, 10}));
   for (const char* name : {"generation_config.json", "tokenizer_config.json"}) {
     EXPECT_EQ(content(std::string("out/") + name), content(std::string("bytes/") + name)) << name;
   }

@@ -7,19 +7,19 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 class HuggingFaceRun : public TinyTraining {
  protected:
   // Loss and gradient norm of each step of a run that takes its weights from `from`.
-  Json losses_from(const std::string& from) const {
+  SortedJson losses_from(const std::string& from) const {
     const auto trained = weft("train run.toml --run.directory=after-" + from +
                               " --checkpoint.weights_only=true --checkpoint.start_from=" + from);
     EXPECT_EQ(trained.exit_code, 0) << trained.messages;
-    Json losses = Json::array();
+    SortedJson losses = SortedJson::array();
     std::ifstream metrics(folder_ / ("after-" + from) / "metrics.jsonl");
     for (std::string line; std::getline(metrics, line);) {
-      const Json step = Json::parse(line);
+      const SortedJson step = SortedJson::parse(line);
       losses.push_back({step.at("loss"), step.at("grad_norm")});
     }
     return losses;
@@ -36,7 +36,7 @@ TEST_F(HuggingFaceRun, GoesOnFromAnExportedAndImportedCheckpoint) {
   ASSERT_EQ(imported.exit_code, 0) << imported.messages;
   const auto verified = weft("checkpoint verify again");
   EXPECT_EQ(verified.exit_code, 0) << verified.output << verified.messages;
-  const Json direct = losses_from("first"), around = losses_from("again");
+  const SortedJson direct = losses_from("first"), around = losses_from("again");
   EXPECT_EQ(direct.size(), 3u);
   EXPECT_EQ(around, direct);
   // Not what a run without a checkpoint sees.
@@ -44,7 +44,7 @@ TEST_F(HuggingFaceRun, GoesOnFromAnExportedAndImportedCheckpoint) {
   std::ifstream metrics(folder_ / "fresh" / "metrics.jsonl");
   std::string line;
   std::getline(metrics, line);
-  EXPECT_NE(Json::parse(line).at("loss"), direct[0][0]);
+  EXPECT_NE(SortedJson::parse(line).at("loss"), direct[0][0]);
 }
 
 }  // namespace

@@ -9,16 +9,16 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 class OverrideCommand : public TinyTraining {
  protected:
   // The lines of a run's metrics, without what a clock measured.
-  std::vector<Json> metrics(const std::string& directory) const {
-    std::vector<Json> lines;
+  std::vector<SortedJson> metrics(const std::string& directory) const {
+    std::vector<SortedJson> lines;
     std::ifstream file(folder_ / directory / "metrics.jsonl");
     for (std::string line; std::getline(file, line);) {
-      lines.push_back(Json::parse(line));
+      lines.push_back(SortedJson::parse(line));
       for (const char* measured : {"seconds", "tokens_per_second", "system_allocations"}) lines.back().erase(measured);
     }
     return lines;
@@ -33,7 +33,7 @@ class OverrideCommand : public TinyTraining {
 // The original is the oracle: what a run left behind is overridden as the file that it was started with.
 TEST_F(OverrideCommand, ReachARunThatIsStartedFromAResolvedFile) {
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=first").exit_code, 0);
-  const std::vector<Json> plain = metrics("first");
+  const std::vector<SortedJson> plain = metrics("first");
   for (const char* words :
        {"--optimizer.learning_rate=0.3", "--precision.compute=bfloat16", "--shard.strategy=no_shard"}) {
     const std::string rest = fmt::format(" {} --run.steps=2 --run.directory=", words);
@@ -95,12 +95,12 @@ TEST_F(OverrideCommand, RatesAreThoseThatAreApplied) {
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   const std::string rates = "  lr 1.000e-03 (dense, embedding, head, routing, vectors), 1.000e-02 (experts)  ";
   EXPECT_NE(result.output.find(rates), std::string::npos) << result.output;
-  EXPECT_EQ(metrics("out/tiny").front()["lr"], (Json{{"dense", 1e-3},
-                                                     {"embedding", 1e-3},
-                                                     {"head", 1e-3},
-                                                     {"routing", 1e-3},
-                                                     {"vectors", 1e-3},
-                                                     {"experts", 1e-2}}));
+  EXPECT_EQ(metrics("out/tiny").front()["lr"], (SortedJson{{"dense", 1e-3},
+                                                           {"embedding", 1e-3},
+                                                           {"head", 1e-3},
+                                                           {"routing", 1e-3},
+                                                           {"vectors", 1e-3},
+                                                           {"experts", 1e-2}}));
   // One that is trained alone is the only one.
   result = weft(run +
                 " '--training.frozen=[\"dense\", \"embedding\", \"head\", \"routing\"]'"

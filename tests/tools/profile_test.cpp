@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 class Profile : public TinyTraining {
  protected:
@@ -20,8 +20,8 @@ class Profile : public TinyTraining {
     std::ifstream file(folder_ / "recording");
     return NvtxRecording(file);
   }
-  Json program(const std::string& arguments = "") const {
-    return Json::parse(weft("program run.toml --json " + arguments).output)["ranks"];
+  SortedJson program(const std::string& arguments = "") const {
+    return SortedJson::parse(weft("program run.toml --json " + arguments).output)["ranks"];
   }
 };
 
@@ -43,7 +43,7 @@ class Nvtx : public Profile {
 };
 
 TEST_F(Nvtx, RangesOfEveryRankAreTheProgram) {
-  const Json ranks = program();
+  const SortedJson ranks = program();
   const NvtxRecording recording = record("");
   ASSERT_EQ(recording.events.size(), 8u);
   for (int rank = 0; rank < 8; ++rank) {
@@ -90,7 +90,7 @@ TEST_F(Nvtx, NamesAreFew) {
 }
 
 TEST_F(Nvtx, TheCheckSeesActionsSwappedMissingOrNestedWrongly) {
-  const Json actions = program()[0];
+  const SortedJson actions = program()[0];
   const std::vector<RecordedEvent> good = record("").events.at("rank 0");
   ASSERT_EQ(fault_of(good, actions, 3), "");
   const auto broken = [&](auto change) {
@@ -110,15 +110,16 @@ TEST_F(Nvtx, TheCheckSeesActionsSwappedMissingOrNestedWrongly) {
 #endif
 
 TEST_F(Profile, TraceHoldsTheProgramOfTheChosenSteps) {
-  const Json ranks = program();
+  const SortedJson ranks = program();
   ASSERT_EQ(weft("train run.toml --profiling.first_step=2 --profiling.last_step=3").exit_code, 0);
   for (int rank = 0; rank < 8; ++rank) {
-    const Json trace = Json::parse(std::ifstream(folder_ / fmt::format("out/tiny/trace_rank{}.json", rank)));
+    const SortedJson trace =
+        SortedJson::parse(std::ifstream(folder_ / fmt::format("out/tiny/trace_rank{}.json", rank)));
     std::map<int, std::string> threads;
     std::map<int, std::vector<RecordedRange>> actions;   // by step
     std::map<std::pair<int, std::string>, double> free;  // by step and lane: when it has done what it was given
     std::map<int, std::pair<double, double>> steps;
-    for (const Json& event : trace["traceEvents"]) {
+    for (const SortedJson& event : trace["traceEvents"]) {
       EXPECT_EQ(event["pid"], rank);
       if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
       if (event["ph"] != "X") continue;
@@ -140,7 +141,7 @@ TEST_F(Profile, TraceHoldsTheProgramOfTheChosenSteps) {
     ASSERT_EQ(actions.size(), 2u);
     for (const int step : {2, 3}) {
       std::vector<RecordedRange> expected;
-      for (const Json& action : ranks[rank]) expected.push_back(range_of(action, step));
+      for (const SortedJson& action : ranks[rank]) expected.push_back(range_of(action, step));
       EXPECT_EQ(actions.at(step), expected) << "rank " << rank << ", step " << step;
     }
   }
@@ -174,7 +175,7 @@ TEST_F(Profile, HelpTellsTheCommandLinesOfTheTools) {
 TEST_F(Profile, BenchAsksStreamsForTheTime) {
   const auto result = weft("bench step run.toml --warmup 1 --steps 2 --clock stream --json");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const Json report = Json::parse(result.output);
+  const SortedJson report = SortedJson::parse(result.output);
   double sum = 0.0;
   for (const auto& [phase, share] : report["share_of_rank_time"].items()) sum += share.get<double>();
   // What the compute lane did and what is left: eight roundings of doubles near 1.
@@ -184,8 +185,8 @@ TEST_F(Profile, BenchAsksStreamsForTheTime) {
   for (const char* lane : {"gather", "reduce", "receive_activations_up", "exchange"}) {
     EXPECT_GT(report["communication_by_lane"][lane], 0.0) << lane;
   }
-  EXPECT_FALSE(
-      Json::parse(weft("bench step run.toml --warmup 0 --steps 1 --json").output).contains("communication_by_lane"));
+  EXPECT_FALSE(SortedJson::parse(weft("bench step run.toml --warmup 0 --steps 1 --json").output)
+                   .contains("communication_by_lane"));
   EXPECT_EQ(weft("bench step run.toml --clock sun").exit_code, 2);
 }
 

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 class TrainCommand : public TinyTraining {
  protected:
@@ -22,10 +22,10 @@ class TrainCommand : public TinyTraining {
     names.erase("messages");  // of the test itself
     return names;
   }
-  std::vector<Json> metrics() const {
-    std::vector<Json> lines;
+  std::vector<SortedJson> metrics() const {
+    std::vector<SortedJson> lines;
     std::ifstream file(folder_ / "out/tiny/metrics.jsonl");
-    for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+    for (std::string line; std::getline(file, line);) lines.push_back(SortedJson::parse(line));
     return lines;
   }
 };
@@ -49,7 +49,7 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
         "\noptimizer_state ", "static buckets that differ from their prediction: 0\n", "3 steps, loss "}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
-  const Json summary = Json::parse(std::ifstream(folder_ / "out/tiny/summary.json"));
+  const SortedJson summary = SortedJson::parse(std::ifstream(folder_ / "out/tiny/summary.json"));
   EXPECT_TRUE(summary["command_line"].get<std::string>().ends_with("train run.toml"));
   EXPECT_EQ(summary["ranks"].size(), 8u);
   // What is left behind is a run file: it trains again, to the same losses.
@@ -157,7 +157,7 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   const auto before = files();
   const auto result = weft("bench step run.toml --warmup 1 --steps 2 --json");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const Json report = Json::parse(result.output);
+  const SortedJson report = SortedJson::parse(result.output);
   for (const char* key : {"tokens_per_second", "tokens_per_second_best", "step_milliseconds", "gflops_per_step",
                           "gflops_per_second", "product_gflops_per_second", "share_of_product_rate"}) {
     ASSERT_TRUE(report.contains(key)) << result.output;

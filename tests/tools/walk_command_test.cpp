@@ -8,14 +8,14 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 class WalkCommand : public ProgramTest {
  protected:
-  Json json(const std::string& arguments) const {
+  SortedJson json(const std::string& arguments) const {
     const auto result = weft("walk --json " + arguments);
     EXPECT_EQ(result.exit_code, 0) << result.messages;
-    return Json::parse(result.output, nullptr, false);
+    return SortedJson::parse(result.output, nullptr, false);
   }
   // What is said of a request that is wrong.
   std::string refusal(const std::string& arguments) const {
@@ -42,7 +42,7 @@ constexpr std::int64_t each_use(std::int64_t shards) {
 }
 
 TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
-  const Json strategies = json("")["strategies"];
+  const SortedJson strategies = json("")["strategies"];
   ASSERT_EQ(strategies.size(), 6u);
   constexpr std::int64_t E = bytes(embedding_rows, 4), B = bytes(block_rows, 4), H = bytes(head_rows, 4);
   // Behind a forward an island of 2 keeps each unit but the head, which its backward reads at once. So the blocks'
@@ -64,8 +64,8 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
       {"island 2", 20, 9, 12, (each_use(4) - inside) * 3 / 4 + inside / 2, 2 * once(4) * 3 / 4, once(4)},
   };
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const Json& walked = strategies[i];
-    const Json& summary = walked["summary"];
+    const SortedJson& walked = strategies[i];
+    const SortedJson& summary = walked["summary"];
     SCOPED_TRACE(summary.dump());
     EXPECT_EQ(walked["strategy"], expected[i].name);
     EXPECT_EQ(summary["gathers"], expected[i].gathers);
@@ -77,7 +77,7 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
     EXPECT_EQ(summary["sent_bytes"], expected[i].by_gathers + expected[i].by_reductions + 12);
     EXPECT_EQ(summary["state_bytes"], expected[i].state);
     std::int64_t sent = 0;
-    for (const Json& line : walked["lines"]) sent += line["sent_bytes"].get<std::int64_t>();
+    for (const SortedJson& line : walked["lines"]) sent += line["sent_bytes"].get<std::int64_t>();
     EXPECT_EQ(sent, summary["sent_bytes"]);
     EXPECT_EQ(walked["lines"].back()["peak_bytes"], summary["peak_bytes"]);
   }
@@ -110,14 +110,14 @@ TEST_F(WalkCommand, TextSaysWhatHappensAndWhatToSee) {
 TEST_F(WalkCommand, OfAConfigurationIsTheListOfItsProgram) {
   put("run.toml", small_run);
   for (const int pipeline_rank : {0, 1}) {
-    const Json walked = json("run.toml --segments --rank " + std::to_string(pipeline_rank))["strategies"];
+    const SortedJson walked = json("run.toml --segments --rank " + std::to_string(pipeline_rank))["strategies"];
     ASSERT_EQ(walked.size(), 1u);
     EXPECT_EQ(walked[0]["strategy"], "as configured");
     const int rank = walked[0]["rank"];
     EXPECT_EQ(rank, pipeline_rank * 4);
     const auto program = weft("program --json --rank " + std::to_string(rank) + " run.toml");
     ASSERT_EQ(program.exit_code, 0) << program.messages;
-    const Json actions = Json::parse(program.output)["ranks"][0], lines = walked[0]["lines"];
+    const SortedJson actions = SortedJson::parse(program.output)["ranks"][0], lines = walked[0]["lines"];
     ASSERT_EQ(lines.size(), actions.size());
     for (std::size_t i = 0; i < lines.size(); ++i) {
       for (const char* key : {"op", "stage", "microbatch"}) EXPECT_EQ(lines[i][key], actions[i][key]) << i;
@@ -130,8 +130,8 @@ TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
   put("run.toml", std::string(small_run) + "[shard.dense]\nstrategy = \"no_shard\"\n");
   const auto gathers_of_dense = [&](const std::string& more) {
     int gathers = 0;
-    const Json walked = json("run.toml " + more);
-    for (const Json& line : walked["strategies"][0]["lines"]) {
+    const SortedJson walked = json("run.toml " + more);
+    for (const SortedJson& line : walked["strategies"][0]["lines"]) {
       const std::string what = line["what"];
       if (line["kind"] == "gather" && what.find("dense") != std::string::npos) ++gathers;
     }
@@ -144,14 +144,14 @@ TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
 // Every number that is shown, from the numbers before it.
 TEST_F(WalkCommand, NumbersAreSumsAndRows) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
-    const Json numbers = json("--numbers --ranks " + std::to_string(ranks))["numbers"];
+    const SortedJson numbers = json("--numbers --ranks " + std::to_string(ranks))["numbers"];
     ASSERT_EQ(numbers["ranks"], ranks);
     const std::size_t rows = numbers["rows"], each = rows / static_cast<std::size_t>(ranks);
     EXPECT_EQ(rows, each * static_cast<std::size_t>(ranks));
     EXPECT_GE(rows, 8u);
     std::vector<std::int64_t> unit, sums(rows);
-    for (const Json& shard : numbers["shards"]) unit.insert(unit.end(), shard.begin(), shard.end());
-    for (const Json& gradient : numbers["gradients"]) {
+    for (const SortedJson& shard : numbers["shards"]) unit.insert(unit.end(), shard.begin(), shard.end());
+    for (const SortedJson& gradient : numbers["gradients"]) {
       ASSERT_EQ(gradient.size(), rows);
       for (std::size_t row = 0; row < rows; ++row) sums[row] += gradient[row].get<std::int64_t>();
     }
@@ -195,7 +195,7 @@ TEST_F(WalkCommand, RefusesWhatItCannotWalk) {
 
 // "all" walks what the ranks allow, and says why not the rest.
 TEST_F(WalkCommand, SaysWhichStrategiesItsRanksDoNotAllow) {
-  const Json walked = json("--ranks 3 --strategy all");
+  const SortedJson walked = json("--ranks 3 --strategy all");
   EXPECT_EQ(walked["strategies"].size(), 4u);
   ASSERT_EQ(walked["left_out"].size(), 2u);
   EXPECT_EQ(walked["left_out"][0]["strategy"], "hybrid");

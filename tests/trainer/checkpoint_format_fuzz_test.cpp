@@ -95,7 +95,7 @@ void mutate(std::string& text, Chance& chance) {
 
 // "" where `read` takes what it is given.
 template <typename Read>
-std::string refusal(Read read) {
+std::string read_refusal(Read read) {
   try {
     read();
   } catch (const Error& error) {
@@ -202,7 +202,7 @@ TEST(CheckpointFuzz, MutatedManifests) {
     for (std::size_t times = 1 + chance.below(3); times > 0; --times) mutate(text, chance);
     text = signed_again(text);
     Manifest manifest;
-    const std::string said = refusal([&] { manifest = parse_manifest(text, "NAME"); });
+    const std::string said = read_refusal([&] { manifest = parse_manifest(text, "NAME"); });
     no_json += said.find("no JSON") != std::string::npos ? 1 : 0;
     if (!said.empty()) continue;
     ++taken;
@@ -215,7 +215,7 @@ TEST(CheckpointFuzz, MutatedManifests) {
     if (!differs) {
       ASSERT_TRUE(faults.empty()) << "seed " << seed << ": " << faults[0];
     }
-    refusal([&] {
+    read_refusal([&] {
       const CheckpointReader reader(folder.path());
       ++opened;
       for (const SavedTensor& tensor : reader.manifest().tensors) {
@@ -252,7 +252,7 @@ TEST(CheckpointFuzz, MutatedHeaders) {
     if (chance.one_in(20)) mutate(rest, chance);
     const std::string text = length + header + rest;
     SafetensorsHeader parsed;
-    const std::string said = refusal([&] {
+    const std::string said = read_refusal([&] {
       parsed = parse_safetensors({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, "NAME");
     });
     if (said.empty()) {

@@ -70,7 +70,7 @@ Manifest sample_manifest() {
   return write_sample(folder.path(), sample_tensors(1), 3);
 }
 
-std::string refusal(const std::string& text) {
+std::string manifest_refusal(const std::string& text) {
   try {
     parse_manifest(text, "NAME");
   } catch (const Error& error) {
@@ -206,7 +206,7 @@ TEST(Manifest, WrongDocumentsAreRefused) {
     std::string text = sound;
     const std::size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
-    return refusal(signed_again(text.replace(at, from.size(), to)));
+    return manifest_refusal(signed_again(text.replace(at, from.size(), to)));
   };
   struct Case {
     std::string from, to, said;
@@ -247,7 +247,8 @@ TEST(Manifest, WrongDocumentsAreRefused) {
   for (const char* sum : {"0x00000000000000", "00000000000000000", "00FF000000000000", "+000000000000000", ""}) {
     std::string text = sound;
     const std::size_t at = text.find("\"xxh64\": \"") + 10;
-    EXPECT_NE(refusal(signed_again(text.replace(at, 16, sum))).find("not a checksum"), std::string::npos) << sum;
+    EXPECT_NE(manifest_refusal(signed_again(text.replace(at, 16, sum))).find("not a checksum"), std::string::npos)
+        << sum;
   }
 }
 
@@ -255,13 +256,14 @@ TEST(Manifest, DamagedTextIsToldFromWrongText) {
   const std::string sound = to_json(sample_manifest());
   std::string text = sound;
   text[text.find("1234")] = '2';
-  EXPECT_NE(refusal(text).find("the file was changed or damaged"), std::string::npos);
-  EXPECT_NE(refusal(signed_again(text)), sound);
-  EXPECT_EQ(refusal(signed_again(text)), "");
-  EXPECT_NE(refusal(sound + " ").find("damaged"), std::string::npos);
-  EXPECT_NE(refusal(sound.substr(0, sound.size() - 1)).find("damaged"), std::string::npos);
-  EXPECT_NE(refusal(sound.substr(0, sound.size() / 2)).find("does not end with a checksum"), std::string::npos);
-  EXPECT_NE(refusal("").find("does not end with a checksum"), std::string::npos);
+  EXPECT_NE(manifest_refusal(text).find("the file was changed or damaged"), std::string::npos);
+  EXPECT_NE(manifest_refusal(signed_again(text)), sound);
+  EXPECT_EQ(manifest_refusal(signed_again(text)), "");
+  EXPECT_NE(manifest_refusal(sound + " ").find("damaged"), std::string::npos);
+  EXPECT_NE(manifest_refusal(sound.substr(0, sound.size() - 1)).find("damaged"), std::string::npos);
+  EXPECT_NE(manifest_refusal(sound.substr(0, sound.size() / 2)).find("does not end with a checksum"),
+            std::string::npos);
+  EXPECT_NE(manifest_refusal("").find("does not end with a checksum"), std::string::npos);
 }
 
 TEST(Manifest, AbsurdDocumentsAreRefusedAtOnce) {
@@ -271,11 +273,11 @@ TEST(Manifest, AbsurdDocumentsAreRefusedAtOnce) {
   for (const std::string& text :
        {std::string(large, '['), head + std::string(large, '{'), head + std::string(large, '9'),
         head + "\"" + std::string(large, 'x') + "\"", head + "[" + std::string(large, '1') + "]"}) {
-    const std::string said = refusal(signed_again(text + end));
+    const std::string said = manifest_refusal(signed_again(text + end));
     EXPECT_NE(said, "");
     EXPECT_LT(said.size(), 6'000'000u);
   }
-  EXPECT_NE(refusal(signed_again(std::string(large, '[') + end)).find("nested deeper"), std::string::npos);
+  EXPECT_NE(manifest_refusal(signed_again(std::string(large, '[') + end)).find("nested deeper"), std::string::npos);
   // A bracket in a text nests nothing, an escaped quote ends none.
   Manifest manifest = sample_manifest();
   manifest.data["nested"] = "[[[[[[[[ \" [[[[[[[[ \\";

@@ -24,7 +24,7 @@ SafetensorsHeader parse(const std::string& file) {
   return parse_safetensors({reinterpret_cast<const std::uint8_t*>(file.data()), file.size()}, "FILE");
 }
 
-std::string refusal(const std::string& file) {
+std::string safetensors_refusal(const std::string& file) {
   try {
     parse(file);
   } catch (const Error& error) {
@@ -89,17 +89,17 @@ TEST(Safetensors, BitsOfEveryDtype) {
   EXPECT_EQ(dtype_of_safetensors("I64"), std::nullopt);
 }
 
-struct Case {
+struct SafetensorsCase {
   std::string file;
   std::string refusal;  // part of it; empty for a file that is sound
 };
 
-std::vector<Case> cases() {
+std::vector<SafetensorsCase> cases() {
   const auto entry = [](const std::string& text, std::size_t data, const std::string& refusal) {
-    return Case{file_of(R"({"t":)" + text + "}", data), refusal};
+    return SafetensorsCase{file_of(R"({"t":)" + text + "}", data), refusal};
   };
   const auto whole = [](const std::string& header, std::size_t data, const std::string& refusal) {
-    return Case{file_of(header, data), refusal};
+    return SafetensorsCase{file_of(header, data), refusal};
   };
   return {
       // Sound, however unusual.
@@ -199,8 +199,8 @@ std::vector<Case> cases() {
 }
 
 TEST(Safetensors, ReadsWhatTheFormatAllowsAndSaysWhatItDoesNot) {
-  for (const Case& one : cases()) {
-    const std::string said = refusal(one.file);
+  for (const SafetensorsCase& one : cases()) {
+    const std::string said = safetensors_refusal(one.file);
     if (one.refusal.empty()) {
       EXPECT_EQ(said, "") << one.file;
     } else {
@@ -215,7 +215,7 @@ TEST(Safetensors, AnotherJudgeAgrees) {
   const TemporaryFolder folder;
   const auto all = cases();
   std::vector<std::filesystem::path> files;
-  for (const Case& one : all) {
+  for (const SafetensorsCase& one : all) {
     files.push_back(folder.path() / fmt::format("{:03}", files.size()));
     write_file(files.back(), one.file);
   }
@@ -304,7 +304,7 @@ TEST(Safetensors, AbsurdHeadersAreRefusedAtOnce) {
         R"({"t":{"dtype":")" + std::string(large, 'F') + R"(","data_offsets":[0,4],"shape":[]}})",
         "{\"" + std::string(large, 'n') + "\":1}", "{\"t\":" + std::string(large, '9') + "}",
         R"({"__metadata__":{"x":")" + std::string(large, '\\')}) {
-    const std::string said = refusal(file_of(header, 4));
+    const std::string said = safetensors_refusal(file_of(header, 4));
     EXPECT_NE(said, "") << header.substr(0, 60);
     EXPECT_LT(said.size(), 1100u) << header.substr(0, 60);
   }

@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 // As parity_test.cpp derives it for 10 steps of the same model; these runs take 4.
-constexpr double tolerance = 1e-5;
+constexpr double checkpoint_grid_tolerance = 1e-5;
 
 struct Pair {
   TinyLayout a, b;
@@ -54,13 +54,13 @@ TEST_P(CheckpointGrid, TrainingGoesOnInTheOtherLayout) {
   const LearnedRun rest = learn(saving_config(GetParam().b, folder / "a", 4, 4));
   ASSERT_EQ(rest.losses.size(), 2u);
   EXPECT_EQ(rest.result.steps.front().step, 3);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest.losses[i] / whole.losses[2 + i], 1.0, tolerance);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest.losses[i] / whole.losses[2 + i], 1.0, checkpoint_grid_tolerance);
   EXPECT_TRUE(rest.faults.empty()) << rest.faults.front();
   LearnedRun last = whole;
   last.losses.erase(last.losses.begin(), last.losses.begin() + 2);
   last.gradient_norms.erase(last.gradient_norms.begin(), last.gradient_norms.begin() + 2);
   const RunDifference apart = difference(rest, last);
-  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  EXPECT_LT(apart.weights, checkpoint_grid_tolerance) << apart.worst_parameter;
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, CheckpointGrid, ::testing::ValuesIn(pairs()),

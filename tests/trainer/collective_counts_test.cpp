@@ -16,7 +16,7 @@ namespace {
 
 constexpr int blocks = 4, units = blocks + 2;  // the embedding's and the head's beside the blocks'
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> collective_counts_layouts() {
   std::vector<TinyLayout> result;
   const auto add = [&](TinyLayout layout) {
     layout.name = fmt::format("n{}_{}", result.size(), name_of(layout.strategy));
@@ -228,10 +228,10 @@ TEST_P(CollectiveCounts, AreThoseOfTheProgramAndOfTheFormulas) {
 }
 
 TEST(CollectiveCountsTable, HasAtLeastSixtyCombinations) {
-  EXPECT_GE(layouts().size(), 60u);
+  EXPECT_GE(collective_counts_layouts().size(), 60u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, CollectiveCounts, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, CollectiveCounts, ::testing::ValuesIn(collective_counts_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST_P(Communication, IsWhatTheProgramSays) {
   }
 }
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> communication_layouts() {
   const std::string mixed = "d e d e";
   const Degrees mesh8{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2};
   return {
@@ -107,7 +107,7 @@ std::vector<TinyLayout> layouts() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Communication, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, Communication, ::testing::ValuesIn(communication_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

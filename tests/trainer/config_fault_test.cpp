@@ -13,13 +13,13 @@ using config_sample::count;
 using config_sample::message;
 using config_sample::with;
 
-struct Case {
+struct FaultCase {
   const char* from;
   const char* to;
   const char* message;  // up to the end of its first line
 };
 
-void expect_single_fault(const Case& test) {
+void expect_single_fault(const FaultCase& test) {
   const std::string text = message(with(test.from, test.to));
   EXPECT_EQ(text.substr(0, text.find('\n')), std::string("run.toml:") + test.message);
   EXPECT_EQ(count(text, "error:"), 1) << text;
@@ -47,7 +47,7 @@ TEST(ConfigFaults, MisspeltKeyIsAnError) {
 }
 
 TEST(ConfigFaults, UnknownKeysAndSectionsSuggestTheNearest) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"max_grad_norm = 0", "learning_rate = 1",
        "59:1: error: unknown key training.learning_rate: did you mean "
        "optimizer.learning_rate?"},
@@ -65,11 +65,11 @@ TEST(ConfigFaults, UnknownKeysAndSectionsSuggestTheNearest) {
        "47:8: error: unknown section [shard.expert]: did you mean [shard.experts]?"},
       {"[checkpoint]", "[quantization]\na = 1\n[checkpoint]", "75:2: error: unknown section [quantization]"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 TEST(ConfigFaults, WrongTypes) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"steps = 200", "steps = 2.0", "5:9: error: run.steps: expected an integer, got the number 2.0"},
       {"steps = 200", "steps = 2024-01-01", "5:9: error: run.steps: expected an integer, got a date or time"},
       {"name = \"sample\"", "name = true", "2:8: error: run.name: expected a string, got the boolean true"},
@@ -86,11 +86,11 @@ TEST(ConfigFaults, WrongTypes) {
       {"decay = \"wsd\"", "decay = {a = 1}", "69:9: error: lr_scheduler.decay: expected a string, got a table"},
       {"[metrics]", "[[metrics]]", "76:1: error: metrics: expected a section, [metrics], got an array"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 TEST(ConfigFaults, NumbersOutOfRange) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"steps = 200", "steps = 0", "5:9: error: run.steps: 0 is out of range: at least 1"},
       {"seed = 7", "seed = -1", "4:8: error: run.seed: -1 is out of range: at least 0"},
       {"hidden_size = 128", "hidden_size = -4", "11:15: error: model.hidden_size: -4 is out of range: at least 1"},
@@ -107,11 +107,11 @@ TEST(ConfigFaults, NumbersOutOfRange) {
       {"lookahead = 2", "lookahead = -1", "45:13: error: shard.lookahead: -1 is out of range: at least 0"},
       {"directory = \"runs/sample\"", "directory = \"\"", "3:13: error: run.directory: the text is empty"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 TEST(ConfigFaults, UnknownWords) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"\"gpipe\"", "\"1fib\"",
        "39:12: error: pipeline.schedule: expected \"gpipe\", \"1f1b\", \"interleaved\", \"looped_bfs\", \"zb_h1\", "
        "\"zb1p\", \"zbv\", \"v_half\", \"v_min\" or \"dualpipev\", got \"1fib\" (did you mean \"1f1b\"?)"},
@@ -133,7 +133,7 @@ TEST(ConfigFaults, UnknownWords) {
       {"\"d e*3\"", "\"d x\"",
        "9:10: error: model.layers: column 3 of \"d x\": expected d (dense), e (experts) or a group in parentheses"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 // What a weight that embedding and head share cannot have, shown where it is written.
@@ -142,7 +142,8 @@ TEST(ConfigFaults, TiedWeights) {
   // In 16 bits the sum of both copies is reduced once a step.
   const std::string every = "\"every 3\"", once = "\"last_microbatch\"";
   const auto expect = [&](const std::string& from, const std::string& to, const std::string& message) {
-    const std::string text = config_sample::with(own, tied, config_sample::with(every, once, config_sample::with(from, to)));
+    const std::string text =
+        config_sample::with(own, tied, config_sample::with(every, once, config_sample::with(from, to)));
     const std::string found = config_sample::message(text);
     EXPECT_EQ(config_sample::count(found, "error:"), 1) << found;
     EXPECT_NE(found.find(message), std::string::npos) << found;
@@ -173,7 +174,7 @@ TEST(ConfigFaults, TiedWeights) {
 
 // Known to the field, not to this version: refused by name, with what works instead.
 TEST(ConfigFaults, WhatThisVersionCannotDo) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"data_shard = 2", "data_shard = -1",
        "35:14: error: parallelism.data_shard: -1 stands for what is left of the world, but with run.launch = "
        "\"threads\" the world is the product of the degrees: write the number"},
@@ -195,12 +196,12 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "77:1: error: metrics.wandb: [metrics] has no keys in this version; leave it empty: metrics.jsonl is always "
        "written to run.directory"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 // Where ranks live must be said: nothing puts two of them on one GPU unasked.
 TEST(ConfigFaults, RanksAndTheirDevices) {
-  const std::vector<Case> cases = {
+  const std::vector<FaultCase> cases = {
       {"\"threads\"", "\"processes\"",
        "7:10: error: ranks that are processes exchange tensors of GPUs: on the CPU ranks are \"threads\""},
       {"launch = \"threads\"", "launch = \"threads\"\nranks_per_device = 4",
@@ -217,7 +218,7 @@ TEST(ConfigFaults, RanksAndTheirDevices) {
        "launch "
        "\"processes\" and a GPU for each rank, or, for a trial, ranks_per_device 8"},
   };
-  for (const Case& test : cases) expect_single_fault(test);
+  for (const FaultCase& test : cases) expect_single_fault(test);
 }
 
 TEST(ConfigFaults, SyntaxErrorsComeInTheSameForm) {

@@ -11,7 +11,7 @@ using config_sample::complete;
 using config_sample::message;
 using config_sample::with;
 
-Config read(const std::string& text, const Overrides& overrides = {}) {
+Config read_optimizer(const std::string& text, const Overrides& overrides = {}) {
   return read_config_text(text, "run.toml", overrides).config;
 }
 const OptimizerConfig& options_of(const Config& config, UpdateGroup group) {
@@ -19,7 +19,8 @@ const OptimizerConfig& options_of(const Config& config, UpdateGroup group) {
 }
 
 TEST(OptimizerKeys, PutValuesIntoTheirFields) {
-  const Config c = read(complete(), {"optimizer.name=sgd", "optimizer.momentum=0.75", "optimizer.state=bfloat16"});
+  const Config c =
+      read_optimizer(complete(), {"optimizer.name=sgd", "optimizer.momentum=0.75", "optimizer.state=bfloat16"});
   const OptimizerConfig expected{.rule = UpdateRule::sgd,
                                  .learning_rate = 3e-3,
                                  .beta1 = 0.8,
@@ -35,15 +36,16 @@ TEST(OptimizerKeys, PutValuesIntoTheirFields) {
   OptimizerConfig vectors = expected;
   vectors.weight_decay = 0.0;
   EXPECT_EQ(options_of(c, UpdateGroup::vectors), vectors);
-  EXPECT_EQ(options_of(read(complete(), {"optimizer.vectors.weight_decay=0.5"}), UpdateGroup::vectors).weight_decay,
-            0.5);
+  EXPECT_EQ(
+      options_of(read_optimizer(complete(), {"optimizer.vectors.weight_decay=0.5"}), UpdateGroup::vectors).weight_decay,
+      0.5);
 }
 
 TEST(OptimizerKeys, AGroupKeepsWhatItWritesAndInheritsTheRest) {
   // Its section may stand before [optimizer], and an override of the default reaches it.
   const std::string text =
       with("[run]\n", "[optimizer.experts]\nlearning_rate = 0.5\nbetas = [0.1, 0.2]\nname = \"lion\"\n[run]\n");
-  const Config c = read(text, {"optimizer.weight_decay=0.25", "optimizer.head.state=bfloat16"});
+  const Config c = read_optimizer(text, {"optimizer.weight_decay=0.25", "optimizer.head.state=bfloat16"});
   OptimizerConfig experts = c.optimizer, head = c.optimizer;
   EXPECT_EQ(c.optimizer.weight_decay, 0.25);
   experts.rule = UpdateRule::lion;
@@ -59,7 +61,7 @@ TEST(OptimizerKeys, AGroupKeepsWhatItWritesAndInheritsTheRest) {
 // Muon turns matrices between hidden states; the rest goes by adamw unless it says otherwise.
 TEST(OptimizerKeys, MuonLeavesEmbeddingHeadRoutingAndVectorsToAdamw) {
   const Config c =
-      read(complete(), {"optimizer.name=muon", "optimizer.head.name=sgd", "optimizer.embedding.name=lion"});
+      read_optimizer(complete(), {"optimizer.name=muon", "optimizer.head.name=sgd", "optimizer.embedding.name=lion"});
   const std::map<UpdateGroup, UpdateRule> expected = {
       {UpdateGroup::dense, UpdateRule::muon},     {UpdateGroup::experts, UpdateRule::muon},
       {UpdateGroup::embedding, UpdateRule::lion}, {UpdateGroup::head, UpdateRule::sgd},
@@ -71,7 +73,7 @@ TEST(OptimizerKeys, MuonLeavesEmbeddingHeadRoutingAndVectorsToAdamw) {
 
 // A configuration that nobody read has no groups written, and the same ones resolved.
 TEST(OptimizerKeys, ResolveTheSameWithoutAFile) {
-  Config written = read(complete(), {"optimizer.name=muon"}), bare;
+  Config written = read_optimizer(complete(), {"optimizer.name=muon"}), bare;
   bare.optimizer = written.optimizer;
   EXPECT_EQ(resolved_groups(bare), resolved_groups(written));
 }

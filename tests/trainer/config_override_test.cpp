@@ -41,7 +41,7 @@ constexpr const char* values[] = {"\"no_shard\"",
                                   "\"aspect\""};
 
 // Sections of families and groups say nothing, and [shard] nothing that some values contradict.
-std::string plain() {
+std::string bare_text() {
   const std::string text =
       with("[shard.experts]\nresidency = \"each_use\"\n[shard.root]\nstrategy = \"no_shard\"\n", "");
   return with("reduction = \"every 3\"\n", "", with("residency = \"visit\"\n", "", text));
@@ -62,7 +62,7 @@ std::set<std::string> inherited_paths() {
 }
 
 bool takes(const std::string& path, const std::string& value) {
-  return config_sample::message(plain(), {path + "=" + value}).find(path + ": ") == std::string::npos;
+  return config_sample::message(bare_text(), {path + "=" + value}).find(path + ": ") == std::string::npos;
 }
 
 struct Outcome {
@@ -84,11 +84,11 @@ TEST(ResolvedText, IsOverriddenAsTheOriginalIs) {
   const std::string some = with("[run]\n",
                                 "[optimizer.experts]\nlearning_rate = 0.5\nbetas = [0.1, 0.2]\n"
                                 "[precision.head]\ncompute = \"float32\"\n[run]\n",
-                                plain());
-  const std::string everything = all_said(read_config_text(plain(), "run.toml").config);
+                                bare_text());
+  const std::string everything = all_said(read_config_text(bare_text(), "run.toml").config);
   const std::set<std::string> paths = inherited_paths();
   EXPECT_EQ(paths.size(), 18u);  // 6 of [shard], 3 of [precision], 9 of [optimizer]
-  for (const std::string& text : {plain(), some, everything}) {
+  for (const std::string& text : {bare_text(), some, everything}) {
     const ResolvedConfig first = read_config_text(text, "run.toml");
     const ResolvedConfig again = read_config_text(first.toml, "again.toml");
     EXPECT_EQ(again.config, first.config);
@@ -119,7 +119,7 @@ TEST(ResolvedText, IsOverriddenAsTheOriginalIs) {
 
 TEST(ResolvedText, FollowsAGeneralKeyOfAFileThatIncludesIt) {
   const TemporaryFolder folder;
-  std::ofstream(folder / "resolved.toml") << read_config_text(plain(), "run.toml").toml;
+  std::ofstream(folder / "resolved.toml") << read_config_text(bare_text(), "run.toml").toml;
   std::ofstream(folder / "run.toml") << "include = [\"resolved.toml\"]\n[precision]\ncompute = \"float32\"\n";
   const Config config = read_config(folder / "run.toml").config;
   for (const Family family : shard_families) EXPECT_EQ(config.precision_of(family).compute, DType::float32);
@@ -127,7 +127,7 @@ TEST(ResolvedText, FollowsAGeneralKeyOfAFileThatIncludesIt) {
 
 // A learning rate for the groups of a family that says its own stays.
 TEST(ResolvedText, KeepsWhatWasSaid) {
-  const ResolvedConfig first = read_config_text(plain(), "run.toml", {"optimizer.experts.learning_rate=0.5"});
+  const ResolvedConfig first = read_config_text(bare_text(), "run.toml", {"optimizer.experts.learning_rate=0.5"});
   const std::string experts = first.toml.substr(first.toml.find("[optimizer.experts]"));
   EXPECT_TRUE(
       experts.starts_with("[optimizer.experts]\n# name = \"adamw\"\nlearning_rate = 0.5\n# betas = [0.8, 0.99]\n"))

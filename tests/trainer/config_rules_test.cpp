@@ -14,13 +14,13 @@ using config_sample::complete;
 using config_sample::count;
 using config_sample::message;
 
-struct Case {
+struct RuleCase {
   Overrides overrides;
   std::string fault;
 };
 
 TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
-  const std::vector<Case> cases = {
+  const std::vector<RuleCase> cases = {
       {{"model.num_attention_heads=6", "parallelism.tensor=1", "parallelism.expert=1"},
        "num_attention_heads 6 is not a multiple of num_key_value_heads 4: remainder 2"},
       {{"model.vocab_size=2147483647", "training.global_batch_size=65536"},
@@ -76,7 +76,7 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"profiling.last_step=9"}, "last_step 9 is before first_step 10"},
       {{"profiling.first_step=0"}, "last_step 12 without a first_step records nothing"},
   };
-  for (const Case& test : cases) {
+  for (const RuleCase& test : cases) {
     const std::string text = message(complete(), test.overrides);
     EXPECT_NE(text.find("error: "), std::string::npos) << test.fault << "\n" << text;
     EXPECT_NE(text.find(test.fault), std::string::npos) << test.fault << "\n" << text;

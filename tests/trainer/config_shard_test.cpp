@@ -1,8 +1,8 @@
 // What may be said about sharding and precision, and what is refused: each refusal names the settings that clash.
 #include <gtest/gtest.h>
 
-#include "tests/trainer/config_sample.h"
 #include "parallel/runtime/refusal.h"
+#include "tests/trainer/config_sample.h"
 #include "trainer/resolved_run.h"
 #include "trainer/unit_policy.h"
 
@@ -13,7 +13,7 @@ using config_sample::complete;
 using config_sample::message;
 
 // The sample with strategies and residencies left to their defaults, on four ranks that shard.
-std::string plain() {
+std::string plain_text() {
   std::string text = config_sample::with("residency = \"visit\"\n", "");
   text = config_sample::with("reduction = \"every 3\"\n", "", text);
   text = config_sample::with("residency = \"each_use\"\n", "", text);
@@ -21,17 +21,19 @@ std::string plain() {
   return config_sample::with("[shard.root]\nstrategy = \"no_shard\"\n", "[shard.root]\n", text);
 }
 
-Config read(const Overrides& overrides) {
-  return read_config_text(plain(), "run.toml", overrides).config;
+Config read_plain(const Overrides& overrides) {
+  return read_config_text(plain_text(), "run.toml", overrides).config;
 }
 
 void expect_refused(const Overrides& overrides, const std::vector<std::string>& parts) {
-  const std::string text = message(plain(), overrides);
+  const std::string text = message(plain_text(), overrides);
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in\n" << text;
 }
 
 TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
-  const auto policy = [](const Overrides& overrides) { return resolve_policy(read(overrides), Family::dense, 0); };
+  const auto policy = [](const Overrides& overrides) {
+    return resolve_policy(read_plain(overrides), Family::dense, 0);
+  };
   // full_shard keeps its promise with and without a pipeline; gradients add up in shards where there are several
   // microbatches.
   for (const char* pipeline : {"parallelism.pipeline=1", "parallelism.pipeline=2"}) {
@@ -58,14 +60,15 @@ TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
 
 // The reason that `weft units` prints says what decided.
 TEST(ShardKeys, AReasonSaysWhatDecided) {
-  EXPECT_NE(resolve_policy(read({"shard.lookahead=3"}), Family::dense, 1).reason.find("of the next 3 alone"),
+  EXPECT_NE(resolve_policy(read_plain({"shard.lookahead=3"}), Family::dense, 1).reason.find("of the next 3 alone"),
             std::string::npos);
-  EXPECT_NE(resolve_policy(read({"shard.residency=2"}), Family::dense, 0).reason.find("2 neighbours"),
+  EXPECT_NE(resolve_policy(read_plain({"shard.residency=2"}), Family::dense, 0).reason.find("2 neighbours"),
             std::string::npos);
 }
 
 TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
-  const Config config = read({"shard.dense.residency=[\"step\", 2]", "shard.head.residency=[\"window 3\", \"stage\"]"});
+  const Config config =
+      read_plain({"shard.dense.residency=[\"step\", 2]", "shard.head.residency=[\"window 3\", \"stage\"]"});
   EXPECT_EQ(resolve_policy(config, Family::dense, 0).residency, Residency::step);
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).residency, Residency::island);
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).island_ranks, 2);
@@ -82,7 +85,7 @@ TEST(ShardKeys, ReadBackToTheSameConfig) {
                                "shard.accumulation=sharded",          "shard.reduce_inputs=3",
                                "precision.experts.compute=float32",   "training.frozen=[\"embedding\", \"routing\"]",
                                "shard.dense.wrap=\"blocks 2\"",       "training.initial_loss_scale=1024"};
-  const ResolvedConfig first = read_config_text(plain(), "run.toml", overrides);
+  const ResolvedConfig first = read_config_text(plain_text(), "run.toml", overrides);
   const ResolvedConfig second = read_config_text(first.toml, "again.toml");
   EXPECT_EQ(first.config, second.config);
 }
@@ -117,13 +120,13 @@ TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
   expect_refused({all, budget, "shard.reduction=\"every 2\""}, {"or once (\"last_microbatch\"), not \"every 2\""});
   expect_refused({all, alone, "shard.memory_budget=lots"}, {"\"lots\" is no amount of memory"});
   expect_refused({all, alone, "shard.memory_budget=-4"}, {"-4 is no amount of memory"});
-  EXPECT_EQ(read({all, alone, budget}).memory_budget, std::int64_t{1} << 30);
-  EXPECT_EQ(read({all, alone, "shard.memory_budget=\"1.5 GB\""}).memory_budget, 1'500'000'000);
-  EXPECT_TRUE(ResolvedRun(read({all, alone, budget})).timing().has_value());
-  const auto refused = refusal_of([&] { ResolvedRun(read({all, alone, "shard.memory_budget=1000"})); });
+  EXPECT_EQ(read_plain({all, alone, budget}).memory_budget, std::int64_t{1} << 30);
+  EXPECT_EQ(read_plain({all, alone, "shard.memory_budget=\"1.5 GB\""}).memory_budget, 1'500'000'000);
+  EXPECT_TRUE(ResolvedRun(read_plain({all, alone, budget})).timing().has_value());
+  const auto refused = refusal_of([&] { ResolvedRun(read_plain({all, alone, "shard.memory_budget=1000"})); });
   ASSERT_TRUE(refused.has_value());
   EXPECT_NE(refused->find("the smallest budget that does is"), std::string::npos) << *refused;
-  const ResolvedConfig first = read_config_text(plain(), "run.toml", {all, alone, budget});
+  const ResolvedConfig first = read_config_text(plain_text(), "run.toml", {all, alone, budget});
   EXPECT_EQ(read_config_text(first.toml, "again.toml").toml, first.toml);
 }
 
@@ -150,7 +153,7 @@ TEST(ShardFaults, StrategyAndResidencyContradictEachOther) {
 }
 
 TEST(ShardFaults, AFamilyWithoutAPolicyIsNamed) {
-  Config config = read({});
+  Config config = read_plain({});
   config.shard_by_family.erase(Family::experts);
   try {
     resolve_policy(config, Family::experts, 0);

@@ -144,7 +144,7 @@ TEST(CostTable, TheNameComesBeforePatternsAndTheyBeforeKinds) {
   EXPECT_EQ(forward_of(3), 8.0);
 }
 
-std::string refusal_of(const CostTable& table) {
+std::string table_refusal(const CostTable& table) {
   try {
     table_costs(table, named_tables(), {});
   } catch (const Error& error) {
@@ -157,16 +157,16 @@ std::string refusal_of(const CostTable& table) {
 TEST(CostTable, SaysWhatIsMissingOrSaidTwice) {
   CostTable table;
   table.segments = {{"embedding", {1.0}}, {"attention", {1.0}}};
-  EXPECT_EQ(refusal_of(table), "costs: nothing is said of segment blocks.0.mlp");
+  EXPECT_EQ(table_refusal(table), "costs: nothing is said of segment blocks.0.mlp");
   table.segments["blocks.*.mlp"] = {1.0};
-  EXPECT_EQ(refusal_of(table), "costs: nothing is said of messages from stage 0");
+  EXPECT_EQ(table_refusal(table), "costs: nothing is said of messages from stage 0");
   table.links[Group::pp] = {1.0, 50.0};
-  EXPECT_EQ(refusal_of(table), "accepted");
+  EXPECT_EQ(table_refusal(table), "accepted");
   EXPECT_EQ(table_costs(table, named_tables(), {}).transfers, (std::vector{3.0, 0.0}));
   table.segments["*s.0.mlp"] = table.segments["blocks.0*"] = {1.0};
-  EXPECT_EQ(refusal_of(table), "accepted");  // twice the same
+  EXPECT_EQ(table_refusal(table), "accepted");  // twice the same
   table.segments["*locks.0.mlp"] = {2.0};
-  EXPECT_EQ(refusal_of(table),
+  EXPECT_EQ(table_refusal(table),
             "costs: \"*locks.0.mlp\" and \"blocks.*.mlp\" fit segment blocks.0.mlp alike and say different things");
 }
 

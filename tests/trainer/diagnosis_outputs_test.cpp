@@ -12,7 +12,7 @@ namespace {
 
 const Overrides short_run = {"parallelism.data_shard=2", "training.global_batch_size=8", "model.layers=\"d\""};
 
-std::string refusal(const std::filesystem::path& directory) {
+std::string diagnosis_outputs_refusal(const std::filesystem::path& directory) {
   try {
     const RunOutputs run = read_run(directory);
     diagnose(gather_evidence(run));
@@ -23,10 +23,10 @@ std::string refusal(const std::filesystem::path& directory) {
   return "accepted";
 }
 
-#define EXPECT_REFUSED(directory, words)                          \
-  do {                                                            \
-    const std::string message = refusal(directory);               \
-    EXPECT_NE(message.find(words), std::string::npos) << message; \
+#define EXPECT_REFUSED(directory, words)                              \
+  do {                                                                \
+    const std::string message = diagnosis_outputs_refusal(directory); \
+    EXPECT_NE(message.find(words), std::string::npos) << message;     \
   } while (false)
 
 std::vector<std::string> unchecked_rules(const std::filesystem::path& directory) {
@@ -55,7 +55,7 @@ TEST(RunOutputs, OfNoRunAreRefused) {
   EXPECT_REFUSED(folder / "nowhere", "nowhere is no directory; name the run.directory of a run");
   EXPECT_REFUSED(folder.path(), "is not the directory of a run: it has no config.toml");
   leave_run(folder, short_run);
-  EXPECT_EQ(refusal(folder.path()), "accepted");
+  EXPECT_EQ(diagnosis_outputs_refusal(folder.path()), "accepted");
   std::filesystem::remove(folder / "metrics.jsonl");
   EXPECT_REFUSED(folder.path(), "it has no metrics.jsonl");
   write_file(folder / "metrics.jsonl", "");
@@ -94,7 +94,7 @@ TEST(RunOutputs, ThatAreDamagedAreRefusedWithTheirPlace) {
   write_file(folder / "trace_rank1.json", trace.substr(0, trace.size() / 2));
   EXPECT_REFUSED(folder.path(), "trace_rank1.json is no trace of a run");
   write_file(folder / "trace_rank1.json", trace);
-  EXPECT_EQ(refusal(folder.path()), "accepted");
+  EXPECT_EQ(diagnosis_outputs_refusal(folder.path()), "accepted");
 }
 
 // A configuration that was changed after the run says other counts than the run has.

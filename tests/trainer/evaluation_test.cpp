@@ -38,7 +38,7 @@ void add_uneven(HeldOutText& text) {
 // Roundings of float32 (2^-24) lie behind one another through 4 blocks; a logit near 1 is a sum of 20 products and errs
 // by about 20 x 2^-24 for each of some 20 operations in a row, 2e-5, at random signs over 165 tokens far less; losses
 // are near log 259 = 5.6.
-constexpr double reference_tolerance = 5e-6;
+constexpr double evaluation_tolerance = 5e-6;
 
 TEST(Evaluation, AgreesWithTheModelInDouble) {
   for (const char* layers : {"d*2", "d e d e"}) {
@@ -54,7 +54,7 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
     double expected = 0.0;
     for (const std::string& bytes : text.texts()) expected += reference_sum(config, values, bytes);
     expected /= 36 + 1 + 8 + 120;
-    EXPECT_NEAR(found.loss, expected, reference_tolerance) << layers;
+    EXPECT_NEAR(found.loss, expected, evaluation_tolerance) << layers;
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(found.loss));
     EXPECT_DOUBLE_EQ(found.bits_per_byte(), std::log2(found.perplexity()));
   }
@@ -82,7 +82,7 @@ TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
 }
 
 // Context ranks see parts of every window.
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> evaluation_layouts() {
   const std::string mixed = "d e d e";
   std::vector<TinyLayout> all = used_layouts();
   all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
@@ -121,7 +121,7 @@ TEST_P(EvaluationLayout, HasTheLossOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, EvaluationLayout, testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, EvaluationLayout, testing::ValuesIn(evaluation_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
 // However many microbatches, one segment's activations are there, and the tensors that it takes, makes and gathers:
@@ -155,7 +155,7 @@ TEST(Evaluation, ComputesWithTheWeightsThatItIsGiven) {
   EXPECT_NEAR(evaluate(config, text.files(), no_head).loss, std::log(259.0), 1e-12);
 }
 
-std::string refusal(const Config& config, const std::vector<std::string>& files) {
+std::string evaluation_refusal(const Config& config, const std::vector<std::string>& files) {
   try {
     evaluate(config, files);
   } catch (const Error& error) {
@@ -171,18 +171,18 @@ TEST(Evaluation, RefusesTextThatHasNothingToPredictAndPlansOfASteps) {
   text.add("abc");
   text.add("ab\xff");
   Config config = tiny_config("d");
-  EXPECT_NE(refusal(config, {}).find("at least one file"), std::string::npos);
-  const std::string both = refusal(config, {text.files()[0], "/no/such/file"});
+  EXPECT_NE(evaluation_refusal(config, {}).find("at least one file"), std::string::npos);
+  const std::string both = evaluation_refusal(config, {text.files()[0], "/no/such/file"});
   EXPECT_NE(both.find("a single byte leaves nothing to predict"), std::string::npos) << both;
   EXPECT_NE(both.find("/no/such/file"), std::string::npos) << both;
   config.model.vocab_size = 128;
-  const std::string outside = refusal(config, {text.files()[2]});
+  const std::string outside = evaluation_refusal(config, {text.files()[2]});
   EXPECT_NE(outside.find("the byte 255 at offset 2 is outside the vocabulary of 128 tokens"), std::string::npos)
       << outside;
   config.model.vocab_size = 259;
   for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
   config.shard.residency = "auto";
-  const std::string solved = refusal(config, {text.files()[1]});
+  const std::string solved = evaluation_refusal(config, {text.files()[1]});
   EXPECT_NE(solved.find("--shard.residency=stage"), std::string::npos) << solved;
 }
 

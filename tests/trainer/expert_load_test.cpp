@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> expert_load_layouts() {
   const std::string mixed = "d e d e";
   return {
       {.name = "pp1", .layers = mixed},
@@ -88,7 +88,7 @@ TEST_P(ExpertLoad, CountsEveryChoiceOnce) {
   EXPECT_EQ(counted, (std::vector<std::int64_t>{0, 2 * choices, 0, 2 * choices}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, ExpertLoad, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, ExpertLoad, ::testing::ValuesIn(expert_load_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

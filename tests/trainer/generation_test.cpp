@@ -96,7 +96,7 @@ double distance_from_reference(const Config& config, const NamedValues& weights,
 
 // A logit is a sum of 20 products near 1, behind 4 blocks of some 6 products of 20 to 28 terms each, whose float32
 // roundings (6e-8 relative a term) lie behind one another: 25 x 28 x 6e-8 = 4e-5 if all had one sign.
-constexpr double reference_tolerance = 4e-5;
+constexpr double generation_tolerance = 4e-5;
 
 std::vector<std::vector<std::int64_t>> ways_to_feed() {
   return {{length}, std::vector<std::int64_t>(length, 1), {5, 1, 1, 1, 1, 1, 1, 1}, {4, 3, 5}};
@@ -111,7 +111,7 @@ TEST(Generation, EveryPositionHasTheLogitsOfTheWholeModelInDouble) {
       for (const auto& lengths : ways_to_feed()) {
         InitialWeights weights;
         const Logits logits = fed(config, lengths, weights.collect());
-        EXPECT_LT(distance_from_reference(config, weights.values(), logits), reference_tolerance)
+        EXPECT_LT(distance_from_reference(config, weights.values(), logits), generation_tolerance)
             << layers << " in " << lengths.size() << " passes";
       }
     }
@@ -127,7 +127,7 @@ TEST(Generation, ComputesInSixteenBits) {
     const Logits logits = fed(config, {5, 1, 1, 1, 1, 3}, weights.collect());
     const double distance = distance_from_reference(config, weights.values(), logits);
     EXPECT_LT(distance, 6 * 8 * (dtype == DType::bfloat16 ? 0x1.0p-8 : 0x1.0p-11));
-    EXPECT_GT(distance, reference_tolerance) << "16 bits cannot be so exact";
+    EXPECT_GT(distance, generation_tolerance) << "16 bits cannot be so exact";
   }
 }
 
@@ -140,7 +140,7 @@ TEST_P(GenerationLayout, HasTheLogitsOfTheWholeModelInDouble) {
     InitialWeights weights;
     const Logits logits = fed(config, lengths, weights.collect());
     EXPECT_EQ(weights.calls(), config.parallelism.world());
-    EXPECT_LT(distance_from_reference(config, weights.values(), logits), reference_tolerance) << lengths.size();
+    EXPECT_LT(distance_from_reference(config, weights.values(), logits), generation_tolerance) << lengths.size();
   }
 }
 
@@ -202,7 +202,7 @@ double distance_with(const std::function<void(LayerKernels&)>& spoil) {
 }
 
 TEST(Generation, FaultsOfPositionsAndCachesAreSeen) {
-  EXPECT_LT(distance_with([](LayerKernels&) {}), reference_tolerance);
+  EXPECT_LT(distance_with([](LayerKernels&) {}), generation_tolerance);
   const auto rotary = [](LayerKernels& kernels, RotaryKernels spoilt) { kernels.rotary = spoilt; };
   const RotaryKernels sound = cpu_layer_kernels().rotary;
   // Every pass begins at angle 0 again, or a token behind the prompt stands one further than it should.
@@ -228,7 +228,7 @@ TEST(Generation, FaultsOfPositionsAndCachesAreSeen) {
                                   },
                                   sound.backward};
   for (const RotaryKernels& fault : {begins_anew, one_further}) {
-    EXPECT_GT(distance_with([&](LayerKernels& kernels) { rotary(kernels, fault); }), 10 * reference_tolerance);
+    EXPECT_GT(distance_with([&](LayerKernels& kernels) { rotary(kernels, fault); }), 10 * generation_tolerance);
   }
   // A query that does not see the token before it, and one that sees another sequence's cache.
   const auto blind_to_the_last = [](LayerKernels& kernels) {
@@ -248,8 +248,8 @@ TEST(Generation, FaultsOfPositionsAndCachesAreSeen) {
       }
     };
   };
-  EXPECT_GT(distance_with(blind_to_the_last), 10 * reference_tolerance);
-  EXPECT_GT(distance_with(crossed_sequences), 10 * reference_tolerance);
+  EXPECT_GT(distance_with(blind_to_the_last), 10 * generation_tolerance);
+  EXPECT_GT(distance_with(crossed_sequences), 10 * generation_tolerance);
 }
 
 // A token a pass from the cache, or the whole text anew for every token. Of 2048 tokens, bytes and padding alike at the
@@ -322,7 +322,7 @@ TEST(Generation, HoldsACacheOfTheLengthThatIsAsked) {
   EXPECT_GT(of_segments, 0);
 }
 
-std::string refusal(const Config& config, const GenerationRequest& request) {
+std::string generation_refusal(const Config& config, const GenerationRequest& request) {
   try {
     generate(config, request);
   } catch (const Error& error) {
@@ -334,20 +334,20 @@ std::string refusal(const Config& config, const GenerationRequest& request) {
 
 TEST(Generation, RefusesEverythingThatMakesNoSenseAtOnce) {
   Config config = byte_config({.layers = "d"});
-  const std::string all = refusal(config, {.prompt = "",
-                                           .max_tokens = 0,
-                                           .samples = 0,
-                                           .sampling = {.temperature = -1.0, .top_k = 0, .top_p = 0.0},
-                                           .stop = {""}});
+  const std::string all = generation_refusal(config, {.prompt = "",
+                                                      .max_tokens = 0,
+                                                      .samples = 0,
+                                                      .sampling = {.temperature = -1.0, .top_k = 0, .top_p = 0.0},
+                                                      .stop = {""}});
   for (const char* part :
        {"the prompt is empty", "max-tokens 0", "samples 0", "temperature -1", "top-k 0", "top-p 0", "empty stop"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " in " << all;
   }
   config.model.vocab_size = 259;
   config.data.padded_vocab = false;
-  EXPECT_NE(refusal(config, {.prompt = "a"}).find("vocab_size 259 does not match"), std::string::npos);
+  EXPECT_NE(generation_refusal(config, {.prompt = "a"}).find("vocab_size 259 does not match"), std::string::npos);
   config = byte_config({.layers = "d", .degrees = {.context = 2}});
-  const std::string context = refusal(config, {.prompt = "a"});
+  const std::string context = generation_refusal(config, {.prompt = "a"});
   EXPECT_NE(context.find("--parallelism.context=1"), std::string::npos) << context;
 }
 

@@ -108,7 +108,7 @@ struct OwnedGradients {
   std::vector<OwnedRows> rows;
 };
 
-std::vector<Degrees> meshes() {
+std::vector<Degrees> gradient_norm_meshes() {
   std::vector<Degrees> all(8);
   all[1].data_shard = 4;
   all[2].data_replicate = 2;
@@ -125,7 +125,7 @@ std::vector<Degrees> meshes() {
 TEST(GradientNorm, CountsEveryDistinctElementOnce) {
   const auto device = make_cpu_device();
   const auto stream = device->create_stream("compute");
-  for (const Degrees& degrees : meshes()) {
+  for (const Degrees& degrees : gradient_norm_meshes()) {
     const Mesh mesh(degrees);
     for (const bool whole : {false, true}) {
       double sum = 0.0;

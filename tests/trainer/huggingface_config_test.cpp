@@ -9,11 +9,11 @@
 namespace weft::huggingface_test {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // Keys by their meaning in transformers' configuration classes (configuration_llama.py and its kin), values of
 // tiny_model() by hand.
-const Json common = Json::parse(R"({
+const SortedJson common = SortedJson::parse(R"({
   "vocab_size": 37, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
   "hidden_act": "silu", "max_position_embeddings": 64, "initializer_range": 0.015, "rms_norm_eps": 1e-05,
   "use_cache": true, "tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0.0,
@@ -21,25 +21,25 @@ const Json common = Json::parse(R"({
   "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
   "torch_dtype": "bfloat16", "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": null,
   "transformers_version": "4.51.0"})");
-const Json own_of_llama = Json::parse(R"({
+const SortedJson own_of_llama = SortedJson::parse(R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2, "intermediate_size": 28,
   "mlp_bias": false, "pretraining_tp": 1})");
-const Json own_of_mixtral = Json::parse(R"({
+const SortedJson own_of_mixtral = SortedJson::parse(R"({
   "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_hidden_layers": 2, "intermediate_size": 14,
   "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.01, "output_router_logits": false,
   "router_jitter_noise": 0.0, "sliding_window": null})");
-const Json own_of_qwen3 = Json::parse(R"({
+const SortedJson own_of_qwen3 = SortedJson::parse(R"({
   "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2, "intermediate_size": 28,
   "sliding_window": null, "use_sliding_window": false, "max_window_layers": 2})");
-const Json own_of_qwen3_moe = Json::parse(R"({
+const SortedJson own_of_qwen3_moe = SortedJson::parse(R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 3, "intermediate_size": 28,
   "sliding_window": null, "use_sliding_window": false, "max_window_layers": 3,
   "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 14, "norm_topk_prob": false,
   "router_aux_loss_coef": 0.01, "output_router_logits": false, "decoder_sparse_step": 1, "mlp_only_layers": [1]})");
 
-Json golden(Architecture architecture) {
-  Json json = common;
-  const Json* own[] = {&own_of_llama, &own_of_mixtral, &own_of_qwen3, &own_of_qwen3_moe};
+SortedJson golden(Architecture architecture) {
+  SortedJson json = common;
+  const SortedJson* own[] = {&own_of_llama, &own_of_mixtral, &own_of_qwen3, &own_of_qwen3_moe};
   json.update(*own[static_cast<std::size_t>(architecture)]);
   if (architecture == Architecture::mixtral) json.erase("attention_bias");
   return json;
@@ -51,11 +51,12 @@ TEST(HuggingFaceConfig, IsGolden) {
   for (const Architecture architecture : architectures) {
     const std::string text = model_json(architecture, tiny_model(architecture, false), facts);
     EXPECT_EQ(text, golden(architecture).dump(2) + "\n");
-    EXPECT_EQ(Json::parse(model_json(architecture, tiny_model(architecture, true), facts))["tie_word_embeddings"],
+    EXPECT_EQ(SortedJson::parse(model_json(architecture, tiny_model(architecture, true), facts))["tie_word_embeddings"],
               true);
   }
-  EXPECT_EQ(Json::parse(generation_json(facts)),
-            Json::parse(R"({"_from_model_config": true, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": null,
+  EXPECT_EQ(
+      SortedJson::parse(generation_json(facts)),
+      SortedJson::parse(R"({"_from_model_config": true, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": null,
                             "transformers_version": "4.51.0"})"));
 }
 
@@ -70,19 +71,19 @@ TEST(HuggingFaceConfig, IsReadBack) {
   }
 }
 
-FolderModel parse(const Json& json) {
+FolderModel parse(const SortedJson& json) {
   return parse_model_json(json.dump(), "config.json");
 }
-std::string message(const Json& json) {
+std::string message(const SortedJson& json) {
   return refusal([&] { parse(json); });
 }
-Json changed(Architecture architecture, const char* key, Json value) {
-  Json json = golden(architecture);
+SortedJson changed(Architecture architecture, const char* key, SortedJson value) {
+  SortedJson json = golden(architecture);
   json[key] = std::move(value);
   return json;
 }
-Json without(Architecture architecture, std::initializer_list<const char*> keys) {
-  Json json = golden(architecture);
+SortedJson without(Architecture architecture, std::initializer_list<const char*> keys) {
+  SortedJson json = golden(architecture);
   for (const char* key : keys) json.erase(key);
   return json;
 }
@@ -91,7 +92,7 @@ TEST(HuggingFaceConfig, IsReadInEitherSpelling) {
   const ModelConfig model = tiny_model(Architecture::llama, false);
   EXPECT_EQ(parse(without(Architecture::llama, {"rope_theta"})).model, model);
   EXPECT_EQ(parse(without(Architecture::llama, {"rope_parameters", "rope_scaling"})).model, model);
-  Json experts = without(Architecture::qwen3_moe, {"num_experts"});
+  SortedJson experts = without(Architecture::qwen3_moe, {"num_experts"});
   experts["num_local_experts"] = 5;
   EXPECT_EQ(parse(experts).model, tiny_model(Architecture::qwen3_moe, false));
   EXPECT_EQ(parse(changed(Architecture::llama, "rope_scaling", {{"type", "default"}})).model, model);
@@ -99,8 +100,9 @@ TEST(HuggingFaceConfig, IsReadInEitherSpelling) {
 
 // What the class of llama takes where old files say nothing.
 TEST(HuggingFaceConfig, FillsInWhatOldFilesLeaveOut) {
-  Json old = without(Architecture::llama, {"num_key_value_heads", "head_dim", "attention_bias", "mlp_bias",
-                                           "tie_word_embeddings", "hidden_act", "rope_parameters", "rope_scaling"});
+  SortedJson old =
+      without(Architecture::llama, {"num_key_value_heads", "head_dim", "attention_bias", "mlp_bias",
+                                    "tie_word_embeddings", "hidden_act", "rope_parameters", "rope_scaling"});
   ModelConfig model = tiny_model(Architecture::llama, false);
   model.num_key_value_heads = 4;
   model.head_dim = 6;
@@ -112,7 +114,7 @@ TEST(HuggingFaceConfig, TakesTheBaseOfTheArchitectureWhereNoneIsSaid) {
   for (const Architecture architecture : architectures) {
     const double expected = architecture == Architecture::mixtral ? 1e6 : 1e4;
     EXPECT_EQ(parse(without(architecture, {"rope_theta", "rope_parameters"})).model.rope_theta, expected);
-    Json typed = without(architecture, {"rope_theta"});
+    SortedJson typed = without(architecture, {"rope_theta"});
     typed["rope_parameters"] = {{"rope_type", "default"}};
     EXPECT_EQ(parse(typed).model.rope_theta, expected);
   }
@@ -120,16 +122,16 @@ TEST(HuggingFaceConfig, TakesTheBaseOfTheArchitectureWhereNoneIsSaid) {
 
 // 3 choices and 2 blocks: 0.02 there is 0.02 x 3 / 2 here.
 TEST(HuggingFaceConfig, ConvertsTheCoefficientOfTheRouter) {
-  Json json = golden(Architecture::mixtral);
+  SortedJson json = golden(Architecture::mixtral);
   json["num_experts_per_tok"] = 3;
   json["router_aux_loss_coef"] = 0.02;
   const ModelConfig model = parse(json).model;
   EXPECT_DOUBLE_EQ(model.moe.router_aux_loss_coef, 0.03);
-  EXPECT_EQ(Json::parse(model_json(Architecture::mixtral, model, facts))["router_aux_loss_coef"], 0.02);
+  EXPECT_EQ(SortedJson::parse(model_json(Architecture::mixtral, model, facts))["router_aux_loss_coef"], 0.02);
 }
 
 TEST(HuggingFaceConfig, SaysWhatGoesWithAModel) {
-  const auto read = [](const Json& json) { return parse_folder_facts(json.dump(), "config.json"); };
+  const auto read = [](const SortedJson& json) { return parse_folder_facts(json.dump(), "config.json"); };
   const FolderFacts several = read({{"model_type", "any"},
                                     {"max_position_embeddings", 4096},
                                     {"bos_token_id", 1},
@@ -139,10 +141,11 @@ TEST(HuggingFaceConfig, SaysWhatGoesWithAModel) {
   EXPECT_EQ(several.bos_token_id, (std::vector<std::int64_t>{1}));
   EXPECT_EQ(several.eos_token_id, (std::vector<std::int64_t>{2, 7, 9}));
   EXPECT_TRUE(several.pad_token_id.empty());
-  const Json written = Json::parse(model_json(Architecture::llama, tiny_model(Architecture::llama, false), several));
+  const SortedJson written =
+      SortedJson::parse(model_json(Architecture::llama, tiny_model(Architecture::llama, false), several));
   EXPECT_EQ(written["bos_token_id"], 1);
-  EXPECT_EQ(written["eos_token_id"], Json({2, 7, 9}));
-  EXPECT_EQ(read(Json::object()).max_position_embeddings, 0);
+  EXPECT_EQ(written["eos_token_id"], SortedJson({2, 7, 9}));
+  EXPECT_EQ(read(SortedJson::object()).max_position_embeddings, 0);
   const std::string faults = refusal([&] {
     read({{"max_position_embeddings", "long"}, {"eos_token_id", {2, "</s>"}}});
   });
@@ -153,7 +156,7 @@ TEST(HuggingFaceConfig, SaysWhatGoesWithAModel) {
 }
 
 TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
-  Json json = golden(Architecture::qwen3_moe);
+  SortedJson json = golden(Architecture::qwen3_moe);
   json["num_hidden_layers"] = 6;
   json["mlp_only_layers"] = {5, 0};
   json["decoder_sparse_step"] = 2;  // the second of every two
@@ -162,7 +165,7 @@ TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
 
 TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
   const Architecture llama = Architecture::llama, qwen3 = Architecture::qwen3, moe = Architecture::qwen3_moe;
-  const std::pair<Json, const char*> cases[] = {
+  const std::pair<SortedJson, const char*> cases[] = {
       {changed(llama, "attention_bias", true), "config.json: attention_bias is true: Weft has no biases"},
       {changed(llama, "mlp_bias", true), "mlp_bias is true"},
       {changed(llama, "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
@@ -195,7 +198,7 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
   for (const auto& [json, part] : cases) EXPECT_TRUE(has(message(json), part)) << part << "\n" << message(json);
   // A window that is there and not used is none.
   EXPECT_EQ(message(changed(qwen3, "sliding_window", 4096)), "done");
-  Json window = changed(qwen3, "sliding_window", 4096);
+  SortedJson window = changed(qwen3, "sliding_window", 4096);
   window["use_sliding_window"] = true;
   EXPECT_TRUE(has(message(window), "sliding_window is 4096: Weft has no sliding window"));
   EXPECT_TRUE(has(refusal([] { parse_model_json("{", "config.json"); }), "config.json is no JSON"));

@@ -18,20 +18,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Case {
+struct ExchangeCase {
   Architecture architecture;
   bool tied;
 };
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<ExchangeCase> all_cases() {
+  std::vector<ExchangeCase> cases;
   for (const Architecture architecture : architectures) {
     for (const bool tied : {false, true}) cases.push_back({architecture, tied});
   }
   return cases;
 }
 
-class Exchange : public HuggingFace, public testing::WithParamInterface<Case> {
+class Exchange : public HuggingFace, public testing::WithParamInterface<ExchangeCase> {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("weft-exchange-" + std::to_string(getpid()));

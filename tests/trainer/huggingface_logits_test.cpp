@@ -65,7 +65,7 @@ class Logits : public HuggingFace {
 
 // Weights are the same numbers on both sides and sums are in double: a few hundred additions a value through three
 // blocks, each with an error of 1e-16 of values around 10 and grown by less than 100 a block, leave 1e-9 far away.
-constexpr double tolerance = 1e-9;
+constexpr double logits_tolerance = 1e-9;
 // What a wrong matrix changes at least; what is measured is above 0.1.
 constexpr double noticed = 1e-2;
 
@@ -73,7 +73,7 @@ TEST_F(Logits, AreThoseOfTheCheckpoint) {
   for (const Architecture architecture : architectures) {
     for (const bool tied : {false, true}) {
       prepare(architecture, tied);
-      EXPECT_LT(difference(), tolerance) << traits_of(architecture).model_type << tied;
+      EXPECT_LT(difference(), logits_tolerance) << traits_of(architecture).model_type << tied;
     }
   }
 }

@@ -12,7 +12,7 @@
 namespace weft::huggingface_test {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using Tensors = std::map<std::string, FolderMatrix>;
 using Row = std::vector<double>;
 using Rows = std::vector<Row>;  // by position
@@ -75,7 +75,7 @@ void add(Row& to, const Row& x, double factor = 1.0) {
 
 class Model {
  public:
-  Model(const Json& config, const Tensors& tensors) : config_(config), tensors_(tensors) {}
+  Model(const SortedJson& config, const Tensors& tensors) : config_(config), tensors_(tensors) {}
 
   std::vector<double> run(std::span<const std::int32_t> tokens) const {
     const FolderMatrix& table = tensor("model.embed_tokens");
@@ -199,7 +199,7 @@ class Model {
     return y;
   }
 
-  const Json& config_;
+  const SortedJson& config_;
   const Tensors& tensors_;
 };
 
@@ -207,14 +207,14 @@ class Model {
 
 Tensors read_tensors(const std::filesystem::path& folder) {
   Tensors tensors;
-  const Json index = Json::parse(bytes_of(folder / "model.safetensors.index.json"));
+  const SortedJson index = SortedJson::parse(bytes_of(folder / "model.safetensors.index.json"));
   std::set<std::string> names;
   for (const auto& [tensor, file] : index["weight_map"].items()) names.insert(file.get<std::string>());
   for (const std::string& name : names) {
     const std::string bytes = bytes_of(folder / name);
     std::uint64_t length;
     std::memcpy(&length, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, length));
+    const SortedJson header = SortedJson::parse(bytes.substr(8, length));
     for (const auto& [tensor, entry] : header.items()) {
       if (tensor == "__metadata__") continue;
       FolderMatrix& matrix = tensors[tensor];
@@ -231,7 +231,7 @@ Tensors read_tensors(const std::filesystem::path& folder) {
 }
 
 void write_tensors(const std::filesystem::path& file, const Tensors& tensors) {
-  Json header = Json::object();
+  SortedJson header = SortedJson::object();
   std::string data;
   for (const auto& [name, matrix] : tensors) {
     const std::size_t begin = data.size();
@@ -246,7 +246,7 @@ void write_tensors(const std::filesystem::path& file, const Tensors& tensors) {
   std::ofstream(file, std::ios::binary) << std::string(reinterpret_cast<const char*>(&length), 8) << text << data;
 }
 
-std::vector<double> log_probabilities(const Json& config, const Tensors& tensors,
+std::vector<double> log_probabilities(const SortedJson& config, const Tensors& tensors,
                                       std::span<const std::int32_t> tokens) {
   return Model(config, tensors).run(tokens);
 }

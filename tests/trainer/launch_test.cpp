@@ -18,7 +18,7 @@
 namespace weft {
 namespace {
 
-std::string refusal(const std::function<void()>& act) {
+std::string launch_refusal(const std::function<void()>& act) {
   try {
     act();
   } catch (const Error& error) {
@@ -35,7 +35,7 @@ TEST(RunLock, ASecondHolderIsToldOfTheFirst) {
     const RunLock first(directory, "run.directory");
     EXPECT_TRUE(first.held());
     const std::string held = read_file(directory / run_lock_name);
-    const std::string why = refusal([&] { RunLock(directory, "run.directory"); });
+    const std::string why = launch_refusal([&] { RunLock(directory, "run.directory"); });
     std::array<char, 256> host{};
     gethostname(host.data(), host.size() - 1);
     for (const std::string& part : {fmt::format("run.directory {} is in use", directory.string()),
@@ -44,7 +44,7 @@ TEST(RunLock, ASecondHolderIsToldOfTheFirst) {
     }
     EXPECT_EQ(read_file(directory / run_lock_name), held);
   }
-  EXPECT_EQ(refusal([&] { RunLock(directory, "run.directory"); }), "accepted");
+  EXPECT_EQ(launch_refusal([&] { RunLock(directory, "run.directory"); }), "accepted");
 }
 
 TEST(RunLock, WhatAKilledHolderLeavesIsNoObstacle) {
@@ -54,18 +54,18 @@ TEST(RunLock, WhatAKilledHolderLeavesIsNoObstacle) {
   const pid_t holder = fork();
   if (holder == 0) {
     const RunLock lock(folder.path(), "run.directory");
-    if (write(ready[1], "x", 1) != 1) _exit(1);
+    if (::write(ready[1], "x", 1) != 1) _exit(1);
     pause();
     _exit(0);
   }
   char byte = 0;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_NE(refusal([&] { RunLock(folder.path(), "run.directory"); }).find(fmt::format("process {}", holder)),
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_NE(launch_refusal([&] { RunLock(folder.path(), "run.directory"); }).find(fmt::format("process {}", holder)),
             std::string::npos);
   kill(holder, SIGKILL);
   waitpid(holder, nullptr, 0);
   EXPECT_NE(read_file(folder.path() / run_lock_name).find(fmt::format("process {}", holder)), std::string::npos);
-  EXPECT_EQ(refusal([&] { RunLock(folder.path(), "run.directory"); }), "accepted");
+  EXPECT_EQ(launch_refusal([&] { RunLock(folder.path(), "run.directory"); }), "accepted");
   close(ready[0]);
   close(ready[1]);
 }
@@ -78,7 +78,7 @@ std::array<std::string, 3> outcomes(const TemporaryFolder& folder, const Admissi
     ranks[static_cast<std::size_t>(rank)] = std::thread([&, rank] {
       const auto rendezvous =
           make_rendezvous("file://" + (folder.path() / "meeting").string(), {.rank = rank, .world = 3});
-      said[static_cast<std::size_t>(rank)] = refusal([&] { admit_everywhere(*rendezvous, rank, admit); });
+      said[static_cast<std::size_t>(rank)] = launch_refusal([&] { admit_everywhere(*rendezvous, rank, admit); });
     });
   }
   for (std::thread& rank : ranks) rank.join();

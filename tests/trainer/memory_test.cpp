@@ -16,7 +16,7 @@ constexpr PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DTyp
 constexpr PrecisionConfig bfloat16_reduction{DType::float32, DType::bfloat16, DType::bfloat16};
 constexpr auto no_shard = ShardStrategy::no_shard;
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> memory_layouts() {
   const std::string mixed = "d e d e";
   const Degrees shard2{.data_shard = 2}, mesh8{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2};
   return {
@@ -162,7 +162,7 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
   EXPECT_GT(result.measured.back()[Bucket::sharded_parameters], 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, ProgramMemory, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, ProgramMemory, ::testing::ValuesIn(memory_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(PredictedMemory, NamesStaticBucketsThatDiffer) {
@@ -201,7 +201,7 @@ TEST_P(SteadyState, AsksTheSystemForNothingFromTheThirdStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, SteadyState, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, SteadyState, ::testing::ValuesIn(memory_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

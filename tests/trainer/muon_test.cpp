@@ -33,7 +33,7 @@ bool same_bits(const WholeMatrices& a, const WholeMatrices& b) {
 
 // pp, dp_replicate, dp_shard, cp, tp, ep, etp. One unit's 4 x 24 + 3 x 28 rows of 20 over 3, 4 or 8 shards: cuts fall
 // inside matrices, and most ranks have nothing of most of them.
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> muon_layouts() {
   const std::string mixed = "d e";
   return {{.name = "shard4", .layers = mixed, .degrees = {1, 1, 4, 1, 1, 1, 1}},
           {.name = "tensor4", .layers = mixed, .degrees = {1, 1, 1, 1, 4, 1, 1}},
@@ -67,7 +67,7 @@ TEST_P(MuonLayouts, EqualOneRankToTheBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MuonLayouts, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, MuonLayouts, ::testing::ValuesIn(muon_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // More ranks than matrices, and the last shards are padding alone.

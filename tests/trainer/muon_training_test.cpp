@@ -16,14 +16,14 @@ namespace {
 // the direction is off by 5e-4 of its size; spread over 20 singular values of which a few are that small, by 1e-4. A
 // step moves an element by 0.2 of the rate (match_adamw), 2e-4 against weights of 0.1: 2e-3 of it. 10 steps: 10 x 2e-3
 // x 1e-4 = 2e-6, and what is left to adamw stays within what it has elsewhere.
-constexpr double tolerance = 1e-5;
+constexpr double muon_training_tolerance = 1e-5;
 
 Config with_muon(Config config) {
   config.optimizer.rule = UpdateRule::muon;
   return config;
 }
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> muon_training_layouts() {
   const std::string mixed = "d e d e";
   return {
       {.name = "shard4", .layers = mixed, .degrees = {.data_shard = 4}},
@@ -58,12 +58,12 @@ TEST_P(MuonTraining, LearnsWhatOneRankLearns) {
   const LearnedRun many = learn(with_muon(config_of(GetParam())));
   EXPECT_TRUE(many.faults.empty()) << many.faults.front();
   const RunDifference apart = difference(many, one);
-  EXPECT_LT(apart.loss, tolerance);
-  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  EXPECT_LT(apart.loss, muon_training_tolerance);
+  EXPECT_LT(apart.weights, muon_training_tolerance) << apart.worst_parameter;
   RecordProperty("weights", fmt::format("{}", apart.weights));
   // The comparison means something: the run has learned, and not by adamw.
   EXPECT_LT(one.losses.back(), one.losses.front() - 0.05);
-  EXPECT_GT(difference(learn(one_rank), one).weights, 100 * tolerance);
+  EXPECT_GT(difference(learn(one_rank), one).weights, 100 * muon_training_tolerance);
 }
 
 TEST_P(MuonTraining, KeepsTheStateThatWasPredicted) {
@@ -107,13 +107,13 @@ TEST_P(MuonTraining, ExchangesWhatTheProgramSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, MuonTraining, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, MuonTraining, ::testing::ValuesIn(muon_training_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Of matrices Muon keeps one state where adamw keeps two, and of what is sharded a rank keeps its share: these are at
 // least half of the states of an adamw run, and less than all.
 TEST(MuonTrainingState, IsBetweenHalfAndAllOfAdamw) {
-  for (const TinyLayout& layout : layouts()) {
+  for (const TinyLayout& layout : muon_training_layouts()) {
     const auto states = [](const Config& config, int rank) {
       const Mesh mesh(config.parallelism);
       const Coordinates at = mesh.coordinates(rank);

@@ -13,7 +13,7 @@ namespace {
 // ranks and microbatches (16 sequences). One reordered sum of n <= 259 terms differs by at most about n * 6e-8 = 1.5e-5
 // of its terms' magnitudes, and by about sqrt(n) * 6e-8 = 1e-6 typically; a step adds at most learning_rate = 1e-3 of
 // relative change to a weight, so after 10 steps losses and weights agree well within 1e-5.
-constexpr double tolerance = 1e-5;
+constexpr double parity_tolerance = 1e-5;
 
 struct Layout {
   std::string name, layers;
@@ -45,7 +45,7 @@ Config configured(const Layout& layout) {
   *out << layout.name;
 }
 
-std::vector<Layout> layouts() {
+std::vector<Layout> parity_layouts() {
   const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
   return {
       {"dense_pp2", dense, 2},
@@ -136,14 +136,14 @@ TEST_P(LayoutParity, EqualsOneRank) {
   const LearnedRun many = learn(configured(GetParam()));
   EXPECT_TRUE(many.faults.empty()) << many.faults.front() << " and " << many.faults.size() - 1 << " more";
   const RunDifference apart = difference(many, one);
-  EXPECT_LT(apart.loss, tolerance);
-  EXPECT_LT(apart.gradient_norm, tolerance);
-  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  EXPECT_LT(apart.loss, parity_tolerance);
+  EXPECT_LT(apart.gradient_norm, parity_tolerance);
+  EXPECT_LT(apart.weights, parity_tolerance) << apart.worst_parameter;
   // The comparison means something: the run has learned.
   EXPECT_LT(one.losses.back(), one.losses.front() - 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity, ::testing::ValuesIn(parity_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // What adds in the same order gives the same bits: how parameters are sharded, when they are gathered, which schedule

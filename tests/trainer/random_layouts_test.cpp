@@ -29,9 +29,9 @@ int trials() {
 }
 
 // Draws of one seed are the same on every machine and with every standard library.
-class Draw {
+class LayoutDraw {
  public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
+  explicit LayoutDraw(std::uint64_t seed) : engine_(seed) {}
   template <typename T, typename... More>
   T from(T first, More... more) {
     const std::array<T, 1 + sizeof...(More)> all = {first, static_cast<T>(more)...};
@@ -47,7 +47,7 @@ class Draw {
 };
 
 // Blocks of each stage, some without any.
-std::vector<std::int64_t> any_stages(Draw& draw, std::int64_t blocks, int stages) {
+std::vector<std::int64_t> any_stages(LayoutDraw& draw, std::int64_t blocks, int stages) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(stages));
   for (std::int64_t b = 0; b < blocks; ++b) ++counts[static_cast<std::size_t>(draw.below(stages))];
   return counts;
@@ -59,7 +59,7 @@ struct Drawn {
 };
 
 Drawn draw_config(std::uint64_t seed) {
-  Draw draw(seed);
+  LayoutDraw draw(seed);
   struct Order {
     const char* schedule;
     int chunks;

@@ -80,9 +80,9 @@ struct Instance {
   }
 };
 
-class Draw {
+class InstanceDraw {
  public:
-  explicit Draw(unsigned seed) : random_(seed) {}
+  explicit InstanceDraw(unsigned seed) : random_(seed) {}
   int below(int bound) { return std::uniform_int_distribution<int>(0, bound - 1)(random_); }
 
   // Small whole numbers, where ties are common.
@@ -161,7 +161,7 @@ constexpr double unlimited_bytes = std::numeric_limits<double>::infinity();
 TEST(RankLayout, IsTheBestOfAllLayouts) {
   int head_alone = 0, unlike_stages = 0;
   for (unsigned seed = 0; seed < 600; ++seed) {
-    Draw draw(seed);
+    InstanceDraw draw(seed);
     const int ranks = 1 + draw.below(3), chunks = 2 + (ranks < 3 ? draw.below(2) : 0);
     const Instance instance = draw.instance(ranks * chunks + draw.below(5), ranks, chunks);
     const Counts found = automatic_layout(instance.items, instance.ranks);
@@ -185,7 +185,7 @@ TEST(RankLayout, IsTheBestOfAllLayouts) {
 TEST(RankLayout, KeepsToALimitOfMemoryWhereItCan) {
   int refused = 0, changed = 0;
   for (unsigned seed = 0; seed < 800; ++seed) {
-    Draw draw(seed + 1000);
+    InstanceDraw draw(seed + 1000);
     const bool several = seed % 2 == 0;
     const int ranks = several ? 1 + draw.below(3) : 2 + draw.below(3);
     const Instance instance = draw.instance((several ? 2 : 1) * ranks + draw.below(5), ranks, several ? 2 : 1);

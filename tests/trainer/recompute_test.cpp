@@ -71,7 +71,7 @@ TEST_P(RecomputeParity, LearnsToTheBitWhatItLearnsWithEverythingKept) {
   }
 }
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> recompute_layouts() {
   const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
   const Degrees mesh8{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2};
   return {
@@ -139,7 +139,7 @@ std::vector<TinyLayout> layouts() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, RecomputeParity, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, RecomputeParity, ::testing::ValuesIn(recompute_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // --- memory ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -92,7 +92,7 @@ TEST_F(Run, WritesALineOfMetricsAStep) {
   const auto lines = lines_of(written("metrics.jsonl"));
   ASSERT_EQ(lines.size(), 3u);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const Json line = Json::parse(lines[i]);
+    const SortedJson line = SortedJson::parse(lines[i]);
     EXPECT_EQ(line.at("step"), i + 1);
     for (const char* key : {"step", "tokens", "peak_bytes", "system_allocations"}) {
       EXPECT_TRUE(line.at(key).is_number_integer()) << key;
@@ -118,7 +118,7 @@ TEST_F(Run, WritesALineOfMetricsAStep) {
     EXPECT_TRUE(line.at("communication").contains("dp_shard"));
     ASSERT_EQ(line.at("moe").size(), 2u);  // blocks 1 and 3
     for (std::size_t e = 0; e < 2; ++e) {
-      const Json& moe = line.at("moe")[e];
+      const SortedJson& moe = line.at("moe")[e];
       EXPECT_EQ(moe.at("block"), 2 * e + 1);
       EXPECT_EQ(moe.at("dropped"), 0);
       EXPECT_TRUE(moe.at("auxiliary_loss").is_number_float());
@@ -149,7 +149,8 @@ TEST(RunSteps, MakeABackendForEachRankOnItsOwnThread) {
 
 TEST_F(Run, ADenseModelHasNoMoeMetrics) {
   trained(three_steps({.degrees = {.data_shard = 2}}));
-  for (const std::string& line : lines_of(written("metrics.jsonl"))) EXPECT_FALSE(Json::parse(line).contains("moe"));
+  for (const std::string& line : lines_of(written("metrics.jsonl")))
+    EXPECT_FALSE(SortedJson::parse(line).contains("moe"));
 }
 
 // When the console has said a step, its metrics are on disk, and nothing of a later step.
@@ -160,14 +161,14 @@ TEST_F(Run, MetricsAreOnDiskAsSoonAsAStepEnds) {
     if (!seen.last_line.starts_with("step ")) continue;
     ++steps_said;
     ASSERT_EQ(seen.metrics.size(), steps_said);
-    EXPECT_EQ(Json::parse(seen.metrics.back()).at("step"), steps_said);
+    EXPECT_EQ(SortedJson::parse(seen.metrics.back()).at("step"), steps_said);
   }
   EXPECT_EQ(steps_said, 3u);
 }
 
 TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
   const TrainResult result = trained(three_steps(mesh8));
-  const Json summary = Json::parse(written("summary.json"));
+  const SortedJson summary = SortedJson::parse(written("summary.json"));
   EXPECT_EQ(summary.at("command_line"), "weft train run.toml");
   EXPECT_EQ(summary.at("versions"), "weft 1.2.3");
   EXPECT_EQ(summary.at("steps"), 3);
@@ -177,12 +178,12 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
   EXPECT_EQ(summary.at("last_loss"), result.totals.last_loss);
   ASSERT_EQ(summary.at("ranks").size(), 8u);
   for (std::size_t rank = 0; rank < 8; ++rank) {
-    const Json& entry = summary.at("ranks")[rank];
+    const SortedJson& entry = summary.at("ranks")[rank];
     EXPECT_EQ(entry.at("rank"), rank);
     EXPECT_EQ(entry.at("peak_bytes"), result.measured[rank].total());
     for (std::size_t b = 0; b < bucket_count; ++b) {
       const auto bucket = static_cast<Bucket>(b);
-      const Json& bytes = entry.at("buckets").at(std::string(name_of(bucket)));
+      const SortedJson& bytes = entry.at("buckets").at(std::string(name_of(bucket)));
       EXPECT_EQ(bytes.at("measured"), result.measured[rank][bucket]);
       EXPECT_EQ(bytes.at("predicted"), result.predicted[rank][bucket]);
       if (PredictedMemory::is_static(bucket)) {

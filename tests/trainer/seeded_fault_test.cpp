@@ -15,8 +15,8 @@ namespace weft {
 namespace {
 
 // That of parity_test.cpp, where it is derived.
-constexpr double tolerance = 1e-5;
-constexpr double visible = 10 * tolerance;
+constexpr double seeded_fault_tolerance = 1e-5;
+constexpr double visible = 10 * seeded_fault_tolerance;
 
 const TinyLayout mesh8{.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
 
@@ -31,9 +31,9 @@ TEST(SeededFault, TheCopyWithoutAFaultIsTheTrainer) {
   EXPECT_TRUE(difference(copy, trainer).bitwise_equal);
   EXPECT_EQ(copy.gradient_norms, trainer.gradient_norms);
   const RunDifference apart = against_one_rank(mesh8, {});
-  EXPECT_LT(apart.loss, tolerance);
-  EXPECT_LT(apart.gradient_norm, tolerance);
-  EXPECT_LT(apart.weights, tolerance);
+  EXPECT_LT(apart.loss, seeded_fault_tolerance);
+  EXPECT_LT(apart.gradient_norm, seeded_fault_tolerance);
+  EXPECT_LT(apart.weights, seeded_fault_tolerance);
 }
 
 TEST(SeededFault, ExpertGradientsMultipliedByTheExpertDegree) {
@@ -117,8 +117,8 @@ TEST(SeededFault, ADataRankReadsTheSamplesOfAnother) {
   EXPECT_GT(apart.weights, visible);
   // An exchange of two ranks trains on the same batch: not a fault, and not taken for one.
   const RunDifference swapped = against_one_rank(layout, {.data_rank = [](int own) { return own ^ 1; }});
-  EXPECT_LT(swapped.loss, tolerance);
-  EXPECT_LT(swapped.weights, tolerance);
+  EXPECT_LT(swapped.loss, seeded_fault_tolerance);
+  EXPECT_LT(swapped.weights, seeded_fault_tolerance);
 }
 
 // Replicas must stay equal to the bit. One element of one rank off by the smallest amount is reported by name.
@@ -214,7 +214,7 @@ TEST(SeededFault, AGatherOfTheLastStepsShard) {
   // The first step has no step before it.
   Config first = config;
   first.run.steps = 1;
-  EXPECT_LT(difference(learn_by_copy(first, copy), learn(first)).weights, tolerance);
+  EXPECT_LT(difference(learn_by_copy(first, copy), learn(first)).weights, seeded_fault_tolerance);
 }
 
 // Ranks 0 and 2 hold the shards of experts 0 and 1, ranks 1 and 3 those of 2 and 3. Here each reduces with another rank

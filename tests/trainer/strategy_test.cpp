@@ -30,7 +30,7 @@ struct MeshCase {
   std::string name;
   Degrees degrees;
 };
-const std::vector<MeshCase> meshes = {
+const std::vector<MeshCase> strategy_meshes = {
     {"pp1_shard4", {.data_shard = 4, .expert = 2}},
     {"pp2_shard4", {.pipeline = 2, .data_shard = 4, .expert = 2}},
     {"shard2_replicate2", {.data_replicate = 2, .data_shard = 2, .expert = 2}},
@@ -96,7 +96,7 @@ std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
     for (std::size_t r = 0; r < reductions.size(); ++r) {
       // Gradients of ZeRO-1 stay whole until the last microbatch.
       if (stays[s].strategy == ShardStrategy::optimizer && reductions[r] != "last_microbatch") continue;
-      if (stays[s].residency == "2" && !has_island_of_two(meshes[mesh].degrees, Family::dense)) continue;
+      if (stays[s].residency == "2" && !has_island_of_two(strategy_meshes[mesh].degrees, Family::dense)) continue;
       result.push_back({stays[s], reductions[r], wraps[(s + 2 * r + precision) % wraps.size()],
                         few[(s + r + 2 * precision + mesh) % 3], few[(s / 3 + s + 2 * r + precision + mesh) % 3]});
     }
@@ -108,7 +108,7 @@ std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
 // second, and those of the second in the third, which alone has moments from before. Later steps repeat that.
 Config configured(std::size_t mesh, std::size_t precision, const Variant& variant) {
   Config config = config_of({.layers = "d e d e",
-                             .degrees = meshes[mesh].degrees,
+                             .degrees = strategy_meshes[mesh].degrees,
                              .residency = variant.stay.residency,
                              .reduction = variant.reduction,
                              .strategy = variant.stay.strategy,
@@ -157,7 +157,7 @@ TEST_P(Strategies, LearnToTheBitWhatNoShardLearns) {
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<std::size_t, std::size_t>>& instance) {
   const auto [mesh, precision] = instance.param;
-  return meshes[mesh].name + "_" + precisions[precision].name;
+  return strategy_meshes[mesh].name + "_" + precisions[precision].name;
 }
 using ::testing::Combine, ::testing::Range, ::testing::Values;
 INSTANTIATE_TEST_SUITE_P(Grid, Strategies, Combine(Range<std::size_t>(0, 2), Range<std::size_t>(0, 5)), case_name);
@@ -197,7 +197,8 @@ TEST(StrategyGrid, MeetsEveryValueUnderEachMesh) {
       }
     }
     EXPECT_EQ(met.size(), stays.size() + reductions.size() + wraps.size() + 2 * std::size(few));
-    for (const auto& [value, under] : met) EXPECT_GE(under.size(), 2u) << value << " under " << meshes[mesh].name;
+    for (const auto& [value, under] : met)
+      EXPECT_GE(under.size(), 2u) << value << " under " << strategy_meshes[mesh].name;
   }
 }
 
@@ -209,7 +210,7 @@ TEST(StrategyGrid, MeetsEveryValueUnderEachMesh) {
 constexpr double reordered = 1e-6;
 
 TEST(Reductions, DifferOnlyInTheOrderOfAdditions) {
-  for (std::size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+  for (std::size_t mesh = 0; mesh < strategy_meshes.size(); ++mesh) {
     const LearnedRun last = learn(configured(mesh, 0, Variant()));
     std::set<std::vector<float>> embeddings = {last.weights.at("embedding.weight")};
     for (const std::string& reduction : reductions) {
@@ -220,7 +221,7 @@ TEST(Reductions, DifferOnlyInTheOrderOfAdditions) {
       embeddings.insert(other.weights.at("embedding.weight"));
     }
     // The orders are three indeed.
-    EXPECT_EQ(embeddings.size(), 3u) << meshes[mesh].name;
+    EXPECT_EQ(embeddings.size(), 3u) << strategy_meshes[mesh].name;
   }
 }
 
@@ -253,7 +254,7 @@ TEST(Precisions, StayAsNearFloat32AsTheirUnitRoundoffSays) {
     const LearnedRun wide = learn(configured(mesh, 0, Variant()));
     for (std::size_t p = 1; p < precisions.size(); ++p) {
       const PrecisionCase& narrow = precisions[p];
-      SCOPED_TRACE(meshes[mesh].name + " " + narrow.name);
+      SCOPED_TRACE(strategy_meshes[mesh].name + " " + narrow.name);
       const LearnedRun run = learn(configured(mesh, p, Variant()));
       const double noise = std::sqrt(44.0) * narrow.unit_roundoff;
       const double stored = narrow.precision.parameters == DType::bfloat16 ? 7 * narrow.unit_roundoff : 0.0;

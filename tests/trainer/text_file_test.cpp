@@ -19,7 +19,7 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-std::string refusal(const std::function<void()>& act) {
+std::string text_file_refusal(const std::function<void()>& act) {
   try {
     act();
   } catch (const Error& error) {
@@ -37,10 +37,10 @@ class TextFile : public testing::Test {
   }
   std::string refusal_of(std::string_view bytes) const {
     const std::string name = file("file", bytes);
-    const std::string why = refusal([&] { open_text(name); });
+    const std::string why = text_file_refusal([&] { open_text(name); });
     // Training and evaluation say the same, each of its own key.
     const auto expect_same = [&](const char* key, const std::function<void()>& read) {
-      EXPECT_EQ(refusal(read), why == "accepted" ? why : key + why);
+      EXPECT_EQ(text_file_refusal(read), why == "accepted" ? why : key + why);
     };
     expect_same("data.train: ", [&] { TokenDataset({name}, 2, 256, 1); });
     expect_same("--data: ", [&] { TextWindows({name}, 2, 256); });
@@ -78,7 +78,7 @@ TEST_F(TextFile, WhatIsNoTextIsRefusedByItsFirstBytes) {
   // The ids of Megatron's dataset, and its index beside them.
   file("corpus.idx", "MMIDIDX\0\0"sv);
   const std::string ids = file("corpus.bin", "\x35\x1a\x00\x00\x07\x00\x00\x00"sv);
-  const std::string why = refusal([&] { open_text(ids); });
+  const std::string why = text_file_refusal([&] { open_text(ids); });
   EXPECT_NE(why.find("the token ids of a dataset of Megatron"), std::string::npos) << why;
 }
 
@@ -99,18 +99,18 @@ TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   config.data.padded_vocab = false;
   const std::string text = file("text", "warp and weft and warp");
   config.data.train = {text};
-  const std::string why = refusal([&] { require_byte_vocabulary(config); });
+  const std::string why = text_file_refusal([&] { require_byte_vocabulary(config); });
   for (const char* part :
        {"model.vocab_size 1000", "has 256 tokens", "the 744 tokens above", "data.padded_vocab = true"}) {
     EXPECT_NE(why.find(part), std::string::npos) << part << "\n" << why;
   }
-  EXPECT_EQ(refusal([&] { evaluate(config, {text}); }), why);
-  EXPECT_EQ(refusal([&] { generate(config, {.prompt = "a"}); }), why);
+  EXPECT_EQ(text_file_refusal([&] { evaluate(config, {text}); }), why);
+  EXPECT_EQ(text_file_refusal([&] { generate(config, {.prompt = "a"}); }), why);
   config.data.padded_vocab = true;
-  EXPECT_EQ(refusal([&] { require_byte_vocabulary(config); }), "accepted");
+  EXPECT_EQ(text_file_refusal([&] { require_byte_vocabulary(config); }), "accepted");
   config.data.padded_vocab = false;
   config.model.vocab_size = byte_tokens;
-  EXPECT_EQ(refusal([&] { require_byte_vocabulary(config); }), "accepted");
+  EXPECT_EQ(text_file_refusal([&] { require_byte_vocabulary(config); }), "accepted");
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ namespace weft {
 namespace {
 
 // That of parity_test.cpp, for its reason: one more reordered sum of the same length.
-constexpr double tolerance = 1e-5;
+constexpr double tied_tolerance = 1e-5;
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> tied_layouts() {
   const std::string mixed = "d e d e";
   const auto no_shard = ShardStrategy::no_shard;
   std::vector<TinyLayout> all = {
@@ -72,9 +72,9 @@ void expect_learned(const Config& config, const LearnedRun& one) {
   const LearnedRun many = learn(config);
   EXPECT_TRUE(many.faults.empty()) << many.faults.front() << " and " << many.faults.size() - 1 << " more";
   const RunDifference apart = difference(many, one);
-  EXPECT_LT(apart.loss, tolerance);
-  EXPECT_LT(apart.gradient_norm, tolerance);
-  EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  EXPECT_LT(apart.loss, tied_tolerance);
+  EXPECT_LT(apart.gradient_norm, tied_tolerance);
+  EXPECT_LT(apart.weights, tied_tolerance) << apart.worst_parameter;
 }
 
 class TiedParity : public ::testing::TestWithParam<TinyLayout> {};
@@ -102,7 +102,7 @@ TEST_P(TiedParity, IsOwnedOnceInEachCopy) {
   EXPECT_EQ(copies(parameters), copies(global_parameters(untied, mesh)) * (config.stages() > 1 ? 2 : 1));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, TiedParity, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, TiedParity, ::testing::ValuesIn(tied_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Rules that need more of a parameter than its elements: LAMB takes norms of the weight, of which the head's copy must

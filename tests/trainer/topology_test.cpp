@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-const std::vector<Degrees> meshes = {
+const std::vector<Degrees> topology_meshes = {
     {},
     {.data_shard = 16},
     {.data_replicate = 2, .data_shard = 8},
@@ -25,7 +25,7 @@ const std::vector<Degrees> meshes = {
 };
 
 TEST(Topology, StepsOfRanksAreTheGroupsOfTheMesh) {
-  for (const Degrees& degrees : meshes) {
+  for (const Degrees& degrees : topology_meshes) {
     const Mesh mesh(degrees);
     for (const Group group : all_groups) {
       const RankSteps steps = rank_steps(mesh, group);
@@ -66,7 +66,7 @@ GroupLinks walked(const Mesh& mesh, Group group, int ranks_per_node) {
 }
 
 TEST(Topology, LinksAreThoseOfRingsWalkedEdgeByEdge) {
-  for (const Degrees& degrees : meshes) {
+  for (const Degrees& degrees : topology_meshes) {
     const Mesh mesh(degrees);
     // Nodes that groups fill, that cut them, and a last one that is not full.
     for (const int ranks_per_node : {1, 2, 3, 4, 5, 8, 16, 1 << 20}) {
@@ -126,7 +126,7 @@ TEST(Topology, EgressOfSevenBillionParametersOnTwoNodes) {
 TEST(Topology, GroupsShareTheAdaptersOfANode) {
   const LinkCost inside{1e-6, 450e9}, between{1e-5, 400e9};
   EXPECT_EQ(shared_link({.ranks = 8}, inside, between), inside);
-  for (const Degrees& degrees : meshes) {
+  for (const Degrees& degrees : topology_meshes) {
     const Mesh mesh(degrees);
     for (const Group group : all_groups) {
       const GroupLinks links = group_links(mesh, group, 8);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Degrees mesh16{.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2, .expert_tensor = 2};
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> verify_step_layouts() {
   const std::string mixed = "d e d e";
   const auto no_shard = ShardStrategy::no_shard;
   return {
@@ -132,7 +132,7 @@ TEST_P(OwnersOfLayout, EveryRankHoldsASoundStageAndStepsWhatItOwns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, OwnersOfLayout, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, OwnersOfLayout, ::testing::ValuesIn(verify_step_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Faults of planning, on a rank of a layout that uses every axis.

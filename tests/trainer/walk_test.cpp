@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> walk_layouts() {
   constexpr PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::float32};
   constexpr PrecisionConfig bfloat16{DType::float32, DType::bfloat16, DType::bfloat16};
   const Degrees shard4{.data_shard = 4}, hybrid{.data_replicate = 2, .data_shard = 2};
@@ -164,7 +164,7 @@ TEST_P(WalkOf, AListHasEveryActionOnceAndTheParametersThatTheListLeaves) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, WalkOf, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, WalkOf, ::testing::ValuesIn(walk_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // (W - 1) / W of every gather and reduction. Dropped after each use, a microbatch gathers the embedding once, a block

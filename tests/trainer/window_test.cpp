@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t block = 202'383'360, root = 262'148'096;  // parameters
 constexpr std::int64_t width = 2;                                // bytes of each when gathered
 
-Config seven_billion() {
+Config window_7b() {
   Config config;
   ModelConfig& model = config.model;
   config.layers_text = "d*32";
@@ -73,7 +73,7 @@ std::vector<Row> rows() {
 }
 
 Config configured(const Row& row) {
-  Config config = seven_billion();
+  Config config = window_7b();
   ShardPolicy& blocks = config.shard_by_family[Family::dense];
   if (row.wrap == "root") {
     blocks = config.shard_by_family[Family::root];

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t most_listed = 20;
 // Rows go to the device in pieces that stay in a core's cache on their way.
-constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
+constexpr std::int64_t loaded_piece_bytes = std::int64_t{1} << 20;
 
 std::string full_name(const std::string& name, const std::string& state) {
   return state.empty() ? name : fmt::format("{}.{}", name, state);
@@ -132,7 +132,7 @@ void load_rows(const CheckpointReader& reader, const LoadPlan& plan, std::span<c
     if (found == plan.end()) continue;
     const DType dtype = held.values.dtype();
     const TensorView values = held.values.reshaped(held.rows(), held.columns);
-    const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / (held.columns * size_of(dtype)));
+    const std::int64_t most = std::max<std::int64_t>(1, loaded_piece_bytes / (held.columns * size_of(dtype)));
     for (std::int64_t row = 0; row < held.rows(); row += most) {
       const std::int64_t rows_of_piece = std::min(most, held.rows() - row);
       Staging staging(stream.device(), dtype, rows_of_piece, held.columns);

@@ -10,7 +10,7 @@ namespace weft {
 namespace {
 
 // What a file is copied and written in, or as much of it as the host memory holds.
-constexpr std::int64_t piece_bytes = std::int64_t{8} << 20;
+constexpr std::int64_t staged_piece_bytes = std::int64_t{8} << 20;
 
 // Under the names of whole tensors; those of parts say which rows they are.
 SafetensorsTensor described(const CheckpointRows& held) {
@@ -33,7 +33,7 @@ std::string part_name(int rank) {
 
 std::int64_t staging_bytes(std::int64_t bytes, std::int64_t most) {
   if (bytes <= most) return bytes;
-  const std::int64_t piece = std::min(piece_bytes, most);
+  const std::int64_t piece = std::min(staged_piece_bytes, most);
   return most / piece * piece;
 }
 
@@ -79,7 +79,7 @@ void RankWriter::add_file(const std::string& name, bool states) {
 
 void RankWriter::divide() {
   staging_bytes_ = staging_bytes(bytes_, host_memory_);
-  const std::int64_t size = std::min(piece_bytes, staging_bytes_);
+  const std::int64_t size = std::min(staged_piece_bytes, staging_bytes_);
   std::int64_t offset = 0;
   for (std::size_t f = 0; f < files_.size(); ++f) {
     const std::int64_t end = files_[f].header.data_bytes();

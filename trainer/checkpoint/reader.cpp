@@ -14,14 +14,14 @@ namespace weft {
 namespace {
 
 // Read and held against a checksum while it is in a core's cache.
-constexpr std::int64_t piece_bytes = std::int64_t{1} << 18;
+constexpr std::int64_t checked_piece_bytes = std::int64_t{1} << 18;
 
 // Hands out all bytes of a part of a file, in order; `take` is told where in the part a piece begins.
 void read_in_pieces(const InputFile& file, std::int64_t offset, std::int64_t bytes,
                     const std::function<void(std::int64_t, std::span<const std::uint8_t>)>& take) {
-  std::vector<std::uint8_t> buffer(static_cast<std::size_t>(std::min(bytes, piece_bytes)));
-  for (std::int64_t at = 0; at < bytes; at += piece_bytes) {
-    const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min(piece_bytes, bytes - at)));
+  std::vector<std::uint8_t> buffer(static_cast<std::size_t>(std::min(bytes, checked_piece_bytes)));
+  for (std::int64_t at = 0; at < bytes; at += checked_piece_bytes) {
+    const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min(checked_piece_bytes, bytes - at)));
     file.read(offset + at, piece);
     take(at, piece);
   }

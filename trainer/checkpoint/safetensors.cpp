@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 struct FormatDtype {
   std::string_view name;
@@ -79,17 +79,17 @@ std::string safetensors_prefix(const SafetensorsHeader& header) {
   std::set<std::string_view> names;
   try {
     if (!header.metadata.empty()) {
-      text += fmt::format("\"{}\":{}", safetensors_metadata_key, Json(header.metadata).dump());
+      text += fmt::format("\"{}\":{}", safetensors_metadata_key, SortedJson(header.metadata).dump());
     }
     for (const SafetensorsTensor& tensor : header.tensors) {
       if (tensor.name == safetensors_metadata_key || !names.insert(tensor.name).second) {
         fail_request("no second tensor can be named {}", tensor.name);
       }
-      text +=
-          fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", text.size() > 1 ? "," : "",
-                      Json(tensor.name).dump(), tensor.dtype, fmt::join(tensor.shape, ","), tensor.begin, tensor.end);
+      text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                          text.size() > 1 ? "," : "", SortedJson(tensor.name).dump(), tensor.dtype,
+                          fmt::join(tensor.shape, ","), tensor.begin, tensor.end);
     }
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     fail_request("a name is no text: {}", error.what());
   }
   text += '}';

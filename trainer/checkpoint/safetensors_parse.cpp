@@ -11,10 +11,10 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // The functions return whether to go on; faults are thrown.
-class HeaderEvents final : public nlohmann::json_sax<Json> {
+class HeaderEvents final : public nlohmann::json_sax<SortedJson> {
  public:
   explicit HeaderEvents(SafetensorsHeader& header) : header_(header) {}
 
@@ -145,7 +145,7 @@ SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t 
   // Where nlohmann would take the text to end.
   if (text.find('\0') != std::string_view::npos) fail_request("the header is no JSON: it has a byte of 0");
   HeaderEvents events(header);
-  Json::sax_parse(text, &events);
+  SortedJson::sax_parse(text, &events);
   // Tensors without bytes may stand in one place, and stay in the order of the header.
   std::ranges::stable_sort(header.tensors, {}, [](const SafetensorsTensor& t) { return std::pair(t.begin, t.end); });
   std::int64_t end = 0;

@@ -7,12 +7,10 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/runtime/utf8.h"
+
 namespace weft {
 namespace {
-
-bool continues_character(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
-}
 
 // A line with control characters made visible, so that a broken file cannot play with the terminal. Tabs stay.
 std::string printable(const std::string& line) {

@@ -14,8 +14,6 @@
 namespace weft {
 namespace {
 
-using Messages = std::vector<std::string>;
-
 std::string chunks_text(const Schedule& schedule) {
   const int least = schedule.least_chunks, most = schedule.most_chunks;
   if (most == 0) return fmt::format("{} chunks or more a rank", least);

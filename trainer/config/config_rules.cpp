@@ -8,17 +8,7 @@
 namespace weft {
 namespace {
 
-using Messages = std::vector<std::string>;
 using Rules = std::vector<ConfigRule>;
-
-Messages none_or(bool holds, std::string message) {
-  return holds ? Messages{} : Messages{std::move(message)};
-}
-
-bool has(const Config& config, BlockKind kind) {
-  const auto& blocks = config.model.blocks;
-  return std::find(blocks.begin(), blocks.end(), kind) != blocks.end();
-}
 
 // `value` of `key` must be a multiple of parallelism.tensor.
 ConfigRule splits_over_tensor(const std::string& key, std::function<std::int64_t(const Config&)> value) {
@@ -52,7 +42,7 @@ Rules attention_rules() {
 ConfigRule needed_by(BlockKind kind, const std::string& key, std::function<std::int64_t(const Config&)> value) {
   return {{key, "model.layers"}, [=](const Config& c) {
             const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
-            return none_or(!has(c, kind) || value(c) > 0,
+            return none_or(!c.model.has(kind) || value(c) > 0,
                            fmt::format("{} is required: model.layers \"{}\" has {}", key, c.layers_text, blocks));
           }};
 }
@@ -94,14 +84,14 @@ Rules block_rules() {
        }},
       {{"parallelism.expert", "model.layers"},
        [](const Config& c) {
-         return none_or(c.parallelism.expert == 1 || has(c, BlockKind::moe),
+         return none_or(c.parallelism.expert == 1 || c.model.has(BlockKind::moe),
                         fmt::format("expert {} has no experts to spread: model.layers \"{}\" has no MoE blocks (e)",
                                     c.parallelism.expert, c.layers_text));
        }},
       {{"parallelism.expert_tensor", "model.layers"},
        [](const Config& c) {
          return none_or(
-             c.parallelism.expert_tensor == 1 || has(c, BlockKind::moe),
+             c.parallelism.expert_tensor == 1 || c.model.has(BlockKind::moe),
              fmt::format("expert_tensor {} has no experts to split: model.layers \"{}\" has no MoE blocks (e)",
                          c.parallelism.expert_tensor, c.layers_text));
        }},
@@ -267,7 +257,7 @@ Rules muon_width_rules() {
                         const bool muon =
                             resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
                             !c.training.frozen.contains(family);
-                        return none_or(!muon || !has(c, kind) || value(c) != 1 || c.model.hidden_size == 1,
+                        return none_or(!muon || !c.model.has(kind) || value(c) != 1 || c.model.hidden_size == 1,
                                        fmt::format("\"muon\" turns whole matrices, and those of {} have a single row "
                                                    "where {} is 1: write a larger one, or another rule for {}",
                                                    name_of(group), width, name_of(group)));

@@ -3,17 +3,25 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/config/config.h"
 
 namespace weft {
 
+using Messages = std::vector<std::string>;
+
 struct ConfigRule {
   std::vector<std::string> keys;  // paths; the first one that was written is where a fault is shown
   // Everything wrong, with the arithmetic.
-  std::function<std::vector<std::string>(const Config&)> check;
+  std::function<Messages(const Config&)> check;
 };
+
+// The message unless it holds.
+inline Messages none_or(bool holds, std::string message) {
+  return holds ? Messages{} : Messages{std::move(message)};
+}
 
 std::vector<ConfigRule> config_rules();
 // Those of them that speak of sharding and precision (config_shard_rules.cpp).

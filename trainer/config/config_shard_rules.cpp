@@ -13,13 +13,6 @@
 namespace weft {
 namespace {
 
-using Messages = std::vector<std::string>;
-
-bool has_experts(const Config& config) {
-  const auto& blocks = config.model.blocks;
-  return std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
-}
-
 // A rule about one family's policy, which speaks only where the model has the family.
 template <typename Check>
 ConfigRule policy_rule(Family family, std::vector<std::string> names, Check check) {
@@ -28,7 +21,7 @@ ConfigRule policy_rule(Family family, std::vector<std::string> names, Check chec
   for (const std::string& name : names)
     keys.push_back(name.find('.') == std::string::npos ? section + "." + name : name);
   return {std::move(keys), [=](const Config& config) -> Messages {
-            if (family == Family::experts && !has_experts(config)) return {};
+            if (family == Family::experts && !config.model.has(BlockKind::moe)) return {};
             return check(config, config.shard_by_family.at(family));
           }};
 }
@@ -172,7 +165,7 @@ Messages solved_step_faults(const Config& config) {
   std::vector<std::string_view> solved, others;
   std::set<std::string> reductions;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family == Family::experts && !has_experts(config)) continue;
+    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
     const std::size_t stages = std::max<std::size_t>(policy.residency_by_stage.size(), 1);
     for (std::size_t stage = 0; stage < stages; ++stage) {
       const bool is = parse_residency(policy.residency_of(static_cast<int>(stage))).residency == Residency::solved;

@@ -8,8 +8,6 @@
 namespace weft {
 namespace {
 
-using Messages = std::vector<std::string>;
-
 constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
 constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
 constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
@@ -17,10 +15,6 @@ constexpr std::int64_t most_stages = 1024;
 constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
 constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
-
-Messages none_or(bool holds, std::string message) {
-  return holds ? Messages{} : Messages{std::move(message)};
-}
 
 // Far from overflow, and exact as far as a bound needs it.
 double parameters_of(const ModelConfig& model, double moe_blocks) {
@@ -34,10 +28,6 @@ double parameters_of(const ModelConfig& model, double moe_blocks) {
          (2.0 * static_cast<double>(model.vocab_size) + 4.0 * blocks * heads + 3.0 * widths + moe_blocks * experts);
 }
 
-std::int64_t moe_blocks_of(const Config& config) {
-  return std::ranges::count(config.model.blocks, BlockKind::moe);
-}
-
 double microbatch_tokens_of(const Config& config) {
   return static_cast<double>(config.training.microbatch_size) * static_cast<double>(config.training.sequence_length);
 }
@@ -48,7 +38,7 @@ std::vector<ConfigRule> size_rules() {
   return {
       {{"model.moe.num_experts", "model.layers"},
        [](const Config& c) {
-         const std::int64_t blocks = moe_blocks_of(c);
+         const std::int64_t blocks = c.model.count(BlockKind::moe);
          return none_or(blocks == 0 || c.model.moe.num_experts <= most_experts / blocks,
                         fmt::format("num_experts {} in each of {} MoE blocks (model.layers) are more than {} experts",
                                     c.model.moe.num_experts, blocks, most_experts));
@@ -57,7 +47,7 @@ std::vector<ConfigRule> size_rules() {
         "model.moe.shared_expert_intermediate_size", "model.moe.num_experts", "model.num_attention_heads",
         "model.head_dim", "model.vocab_size", "model.layers"},
        [](const Config& c) {
-         const double parameters = parameters_of(c.model, static_cast<double>(moe_blocks_of(c)));
+         const double parameters = parameters_of(c.model, static_cast<double>(c.model.count(BlockKind::moe)));
          return none_or(
              parameters <= most_parameters,
              fmt::format("hidden_size {}, the widths beside it, vocab_size {} and {} blocks make {:.3g} "
@@ -80,7 +70,7 @@ std::vector<ConfigRule> size_rules() {
       {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok", "model.layers"},
        [](const Config& c) {
          const double slots = microbatch_tokens_of(c) * static_cast<double>(c.model.moe.num_experts_per_tok);
-         return none_or(moe_blocks_of(c) == 0 || slots <= most_slots,
+         return none_or(c.model.count(BlockKind::moe) == 0 || slots <= most_slots,
                         fmt::format("microbatch_size {} x sequence_length {} x num_experts_per_tok {} = {:.3g} tokens "
                                     "to deal; at most {:.0f}",
                                     c.training.microbatch_size, c.training.sequence_length,

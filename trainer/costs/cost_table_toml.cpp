@@ -66,7 +66,7 @@ double* field_of(LinkCost& cost, std::string_view key) {
   return key == "bytes_per_second" ? &cost.bytes_per_second : nullptr;
 }
 
-class Reader {
+class TableReader {
  public:
   void read(const ConfigEntry& entry) {
     const auto parts = parts_of(entry.path);
@@ -162,7 +162,7 @@ class Reader {
 
 CostTable parse_cost_table(const std::string& text, const std::string& name) {
   const TomlDocument document = parse_toml(text, source_of(text, name));
-  Reader reader;
+  TableReader reader;
   if (document.syntax_error) reader.faults.push_back(*document.syntax_error);
   for (const ConfigEntry& entry : document.entries) reader.read(entry);
   if (reader.faults.empty()) reader.require_speeds();

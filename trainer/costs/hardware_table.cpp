@@ -9,7 +9,7 @@ constexpr double gib = 0x1p30;
 
 // Products alone reach more, but the rest of a block (norms, attention's exponentials, rotary embedding) has no time of
 // its own in the model of costs and is paid for here.
-constexpr Figure half{
+constexpr Figure half_reached{
     0.5,
     "chosen: published training runs reach 38 to 61 % of the dense peak (Llama 3 405B 38-43 %, PaLM 46 %, torchtitan "
     "8B "
@@ -40,7 +40,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{3.35e12, "NVIDIA's data sheet, SXM: HBM3"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink4,
         .link_latency = nvlink_latency,
@@ -57,7 +57,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{4.8e12, "NVIDIA's data sheet: HBM3e"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink4,
         .link_latency = nvlink_latency,
@@ -74,7 +74,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{2.039e12, "NVIDIA's data sheet, SXM: HBM2e"},
         .flops_per_second_16bit = ampere_16bit,
         .flops_per_second_float32 = ampere_float32,
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink3,
         .link_latency = nvlink_latency,
@@ -91,7 +91,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{1.555e12, "NVIDIA's data sheet: HBM2"},
         .flops_per_second_16bit = ampere_16bit,
         .flops_per_second_float32 = ampere_float32,
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink3,
         .link_latency = nvlink_latency,
@@ -112,7 +112,7 @@ constexpr std::array<Hardware, 8> rows = {
              "NVIDIA's HGX B200 figures: bfloat16 on tensor cores 4.5 PFLOP/s with sparsity, dense "
              "half of it"},
         .flops_per_second_float32 = {80e12, "NVIDIA's HGX B200 figures: float32 (products are not done in TF32)"},
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = {900e9, "NVIDIA's data sheet: NVLink 1.8 TB/s, both directions together"},
         .link_latency = nvlink_latency,
@@ -130,7 +130,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{864e9, "NVIDIA's data sheet: GDDR6"},
         .flops_per_second_16bit = {362.05e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"},
         .flops_per_second_float32 = {91.6e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"},
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {25e9,
                                   "PCIe 4.0 x16 has 32 GB/s in one direction (data sheet: 64 in both); about 25 reach "
@@ -151,7 +151,7 @@ constexpr std::array<Hardware, 8> rows = {
         .flops_per_second_16bit = {165.2e12,
                                    "NVIDIA's Ada white paper: bfloat16 on tensor cores with float32 sums, dense"},
         .flops_per_second_float32 = {82.6e12, "NVIDIA's Ada white paper: float32 (products are not done in TF32)"},
-        .reached = half,
+        .reached = half_reached,
         .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {12.5e9,
                                   "estimate: half of the 25 GB/s that PCIe 4.0 x16 reaches, because drivers offer no "

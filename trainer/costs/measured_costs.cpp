@@ -27,7 +27,7 @@ double least(const std::vector<double>& values) {
 
 // The seconds of something, whenever and wherever it ran.
 template <typename Key>
-using Samples = std::map<Key, std::vector<double>>;
+using KeyedSeconds = std::map<Key, std::vector<double>>;
 
 void require_rank(const Mesh& mesh, const RankTrace& trace) {
   if (trace.rank >= 0 && trace.rank < mesh.world()) return;
@@ -129,8 +129,8 @@ class Measurement {
   }
 
   // By the earlier of the two stages.
-  Samples<int> messages() const {
-    Samples<int> samples;
+  KeyedSeconds<int> messages() const {
+    KeyedSeconds<int> samples;
     for (const auto& [message, receive] : receives_) {
       const auto send = sends_.find(message);
       if (send == sends_.end()) continue;  // traced at one end only
@@ -145,7 +145,7 @@ class Measurement {
   ProgramTables tables_;
   // Of a segment: rank (one for all that run it together), pipeline rank, step, place in the list.
   std::map<std::pair<int, Op>, std::map<std::tuple<int, int, std::int64_t, int>, double>> computes_;
-  Samples<std::pair<int, Op>> collectives_;  // by unit
+  KeyedSeconds<std::pair<int, Op>> collectives_;  // by unit
   std::map<Message, TraceSpan> sends_, receives_;
   std::vector<double> norms_, steps_;
 };

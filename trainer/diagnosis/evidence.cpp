@@ -36,7 +36,7 @@ MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& 
       fail_request(
           "{}: step {} counted in {} {} {}, and the program of config.toml has {}: it is not the configuration that "
           "this step ran with",
-          (run.directory / "metrics.jsonl").string(), run.steps.back().step, key.group, name_of(key.op), text_of(count),
+          (run.directory / metrics_file).string(), run.steps.back().step, key.group, name_of(key.op), text_of(count),
           text_of(expected));
     }
     measured.exchange[key] = count;
@@ -45,7 +45,7 @@ MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& 
     if (key.op != CollectiveOp::all_gather || !gathers_units(key.group)) continue;
     if (!program.exchange.contains(key)) {
       fail_request("{}: step {} counted {} in {}, where the program of config.toml gathers nothing",
-                   (run.directory / "metrics.jsonl").string(), run.steps.back().step, text_of(count), key.group);
+                   (run.directory / metrics_file).string(), run.steps.back().step, text_of(count), key.group);
     }
     measured.gathers += count.count;
     measured.gather_bytes += count.bytes;

@@ -158,7 +158,7 @@ void check_allocations(const RunEvidence& evidence, MemoryFindings& found) {
       {"allocations by the system in a step",
        fmt::format("{}, some in {} of {} steps", evidence.run.steps.back().system_allocations, allocating,
                    evidence.steady.size()),
-       "0: a step uses the blocks of the one before", "metrics.jsonl"});
+       "0: a step uses the blocks of the one before", metrics_file});
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
     finding.evidence.push_back(
         {fmt::format("tokens of block {}'s busiest expert over the mean", block),
          fmt::format("{:.2f}, above {} in {} of {} steps", median_of(values), uneven, over, values.size()), "1",
-         "metrics.jsonl"});
+         metrics_file});
   }
   if (finding.evidence.empty()) return RuleVerdict::silent();
   const MoeConfig& moe = evidence.config().model.moe;

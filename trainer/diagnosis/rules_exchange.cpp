@@ -14,8 +14,6 @@
 namespace weft {
 namespace {
 
-constexpr const char* metrics_file = "metrics.jsonl";
-
 // Calls that reduce gradients, of all ranks; a hybrid's all-reduce over replicas is one of its own.
 std::int64_t reducing_calls(const CommunicationCounters& exchange) {
   std::int64_t calls = 0;

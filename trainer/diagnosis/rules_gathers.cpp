@@ -14,8 +14,6 @@
 namespace weft {
 namespace {
 
-constexpr const char* metrics_file = "metrics.jsonl";
-
 double mean_payload(const RunEvidence& evidence) {
   return static_cast<double>(evidence.measured.gather_bytes) / static_cast<double>(evidence.measured.gathers);
 }

@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // What is not finite was written as null.
-double number_of(const Json& value) {
+double number_of(const SortedJson& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
@@ -27,11 +27,11 @@ CollectiveOp operation_of(const std::string& name, const std::string& place) {
   fail_request("{}: \"{}\" is no operation that a run counts", place, name);
 }
 
-BucketBytes buckets_of(const Json& buckets, const char* field) {
+BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
   BucketBytes bytes;
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
-    const Json& entry = buckets.at(std::string(name_of(bucket)));
+    const SortedJson& entry = buckets.at(std::string(name_of(bucket)));
     bytes[bucket] = (field == nullptr ? entry : entry.at(field)).get<std::int64_t>();
   }
   return bytes;
@@ -63,12 +63,12 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
 std::vector<RankMemory> read_summary(const std::filesystem::path& file, int world) {
   std::vector<RankMemory> memory;
   try {
-    const Json summary = Json::parse(read_text(file));
-    for (const Json& entry : summary.at("ranks")) {
-      const Json& buckets = entry.at("buckets");
+    const SortedJson summary = SortedJson::parse(read_text(file));
+    for (const SortedJson& entry : summary.at("ranks")) {
+      const SortedJson& buckets = entry.at("buckets");
       memory.push_back({entry.at("rank"), buckets_of(buckets, "predicted"), buckets_of(buckets, "measured")});
     }
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     fail_request("{} is no summary of a run: {}", file.string(), error.what());
   }
   if (std::ssize(memory) != world) {
@@ -78,7 +78,7 @@ std::vector<RankMemory> read_summary(const std::filesystem::path& file, int worl
 }
 
 // As to_json() writes them. A single number does not say of which groups it is.
-std::vector<GroupRate> rates_of(const Json& json) {
+std::vector<GroupRate> rates_of(const SortedJson& json) {
   std::vector<GroupRate> rates;
   if (json.is_number()) rates.push_back({{}, json.get<double>()});
   if (!json.is_object()) return rates;
@@ -96,7 +96,7 @@ std::vector<GroupRate> rates_of(const Json& json) {
 StepMetrics parse_step_metrics(const std::string& line, const std::string& place) {
   StepMetrics metrics;
   try {
-    const Json json = Json::parse(line);
+    const SortedJson json = SortedJson::parse(line);
     metrics.step = json.at("step");
     metrics.loss = number_of(json.at("loss"));
     metrics.gradient_norm = number_of(json.at("grad_norm"));
@@ -116,12 +116,12 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     }
     metrics.system_allocations = json.at("system_allocations");
     if (json.contains("moe")) {
-      for (const Json& moe : json.at("moe")) {
+      for (const SortedJson& moe : json.at("moe")) {
         metrics.moe.push_back({moe.at("block"), number_of(moe.at("auxiliary_loss")), number_of(moe.at("z_loss")),
                                moe.at("max_over_mean")});
       }
     }
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     fail_request("{}: not the metrics of a step: {}", place, error.what());
   }
   return metrics;
@@ -133,13 +133,13 @@ RunOutputs read_run(const std::filesystem::path& directory) {
   }
   RunOutputs run;
   run.directory = directory;
-  for (const char* needed : {"config.toml", "metrics.jsonl"}) {
+  for (const char* needed : {"config.toml", metrics_file}) {
     if (std::filesystem::exists(directory / needed)) continue;
     fail_request("{} is not the directory of a run: it has no {}", directory.string(), needed);
   }
   run.config = read_config(directory / "config.toml").config;
   const int world = run.config.parallelism.world();
-  run.steps = read_metrics(directory / "metrics.jsonl");
+  run.steps = read_metrics(directory / metrics_file);
   const auto summary = directory / "summary.json";
   if (std::filesystem::exists(summary)) run.memory = read_summary(summary, world);
   for (int rank = 0; rank < world; ++rank) {

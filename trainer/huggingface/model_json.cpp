@@ -9,17 +9,17 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // The first that knows all four architectures.
 constexpr const char* transformers_version = "4.51.0";
 
-Json token(const std::vector<std::int64_t>& ids) {
+SortedJson token(const std::vector<std::int64_t>& ids) {
   if (ids.empty()) return nullptr;
-  return ids.size() == 1 ? Json(ids[0]) : Json(ids);
+  return ids.size() == 1 ? SortedJson(ids[0]) : SortedJson(ids);
 }
 
-void add_tokens(Json& json, const FolderFacts& facts) {
+void add_tokens(SortedJson& json, const FolderFacts& facts) {
   json["bos_token_id"] = token(facts.bos_token_id);
   json["eos_token_id"] = token(facts.eos_token_id);
   json["pad_token_id"] = token(facts.pad_token_id);
@@ -27,8 +27,8 @@ void add_tokens(Json& json, const FolderFacts& facts) {
 }
 
 // Keys of all architectures. Rotary embedding and dtype in the words of transformers 4 and of 5.
-Json common_keys(const ArchitectureTraits& traits, const ModelConfig& model, const FolderFacts& facts) {
-  Json json = {
+SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& model, const FolderFacts& facts) {
+  SortedJson json = {
       {"architectures", {traits.class_name}},
       {"model_type", traits.model_type},
       {"vocab_size", model.vocab_size},
@@ -57,20 +57,20 @@ Json common_keys(const ArchitectureTraits& traits, const ModelConfig& model, con
 
 // No window: of the architectures that have one. Their layer_types follow from this, and are not written because
 // versions of transformers differ in what they derive where it is there.
-void add_window(Json& json, const ModelConfig& model) {
+void add_window(SortedJson& json, const ModelConfig& model) {
   json["sliding_window"] = nullptr;
   json["use_sliding_window"] = false;
   json["max_window_layers"] = model.blocks.size();
 }
 
-void add_routing(Json& json, const ModelConfig& model) {
+void add_routing(SortedJson& json, const ModelConfig& model) {
   json["num_experts_per_tok"] = model.moe.num_experts_per_tok;
   json["router_aux_loss_coef"] = coefficient_for_folder(model);
   json["output_router_logits"] = false;
 }
 
-Json dense_blocks(const ModelConfig& model) {
-  Json blocks = Json::array();
+SortedJson dense_blocks(const ModelConfig& model) {
+  SortedJson blocks = SortedJson::array();
   for (std::size_t block = 0; block < model.blocks.size(); ++block) {
     if (model.blocks[block] == BlockKind::dense) blocks.push_back(block);
   }
@@ -80,7 +80,7 @@ Json dense_blocks(const ModelConfig& model) {
 }  // namespace
 
 std::string model_json(Architecture architecture, const ModelConfig& model, const FolderFacts& facts) {
-  Json json = common_keys(traits_of(architecture), model, facts);
+  SortedJson json = common_keys(traits_of(architecture), model, facts);
   json["intermediate_size"] = model.intermediate_size;
   switch (architecture) {
     case Architecture::llama:
@@ -114,7 +114,7 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
 }
 
 std::string generation_json(const FolderFacts& facts) {
-  Json json = {{"_from_model_config", true}};
+  SortedJson json = {{"_from_model_config", true}};
   add_tokens(json, facts);
   return json.dump(2) + "\n";
 }

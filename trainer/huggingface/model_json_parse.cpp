@@ -14,26 +14,26 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr std::int64_t largest_size = std::numeric_limits<std::int32_t>::max();
 // Blocks, and experts in all blocks: a wrong file, not a model, lies beyond.
 constexpr std::int64_t largest_count = 1'000'000;
 
 // Values of a config.json; what is wrong with them is gathered.
-class Reading {
+class ModelReading {
  public:
-  Reading(const Json& json, std::vector<std::string>& faults) : json_(json), faults_(faults) {}
+  ModelReading(const SortedJson& json, std::vector<std::string>& faults) : json_(json), faults_(faults) {}
 
   // Null counts as absent, as it does for transformers.
-  const Json* find(const char* key) const {
+  const SortedJson* find(const char* key) const {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
   void fault(std::string text) { faults_.push_back(std::move(text)); }
 
   std::int64_t size(const char* key, std::optional<std::int64_t> absent = {}) {
-    const Json* value = find(key);
+    const SortedJson* value = find(key);
     if (value == nullptr) return absent ? *absent : missing(key, std::int64_t{1});
     const bool integer = value->is_number_integer() && *value >= 1 && *value <= largest_size;
     if (integer) return value->get<std::int64_t>();
@@ -41,7 +41,7 @@ class Reading {
     return 1;
   }
   double number(const char* key, double lowest, std::optional<double> absent = {}) {
-    const Json* value = find(key);
+    const SortedJson* value = find(key);
     if (value == nullptr) return absent ? *absent : missing(key, 1.0);
     if (value->is_number() && value->get<double>() >= lowest && std::isfinite(value->get<double>())) {
       return value->get<double>();
@@ -50,7 +50,7 @@ class Reading {
     return 1.0;
   }
   bool boolean(const char* key, std::optional<bool> absent = {}) {
-    const Json* value = find(key);
+    const SortedJson* value = find(key);
     if (value == nullptr) return absent ? *absent : missing(key, false);
     if (value->is_boolean()) return value->get<bool>();
     fault(fmt::format("{} is {}, neither true nor false", key, value->dump()));
@@ -58,10 +58,10 @@ class Reading {
   }
   // Of one token, of several in a list, or none.
   std::vector<std::int64_t> tokens(const char* key) {
-    const Json* value = find(key);
+    const SortedJson* value = find(key);
     if (value == nullptr) return {};
-    const Json list = value->is_array() ? *value : Json::array({*value});
-    if (std::ranges::all_of(list, [](const Json& id) { return id.is_number_integer(); })) return list;
+    const SortedJson list = value->is_array() ? *value : SortedJson::array({*value});
+    if (std::ranges::all_of(list, [](const SortedJson& id) { return id.is_number_integer(); })) return list;
     fault(fmt::format("{} is {}, neither a token nor a list of tokens", key, value->dump()));
     return {};
   }
@@ -76,12 +76,12 @@ class Reading {
     return instead;
   }
 
-  const Json& json_;
+  const SortedJson& json_;
   std::vector<std::string>& faults_;
 };
 
 // One of the two spellings of what kind of rotary embedding there is, if it says so.
-void expect_plain_rope(Reading& reading, const char* key, const Json& rope) {
+void expect_plain_rope(ModelReading& reading, const char* key, const SortedJson& rope) {
   if (!rope.is_object()) return reading.fault(fmt::format("{} is {}, not an object", key, rope.dump()));
   for (const auto& [name, value] : rope.items()) {
     const bool type = name == "rope_type" || name == "type";
@@ -94,12 +94,12 @@ void expect_plain_rope(Reading& reading, const char* key, const Json& rope) {
   }
 }
 
-double rope_theta(Reading& reading, const ArchitectureTraits& traits) {
+double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
   constexpr double lowest = 1e-30;
   std::optional<double> theta;
   if (reading.find("rope_theta") != nullptr) theta = reading.number("rope_theta", lowest);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* rope = reading.find(key);
+    const SortedJson* rope = reading.find(key);
     if (rope == nullptr) continue;
     expect_plain_rope(reading, key, *rope);
     if (!rope->is_object() || !rope->contains("rope_theta") || !(*rope)["rope_theta"].is_number()) continue;
@@ -112,22 +112,22 @@ double rope_theta(Reading& reading, const ArchitectureTraits& traits) {
   return theta.value_or(traits.rope_theta);
 }
 
-void expect_no_window(Reading& reading, Architecture architecture) {
-  if (const Json* types = reading.find("layer_types")) {
-    for (const Json& type : *types) {
+void expect_no_window(ModelReading& reading, Architecture architecture) {
+  if (const SortedJson* types = reading.find("layer_types")) {
+    for (const SortedJson& type : *types) {
       if (type != "full_attention") {
         return reading.fault(fmt::format("layer_types has {}: Weft has full attention only", type.dump()));
       }
     }
   }
   const bool used = architecture == Architecture::mixtral || reading.boolean("use_sliding_window", false);
-  const Json* window = reading.find("sliding_window");
+  const SortedJson* window = reading.find("sliding_window");
   if (used && window != nullptr) {
     reading.fault(fmt::format("sliding_window is {}: Weft has no sliding window", window->dump()));
   }
 }
 
-std::vector<BlockKind> read_blocks(Reading& reading, const ArchitectureTraits& traits, std::int64_t count) {
+std::vector<BlockKind> read_blocks(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t count) {
   const BlockKind kind = traits.moe_blocks ? BlockKind::moe : BlockKind::dense;
   std::vector<BlockKind> blocks(static_cast<std::size_t>(count), kind);
   if (!traits.dense_blocks || !traits.moe_blocks) return blocks;
@@ -135,10 +135,10 @@ std::vector<BlockKind> read_blocks(Reading& reading, const ArchitectureTraits& t
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     if ((block + 1) % step != 0) blocks[block] = BlockKind::dense;
   }
-  const Json* dense = reading.find("mlp_only_layers");
+  const SortedJson* dense = reading.find("mlp_only_layers");
   if (dense == nullptr) return blocks;
   if (!dense->is_array()) reading.fault(fmt::format("mlp_only_layers is {}, not a list", dense->dump()));
-  for (const Json& block : *dense) {
+  for (const SortedJson& block : *dense) {
     if (block.is_number_integer() && block >= 0 && block < count) {
       blocks[block.get<std::size_t>()] = BlockKind::dense;
     } else {
@@ -148,7 +148,7 @@ std::vector<BlockKind> read_blocks(Reading& reading, const ArchitectureTraits& t
   return blocks;
 }
 
-MoeConfig read_moe(Reading& reading, const ArchitectureTraits& traits) {
+MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
   const char* experts = reading.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
   MoeConfig moe;
   moe.num_experts = reading.size(experts);
@@ -161,7 +161,7 @@ MoeConfig read_moe(Reading& reading, const ArchitectureTraits& traits) {
   return moe;
 }
 
-void read_heads(Reading& reading, Architecture architecture, ModelConfig& model) {
+void read_heads(ModelReading& reading, Architecture architecture, ModelConfig& model) {
   const bool qwen = traits_of(architecture).qk_norm;
   model.num_attention_heads = reading.size("num_attention_heads");
   // What llama's class takes where these are absent; the others' classes have numbers of their own.
@@ -180,7 +180,7 @@ void read_heads(Reading& reading, Architecture architecture, ModelConfig& model)
   }
 }
 
-ModelConfig read_model(Reading& reading, Architecture architecture) {
+ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   const ArchitectureTraits& traits = traits_of(architecture);
   ModelConfig model;
   model.vocab_size = reading.size("vocab_size");
@@ -204,7 +204,7 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
   expect_no_window(reading, architecture);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
-  if (const Json* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
+  if (const SortedJson* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
     reading.fault(fmt::format("hidden_act is {}: Weft has silu", activation->dump()));
   }
   if (reading.find("quantization_config") != nullptr) {
@@ -213,14 +213,14 @@ ModelConfig read_model(Reading& reading, Architecture architecture) {
   return model;
 }
 
-Json parse_object(const std::string& text, const std::string& name) {
+SortedJson parse_object(const std::string& text, const std::string& name) {
   if (nested_deeper_than(text, deepest_json)) {
     fail_request("{} is no config.json: lists and objects are nested deeper than {} levels", name, deepest_json);
   }
-  Json json;
+  SortedJson json;
   try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
+    json = SortedJson::parse(text);
+  } catch (const SortedJson::exception& error) {
     fail_request("{} is no JSON: {}", name, error.what());
   }
   if (!json.is_object()) fail_request("{} has no model_type or anything else: it is no JSON object", name);
@@ -237,7 +237,7 @@ void throw_faults(const std::vector<std::string>& faults, const std::string& nam
 }  // namespace
 
 FolderModel parse_model_json(const std::string& text, const std::string& name) {
-  const Json json = parse_object(text, name);
+  const SortedJson json = parse_object(text, name);
   if (!json.contains("model_type") || !json["model_type"].is_string()) fail_request("{} has no model_type", name);
   FolderModel result;
   std::vector<std::string> faults;
@@ -246,16 +246,16 @@ FolderModel parse_model_json(const std::string& text, const std::string& name) {
   } catch (const Error& error) {
     fail_request("{}: model_type: {}", name, error.what());
   }
-  Reading reading(json, faults);
+  ModelReading reading(json, faults);
   result.model = read_model(reading, result.architecture);
   throw_faults(faults, name);
   return result;
 }
 
 FolderFacts parse_folder_facts(const std::string& text, const std::string& name) {
-  const Json json = parse_object(text, name);
+  const SortedJson json = parse_object(text, name);
   std::vector<std::string> faults;
-  Reading reading(json, faults);
+  ModelReading reading(json, faults);
   FolderFacts facts;
   if (reading.find("max_position_embeddings") != nullptr) {
     facts.max_position_embeddings = reading.size("max_position_embeddings");

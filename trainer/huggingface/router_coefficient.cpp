@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 double moe_blocks(const ModelConfig& model) {
-  return static_cast<double>(std::ranges::count(model.blocks, BlockKind::moe));
+  return static_cast<double>(model.count(BlockKind::moe));
 }
 double choices(const ModelConfig& model) {
   return static_cast<double>(model.moe.num_experts_per_tok);

@@ -13,20 +13,20 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr const char* names[] = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
                                  "added_tokens.json", "tokenizer.model",       "vocab.json",
                                  "merges.txt",        "chat_template.jinja"};
 
-Json read_json(const fs::path& path) {
+SortedJson read_json(const fs::path& path) {
   const std::string text = read_whole_file(path.string());
   if (nested_deeper_than(text, deepest_json)) {
     fail_request("{}: lists and objects are nested deeper than {} levels", path.string(), deepest_json);
   }
   try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
+    return SortedJson::parse(text);
+  } catch (const SortedJson::exception& error) {
     fail_request("{} is no JSON: {}", path.string(), error.what());
   }
 }
@@ -44,9 +44,9 @@ std::vector<fs::path> files_called(const Names& wanted, const fs::path& folder) 
 }
 
 // Ids by token, of `model.vocab` and `added_tokens`.
-std::map<std::string, std::int64_t> read_ids(const Json& tokenizer) {
+std::map<std::string, std::int64_t> read_ids(const SortedJson& tokenizer) {
   std::map<std::string, std::int64_t> ids;
-  const Json vocabulary = tokenizer.value("/model/vocab"_json_pointer, Json::object());
+  const SortedJson vocabulary = tokenizer.value("/model/vocab"_json_pointer, SortedJson::object());
   if (vocabulary.is_object()) {
     for (const auto& [text, id] : vocabulary.items()) ids[text] = id.get<std::int64_t>();
   } else {  // pieces with their scores, by id
@@ -54,16 +54,17 @@ std::map<std::string, std::int64_t> read_ids(const Json& tokenizer) {
       ids[vocabulary[id].at(0).get<std::string>()] = static_cast<std::int64_t>(id);
     }
   }
-  for (const Json& added : tokenizer.value("added_tokens", Json::array())) {
+  for (const SortedJson& added : tokenizer.value("added_tokens", SortedJson::array())) {
     ids[added.at("content").get<std::string>()] = added.at("id").get<std::int64_t>();
   }
   return ids;
 }
 
 // The id of a token that tokenizer_config.json names, as text or as an object with its content.
-std::optional<std::int64_t> id_of(const Json& config, const char* key, const std::map<std::string, std::int64_t>& ids) {
-  const Json token = config.value(key, Json());
-  const Json text = token.is_object() ? token.value("content", Json()) : token;
+std::optional<std::int64_t> id_of(const SortedJson& config, const char* key,
+                                  const std::map<std::string, std::int64_t>& ids) {
+  const SortedJson token = config.value(key, SortedJson());
+  const SortedJson text = token.is_object() ? token.value("content", SortedJson()) : token;
   if (!text.is_string()) return std::nullopt;
   const auto found = ids.find(text.get<std::string>());
   return found == ids.end() ? std::nullopt : std::optional(found->second);
@@ -82,11 +83,11 @@ TokenizerFiles find_tokenizer_files(const fs::path& folder) {
     const auto ids = read_ids(read_json(folder / "tokenizer.json"));
     for (const auto& [text, id] : ids) tokenizer.largest_id = std::max(tokenizer.largest_id.value_or(id), id);
     if (!has("tokenizer_config.json")) return tokenizer;
-    const Json config = read_json(folder / "tokenizer_config.json");
+    const SortedJson config = read_json(folder / "tokenizer_config.json");
     tokenizer.bos_token_id = id_of(config, "bos_token", ids);
     tokenizer.eos_token_id = id_of(config, "eos_token", ids);
     tokenizer.pad_token_id = id_of(config, "pad_token", ids);
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     fail_request("the tokenizer in {} is not written as one: {}", folder.string(), error.what());
   }
   return tokenizer;

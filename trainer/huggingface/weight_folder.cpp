@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr const char* single_name = "model.safetensors";
 
@@ -23,9 +23,9 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   const std::string text = read_whole_file(path.string());
   std::map<std::string, std::string> files;
   try {
-    const Json json = Json::parse(text);
+    const SortedJson json = SortedJson::parse(text);
     for (const auto& [tensor, name] : json.at("weight_map").items()) files[tensor] = name.get<std::string>();
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     fail_request("{} is not an index of tensors: {}", path.string(), error.what());
   }
   for (const auto& [tensor, name] : files) {

@@ -12,14 +12,14 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t infinite = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
 // Of the stage with most; less is better, and cost comes first.
 struct Worst {
   std::int64_t cost = 0, bytes = 0;
   auto operator<=>(const Worst&) const = default;
 };
-constexpr Worst impossible = {infinite, infinite};
+constexpr Worst impossible = {no_limit, no_limit};
 
 Worst larger(const Worst& a, const Worst& b) {
   return {std::max(a.cost, b.cost), std::max(a.bytes, b.bytes)};
@@ -100,12 +100,12 @@ std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
   };
   const auto within = [&](std::int64_t most) {
     return better_of(both_splits(loads, [&, most](int stage, int begin, int end) {
-      if (most != infinite && needed(stage, begin, end) > most) return impossible;
+      if (most != no_limit && needed(stage, begin, end) > most) return impossible;
       return Worst{loads.cost(stage, begin, end), loads.bytes(loads.rank_of(stage), lone.of(stage, begin, end))};
     }));
   };
   const Split split = within(limit);
-  if (split.worst.cost != infinite) return split.bounds;
+  if (split.worst.cost != no_limit) return split.bounds;
   const Split least = better_of(both_splits(loads, [&](int stage, int begin, int end) {
     return Worst{needed(stage, begin, end), 0};
   }));
@@ -164,7 +164,7 @@ std::vector<int> automatic_layout(const LayoutItems& items, const LayoutRanks& r
                                   std::optional<double> memory_limit) {
   require(ranks.stages() >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
   const LayoutLoads loads(items, ranks);
-  const std::vector<int> bounds = deal(loads, memory_limit ? static_cast<std::int64_t>(*memory_limit) : infinite);
+  const std::vector<int> bounds = deal(loads, memory_limit ? static_cast<std::int64_t>(*memory_limit) : no_limit);
   std::vector<int> counts;
   for (std::size_t stage = 0; stage + 1 < bounds.size(); ++stage) counts.push_back(bounds[stage + 1] - bounds[stage]);
   return counts;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "parallel/runtime/utf8.h"
+
 namespace weft {
 namespace {
 
@@ -14,10 +16,6 @@ constexpr std::size_t most_symbols = 100'000;  // a typing error, not a model, l
 constexpr int deepest_group = 64;
 constexpr std::size_t most_faults = 10;  // beyond them a text is no layout at all
 constexpr std::string_view accepted = "E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (";
-
-bool continues_character(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
-}
 
 bool is_digit(char symbol) {
   return symbol >= '0' && symbol <= '9';

@@ -11,12 +11,12 @@ namespace weft {
 namespace {
 
 // Where a rank stands among the holders of a unit.
-struct Place {
+struct RowPlace {
   std::int64_t shard = 0;
   bool first = false;
 };
 
-Place place_of(const PlannedUnit& unit, const Mesh& mesh, int rank) {
+RowPlace place_of(const PlannedUnit& unit, const Mesh& mesh, int rank) {
   const std::vector<int> members = mesh.group_of(unit.shard_group, rank);
   const auto position = std::find(members.begin(), members.end(), rank) - members.begin();
   return {unit.layout.shards == 1 ? 0 : position, counts_unit(unit, mesh, rank)};
@@ -68,13 +68,13 @@ std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int
     const std::tuple axes(at.tp, at.ep, at.etp);
     if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
     // Finding a group looks at the whole world, so it is done once for units that share theirs.
-    std::map<std::pair<Family, bool>, Place> places;
+    std::map<std::pair<Family, bool>, RowPlace> places;
     const auto add = [&](const PlannedUnit& unit) {
       const auto& specs = unit.plan.parameters;
       if (std::none_of(specs.begin(), specs.end(), takes)) return;
       const std::pair kind(unit.plan.family, unit.layout.shards == 1);
       if (!places.contains(kind)) places.emplace(kind, place_of(unit, mesh, world_rank));
-      const Place& place = places.at(kind);
+      const RowPlace& place = places.at(kind);
       for (const RowBlock& block : unit.layout.rows_of_shard(place.shard)) {
         const ParameterSpec& spec = unit.layout.parameters[block.parameter];
         if (!takes(spec)) continue;

@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "trainer/config/config_rules.h"
 #include "trainer/chosen_timing.h"
+#include "trainer/config/config_rules.h"
 #include "trainer/costs/topology.h"
 #include "trainer/step_plan.h"
 #include "trainer/unit_policy.h"
@@ -31,10 +31,6 @@ constexpr std::array choices = {
     Choice{Sharding::island, ShardStrategy::full_shard, false, true},
     Choice{Sharding::no_shard, ShardStrategy::no_shard},
 };
-
-bool has_experts(const Config& config) {
-  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
-}
 
 // How the data ranks of a stage lie on nodes. Ranks fill nodes in order, tensor and context ranks first.
 struct DataRanks {
@@ -67,7 +63,7 @@ DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
 std::string refusal(const Config& config, const Choice& choice, const DataRanks& data) {
   const Degrees& degrees = config.parallelism;
   const std::int64_t dense = std::int64_t{degrees.data()} * degrees.context;
-  const std::int64_t experts = has_experts(config) ? degrees.expert_data() : 1;
+  const std::int64_t experts = config.model.has(BlockKind::moe) ? degrees.expert_data() : 1;
   if (choice.sharding != Sharding::no_shard && std::max(dense, experts) == 1) {
     return "one data rank has nothing to share: it is no_shard";
   }
@@ -127,7 +123,8 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   if (choice.island) {
     const Mesh mesh(degrees);
     island = island_in_node(mesh, shard_group(degrees, Family::dense), hardware.node_ranks());
-    expert_island = has_experts(given) ? island_in_node(mesh, Group::edp_shard, hardware.node_ranks()) : island;
+    expert_island =
+        given.model.has(BlockKind::moe) ? island_in_node(mesh, Group::edp_shard, hardware.node_ranks()) : island;
   }
   preset(result.config, choice, island, expert_island);
   std::vector<std::string> faults;
@@ -145,11 +142,13 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   word("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
   word("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
   word("shard.reduction", old.reduction, shard.reduction);
-  const auto accumulation = [](const ShardPolicy& policy) { return policy.accumulate_sharded ? "sharded" : "unsharded"; };
+  const auto accumulation = [](const ShardPolicy& policy) {
+    return policy.accumulate_sharded ? "sharded" : "unsharded";
+  };
   word("shard.accumulation", std::string_view(accumulation(old)), std::string_view(accumulation(shard)));
   if (given.memory_budget) result.words.push_back("--shard.memory_budget=none");
   const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
-  if (choice.island && has_experts(given)) word("shard.experts.residency", shard.residency, experts);
+  if (choice.island && given.model.has(BlockKind::moe)) word("shard.experts.residency", shard.residency, experts);
   return result;
 }
 

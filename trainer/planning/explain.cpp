@@ -193,7 +193,13 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   }
   Overrides all;
   if (!result.first_that_fits()) {
-    const Trial base = trials.with(Overrides{});
+    const Trial base{.words = {},
+                     .refused = {},
+                     .world = result.plan.world,
+                     .batch = config.training.global_batch_size,
+                     .peak = peak,
+                     .verdict = verdict,
+                     .seconds = result.plan.time.seconds};
     Greedy greedy = combine(trials, result.cause, base);
     all = greedy.trial.words;
     if (greedy.trial.fits()) {

@@ -21,6 +21,7 @@ namespace weft {
 
 // Shares of the peak that products are assumed to reach; a square one of 8,192 reaches 0.8 on an H200 in bfloat16.
 inline constexpr std::array product_shares = {0.65, 0.70, 0.75, 0.80};
+inline constexpr std::size_t shown_share = 1;  // of them, for tables that show one
 
 struct KernelSeconds {
   std::array<double, product_shares.size()> at{};  // by share

@@ -10,29 +10,19 @@ namespace {
 
 // The smallest multiple of `unit` in (below, most] that fits. Needs do not grow with the ranks that share state, so
 // steps that grow and halving find it; they grow fast, because where nothing fits all of them are taken.
-std::optional<Trial> smallest(const std::function<Trial(int)>& at, int below, int unit, int most) {
+std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int unit, int most) {
   int no = below / unit, yes = no + 1;
-  std::optional<Trial> found;
-  while (!found) {
+  for (;; yes *= 8) {
     yes = std::min(yes, most / unit);
     if (yes <= no) return std::nullopt;
-    if (Trial trial = at(yes * unit); trial.fits()) {
-      found = std::move(trial);
-    } else {
-      no = yes;
-      yes *= 8;
-    }
+    if (fits(yes * unit)) break;
+    no = yes;
   }
   while (yes - no > 1) {
     const int middle = no + (yes - no) / 2;
-    if (Trial trial = at(middle * unit); trial.fits()) {
-      found = std::move(trial);
-      yes = middle;
-    } else {
-      no = middle;
-    }
+    (fits(middle * unit) ? yes : no) = middle;
   }
-  return found;
+  return yes * unit;
 }
 
 }  // namespace
@@ -41,14 +31,15 @@ std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words
   const Config config = trials.config(words);
   const Degrees& d = config.parallelism;
   const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
-  const auto at = [&](int shards) { return trials.with(merged_words(words, scaled_words(config, shards))); };
+  const auto scaled = [&](int shards) { return merged_words(words, scaled_words(config, shards)); };
+  const auto fits = [&](int shards) { return trials.fits(scaled(shards)); };
   // Numbers of shards over which experts can be spread, and then those that fill nodes.
   const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
   const int node = trials.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
-  auto found = smallest(at, d.data_shard, spread, std::min(node, most_ranks) / rest);
-  if (!found) found = smallest(at, d.data_shard, whole, most_ranks / rest);
+  auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);
+  if (!found) found = smallest(fits, d.data_shard, whole, most_ranks / rest);
   if (!found) return std::nullopt;
-  return MoreRanks{words, *std::move(found)};
+  return MoreRanks{words, trials.with(scaled(*found))};
 }
 
 std::optional<MoreRanks> ranks_that_fit(const Trials& trials, const Overrides& all) {

@@ -9,18 +9,10 @@
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/optimizer/rules.h"
+#include "trainer/planning/word.h"
 
 namespace weft::move_words {
 namespace {
-
-template <typename Value>
-std::string word(std::string_view path, const Value& value) {
-  return fmt::format("--{}={}", path, value);
-}
-
-bool has_experts(const Config& config) {
-  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
-}
 
 bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config) {
   return std::ranges::all_of(conditions, [&](const KeyCondition& condition) { return condition.holds(config); });
@@ -47,7 +39,7 @@ MoveWords for_all_groups(const Config& config, std::string_view key, std::string
 
 // The policy of the family that most parameters belong to.
 const ShardPolicy& main_policy(const Config& config) {
-  const Family family = has_experts(config) ? Family::experts : Family::dense;
+  const Family family = config.model.has(BlockKind::moe) ? Family::experts : Family::dense;
   return config.shard_by_family.at(family);
 }
 
@@ -130,7 +122,7 @@ Strengths more_pipeline(const Config& config) {
 
 Strengths more_expert(const Config& config) {
   Strengths strengths;
-  if (!has_experts(config)) return strengths;
+  if (!config.model.has(BlockKind::moe)) return strengths;
   const Degrees& d = config.parallelism;
   for (std::int64_t expert = 2 * d.expert; expert <= config.model.moe.num_experts; expert *= 2) {
     if (d.stage_ranks() % (expert * d.expert_tensor) != 0) break;
@@ -194,7 +186,8 @@ Strengths shorter_residency(const Config& config) {
   Strengths strengths;
   const std::string& now = policy.residency_of(0);
   // What is left to Weft is dropped already where it would not fit.
-  if (now != "each_use" && now != "stage") strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
+  if (now != "each_use" && now != "stage")
+    strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
   return strengths;
 }
 

@@ -14,8 +14,8 @@ using namespace move_words;
 
 constexpr Move selective{"recompute selective", "norms, rotary embedding and SwiGLU are made again instead of kept",
                          "no product more, some memory traffic", MoveKind::layout, recompute_selective};
-constexpr Move full{"recompute full", "a block keeps its input alone, and one block is whole at a time",
-                    "a third more of the products of blocks", MoveKind::layout, recompute_full};
+constexpr Move full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
+                              "a third more of the products of blocks", MoveKind::layout, recompute_full};
 constexpr Move microbatch{"microbatch_size down, accumulation up", "fewer sequences are there at a time",
                           "smaller products; gathers as often as there are microbatches", MoveKind::layout,
                           smaller_microbatch};
@@ -62,21 +62,22 @@ constexpr Move element_rule{"adamw in place of muon", "no whole matrices are gat
                             "another optimizer, which keeps two states for each parameter", MoveKind::arithmetic,
                             rule_of_elements};
 
-constexpr std::array for_activations = {selective, full, microbatch, tensor, context, pipeline, schedule, bf16_compute};
+constexpr std::array for_activations = {selective, full_recompute, microbatch, tensor,
+                                        context,   pipeline,       schedule,   bf16_compute};
 constexpr std::array for_state = {strategy, replicas, expert, tensor, pipeline, bf16_state, bf16_parameters, rule};
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
 constexpr std::array for_gradients = {strategy, each_microbatch, accumulation, reduce_inputs,
                                       wrap,     tensor,          pipeline,     expert};
-constexpr std::array for_routing = {full, microbatch, tensor, context, expert, bf16_compute};
+constexpr std::array for_routing = {full_recompute, microbatch, tensor, context, expert, bf16_compute};
 constexpr std::array for_communication = {microbatch, wrap,           each_microbatch, tensor,
                                           pipeline,   bf16_reduction, element_rule};
 constexpr std::array for_workspace = {microbatch, tensor, context, element_rule};
-constexpr std::array beside_more_ranks = {selective, full, microbatch};
+constexpr std::array beside_more_ranks = {selective, full_recompute, microbatch};
 
 // At their best: what is tried first and cannot do it.
-constexpr std::array not_for_state = {microbatch, full};
+constexpr std::array not_for_state = {microbatch, full_recompute};
 constexpr std::array not_for_activations = {strategy, bf16_state};
-constexpr std::array not_for_units = {microbatch, full};
+constexpr std::array not_for_units = {microbatch, full_recompute};
 constexpr std::array not_for_gradients = {microbatch, residency, lookahead};
 constexpr std::array not_for_scratch = {strategy, bf16_state};
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -199,6 +200,11 @@ RunOutline outline_run(const Config& config, const Hardware& hardware) {
   outline.verdict = judge(hardware, outline.peak);
   outline.time = step_time(run.config(), run.mesh(), step_program(run, run.mesh().coordinates(0)), hardware);
   return outline;
+}
+
+bool fits_on(const Config& config, const Hardware& hardware) {
+  const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak).fits(); };
+  return fits(fullest_peak_until(resolved_for(config, hardware), std::not_fn(fits)));
 }
 
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {

@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 // A message as the name of a reason: no two choices would be refused alike with their numbers.
-std::string reason_of(std::string_view message) {
+std::string without_numbers(std::string_view message) {
   std::string reason;
   for (const char c : message.substr(0, message.find('\n'))) {
     const bool digit = c >= '0' && c <= '9';
@@ -27,7 +27,7 @@ std::string reason_of(std::string_view message) {
 }
 
 void refuse(SearchCounts& counts, const std::string& message, std::size_t choices) {
-  Refusals& refusals = counts.refused[reason_of(message)];
+  Refusals& refusals = counts.refused[without_numbers(message)];
   if (refusals.choices == 0) refusals.example = message.substr(0, message.find('\n'));
   refusals.choices += choices;
 }

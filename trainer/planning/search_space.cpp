@@ -15,6 +15,7 @@
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/moves.h"
+#include "trainer/planning/word.h"
 
 namespace weft {
 namespace {
@@ -27,10 +28,6 @@ constexpr std::string_view degree_keys[] = {
 constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline.schedule", "pipeline.chunks",
                                            "shard.strategy",           "shard.residency",   "shard.reduction",
                                            "training.recompute"};
-
-std::string word(std::string_view key, const auto& value) {
-  return fmt::format("--{}={}", key, value);
-}
 
 // What is wrong with a value of the key by itself; otherwise it is in `config`.
 Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
@@ -99,13 +96,9 @@ std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ra
   return all;
 }
 
-bool has_experts(const Config& config) {
-  return std::ranges::find(config.model.blocks, BlockKind::moe) != config.model.blocks.end();
-}
-
 // All expert degrees that ranks of a stage can be laid out in.
 void add_expert_degrees(const SearchAxes& axes, const Config& config, Degrees dense, std::vector<Degrees>& meshes) {
-  if (!has_experts(config)) {
+  if (!config.model.has(BlockKind::moe)) {
     meshes.push_back(dense);
     return;
   }
@@ -328,7 +321,8 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
       for (const std::string& reduction : values_of(axes, "shard.reduction", {"last_microbatch", "each_microbatch"})) {
         if (residency == "stage" || reduction == "auto") {
           fail_request(
-              "weft plan --search: residency \"stage\" and reduction \"auto\" leave to Weft what a search is to find: name "
+              "weft plan --search: residency \"stage\" and reduction \"auto\" leave to Weft what a search is to find: "
+              "name "
               "each_use, step, ... and last_microbatch, each_microbatch, ...");
         }
         Overrides words = space.words;

@@ -43,6 +43,16 @@ Trial Trials::with(const Overrides& words) const {
   return known_.try_emplace(words, std::move(trial)).first->second;
 }
 
+bool Trials::fits(const Overrides& words) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(words); found != known_.end()) return found->second.fits();
+  }
+  bool fits = false;
+  refusal_of([&] { fits = fits_on(read_(words), hardware_); });
+  return fits;
+}
+
 Trial Trials::with(const Overrides& words, const MoveWords& strength) const {
   const Overrides plain = merged_words(words, strength.words);
   if (strength.by_family.empty()) return with(plain);

@@ -37,6 +37,8 @@ class Trials {
   int node_ranks() const { return hardware_.node_ranks(); }
   // Each set of words is planned once. May be called by several threads.
   Trial with(const Overrides& words) const;
+  // Whether a trial fits, in a fraction of its time where it does not.
+  bool fits(const Overrides& words) const;
   // With a strength of a move on top. Further words for families are there only where they change something.
   Trial with(const Overrides& words, const MoveWords& strength) const;
   // The mildest strength that fits, or else the one that needs least; absent where there is nothing to change. With

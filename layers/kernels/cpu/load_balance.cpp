@@ -9,9 +9,6 @@
 namespace weft::cpu {
 namespace {
 
-// As in routing: sigmoids that all underflow divide by this instead of zero.
-constexpr float smallest_sum = 1e-20f;
-
 WEFT_INLINE float sum_of(const float* values, std::int64_t count) {
   return lane_sum(
       count, [values](std::int64_t i) __attribute__((always_inline)) { return values[i]; });

@@ -8,9 +8,6 @@
 namespace weft::cpu {
 namespace {
 
-// Keeps a normalised sum of scores that underflowed to zero from dividing zero by zero.
-constexpr float smallest_sum = 1e-20f;
-
 WEFT_MULTIVERSION void softmax_rows(const float* logits, std::int64_t rows, std::int64_t experts, float* scores) {
   for (std::int64_t row = 0; row < rows; ++row, logits += experts, scores += experts) {
     float largest = logits[0];

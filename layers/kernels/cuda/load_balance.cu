@@ -18,7 +18,6 @@ namespace {
 
 constexpr int threads_of_block = 256;
 constexpr int warps_of_block = threads_of_block / warp_size;
-constexpr float smallest_sum = 1e-20f;  // as the CPU's
 
 unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
   return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);

@@ -16,8 +16,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int warps_of_block = 8;
-constexpr float smallest_sum = 1e-20f;  // as the CPU's
-constexpr float no_score = -1.0f;       // of a lane without an expert: scores are not negative
+constexpr float no_score = -1.0f;  // of a lane without an expert: scores are not negative
 
 __device__ std::int64_t token_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;

@@ -10,7 +10,7 @@ namespace weft {
 namespace {
 
 // What one microbatch has done in one piece.
-struct Done {
+struct DoneActions {
   bool forward = false, recomputed = false, input_gradient = false, weight_gradient = false;
 };
 // What one microbatch has received at one stage.
@@ -57,7 +57,7 @@ class ComputeWalk {
   std::size_t microbatches() const { return static_cast<std::size_t>(program_.microbatches); }
   int stage_rank(int stage) const { return program_.stages[static_cast<std::size_t>(stage)].rank; }
   int stage_count() const { return static_cast<int>(program_.stages.size()); }
-  Done& done(std::size_t piece, int microbatch) {
+  DoneActions& done(std::size_t piece, int microbatch) {
     return done_[piece * microbatches() + static_cast<std::size_t>(microbatch)];
   }
   Received& received(int stage, int microbatch) {
@@ -90,7 +90,7 @@ class ComputeWalk {
       const std::size_t piece = ascends ? i : begin + end - 1 - i;
       if (action.op == Op::recompute && !action.segment && !region_of(piece)) continue;
       if (sound) sound = legal(action, piece);
-      Done& state = done(piece, *action.microbatch);
+      DoneActions& state = done(piece, *action.microbatch);
       state.forward = state.forward || action.op == Op::forward;
       state.recomputed = state.recomputed || action.op == Op::recompute;
       state.input_gradient = state.input_gradient || makes_input_gradient(action.op);
@@ -100,7 +100,7 @@ class ComputeWalk {
 
   bool legal(const Action& action, std::size_t piece) {
     const int microbatch = *action.microbatch;
-    const Done& state = done(piece, microbatch);
+    const DoneActions& state = done(piece, microbatch);
     const std::size_t before = findings_.size();
     const bool repeated = action.op == Op::forward           ? state.forward
                           : action.op == Op::recompute       ? state.recomputed
@@ -133,7 +133,7 @@ class ComputeWalk {
   }
 
   void require_use_of_recompute(std::size_t piece, int microbatch) {
-    const Done& state = done(piece, microbatch);
+    const DoneActions& state = done(piece, microbatch);
     const char* idle = !region_of(piece)      ? "has nothing to make again: its forward keeps all that is read"
                        : !state.forward       ? "comes before its forward"
                        : state.input_gradient ? "comes after its input gradient"
@@ -215,7 +215,7 @@ class ComputeWalk {
       std::string first;
       for (int microbatch = 0; microbatch < program_.microbatches; ++microbatch) {
         for (std::size_t piece = pieces_.begin(stage); piece < pieces_.end(stage); ++piece) {
-          const Done& state = done(piece, microbatch);
+          const DoneActions& state = done(piece, microbatch);
           const char* lacks = !state.forward           ? "forward"
                               : program_.forward_only  ? nullptr
                               : !state.input_gradient  ? "input gradient"
@@ -237,7 +237,7 @@ class ComputeWalk {
   int row_;
   std::vector<Finding>& findings_;
   std::size_t index_ = 0;
-  std::vector<Done> done_;          // by piece, then microbatch
+  std::vector<DoneActions> done_;   // by piece, then microbatch
   std::vector<Received> received_;  // by stage, then microbatch
 };
 

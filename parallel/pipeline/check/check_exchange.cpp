@@ -56,9 +56,9 @@ class Matcher {
 // posted without waiting for its receiver, but only when the message before it on its channel has been received; a
 // receive waits for its message. Compute never waits, so it is left out.
 // Each message makes at most two ranks move on: the work is linear in the number of messages.
-class Simulation {
+class ExchangeWalk {
  public:
-  explicit Simulation(const Exchange& exchange)
+  explicit ExchangeWalk(const Exchange& exchange)
       : exchange_(exchange),
         at_(exchange.ranks.size(), 0),
         sent_(exchange.channels.size(), 0),
@@ -95,7 +95,7 @@ class Simulation {
 };
 
 void find_deadlock(const CheckContext& context, const Exchange& exchange, std::vector<Finding>& findings) {
-  const Simulation simulation(exchange);
+  const ExchangeWalk simulation(exchange);
   int rank = 0;
   const int rows = static_cast<int>(context.rows());
   while (rank < rows && !simulation.next(rank)) ++rank;

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-std::string at(const OrderPlace& place) {
+std::string place_text(const OrderPlace& place) {
   return fmt::format("{} (line {}, column {})", place.cell, place.line, place.column);
 }
 
@@ -56,8 +56,9 @@ class Completeness {
     const auto [home, fresh] = stages_.try_emplace(*cell.action.stage, rank, &cell);
     microbatches_.try_emplace(*cell.action.microbatch, rank, &cell);
     if (fresh || home->second.first == rank || !strays_.emplace(*cell.action.stage, rank).second) return;
-    faults_.add(cell.place, fmt::format("stage {} runs on rank {} already, with {}; a stage stands on one rank",
-                                        *cell.action.stage, home->second.first, at(home->second.second->place)));
+    faults_.add(cell.place,
+                fmt::format("stage {} runs on rank {} already, with {}; a stage stands on one rank", *cell.action.stage,
+                            home->second.first, place_text(home->second.second->place)));
   }
 
   void take(const OrderCell& cell) {
@@ -65,7 +66,7 @@ class Completeness {
     const Op op = cell.action.op;
     const OrderCell*& same = turns.of(op);
     if (same) {
-      faults_.add(cell.place, fmt::format("it was run before, at {}", at(same->place)));
+      faults_.add(cell.place, fmt::format("it was run before, at {}", place_text(same->place)));
       return;
     }
     same = &cell;
@@ -73,15 +74,15 @@ class Completeness {
     if (op != Op::forward && turns.backward && half) {
       faults_.add(cell.place, fmt::format("it stands beside {}: a backward is whole (B) or two halves (I, then W). "
                                           "Older files of PyTorch write B for I and BW for B",
-                                          at((op == Op::backward ? half : turns.backward)->place)));
+                                          place_text((op == Op::backward ? half : turns.backward)->place)));
       return;
     }
     const OrderCell* early = turns.backward ? turns.backward : turns.input;
     if (op == Op::forward && early) {
-      faults_.add(early->place, fmt::format("it comes before its forward, {}", at(cell.place)));
+      faults_.add(early->place, fmt::format("it comes before its forward, {}", place_text(cell.place)));
     }
     if (op == Op::backward_input && turns.weight) {
-      faults_.add(turns.weight->place, fmt::format("it comes before its input gradient, {}", at(cell.place)));
+      faults_.add(turns.weight->place, fmt::format("it comes before its input gradient, {}", place_text(cell.place)));
     }
   }
 
@@ -149,7 +150,7 @@ class Waits {
     do {
       const Wait wait = wait_of(member);
       circle += fmt::format("{}rank {} at {} waits for {} of rank {}", circle.empty() ? "deadlock: " : ", ", member,
-                            at(wait.cell->place), wait.needed, wait.rank);
+                            place_text(wait.cell->place), wait.needed, wait.rank);
       member = wait.rank;
     } while (member != rank);
     faults.add(wait_of(rank).cell->place, circle);

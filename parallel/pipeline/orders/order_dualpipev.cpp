@@ -7,9 +7,9 @@
 namespace weft {
 namespace {
 
-class Rank {
+class DualPipeVRank {
  public:
-  Rank(const OrderInput& input, int rank)
+  DualPipeVRank(const OrderInput& input, int rank)
       : stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
 
   void forward(std::size_t chunk) { add(Op::forward, chunk, forwards_[chunk]++); }
@@ -43,9 +43,9 @@ class Rank {
 };
 
 // The eight steps of DeepSeek's own description.
-std::vector<Action> rank_order(const OrderInput& input, int rank) {
+std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
   const int behind = input.ranks - 1 - rank;
-  Rank list(input, rank);
+  DualPipeVRank list(input, rank);
   for (int i = 0; i < 2 * behind; ++i) list.forward(0);
   for (int i = 0; i <= rank; ++i) {
     list.forward(0);
@@ -86,7 +86,7 @@ std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
                                    2 * input.ranks, input.microbatches),
                        input.microbatches, [&](int microbatches) { return microbatches >= 2 * input.ranks; });
   std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(rank_order(input, rank));
+  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(dualpipev_rank(input, rank));
   return ranks;
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 // Chunk 0 climbs the ranks in steps of two and comes back in steps of one, forward and backward alike. Three more
 // between forward and backward where the ranks are even, or slots would fall together.
-BlockSlots slots(int ranks, int rank) {
+BlockSlots half_slots(int ranks, int rank) {
   const int apart = ranks % 2 == 0 ? 3 : 0;
   return {.forward_up = 2 * rank,
           .forward_down = 3 * ranks - 2 - rank,
@@ -19,7 +19,7 @@ BlockSlots slots(int ranks, int rank) {
 // V-Half: about half the activations of 1F1B, (ranks + 2) / 2 microbatches rounded down, on every rank alike.
 std::vector<std::vector<Action>> v_half_order(const OrderInput& input) {
   require_counts("v_half", input);
-  return repeated_block_order(input, slots);
+  return repeated_block_order(input, half_slots);
 }
 
 }  // namespace weft

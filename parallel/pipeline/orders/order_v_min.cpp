@@ -6,7 +6,7 @@ namespace {
 
 // One step a rank all the way, there and back twice. Two more between forward and backward where three divides the
 // ranks, or slots would fall together.
-BlockSlots slots(int ranks, int rank) {
+BlockSlots min_slots(int ranks, int rank) {
   const int apart = ranks % 3 == 0 ? 2 : 0;
   return {.forward_up = rank,
           .forward_down = 2 * ranks - 1 - rank,
@@ -20,7 +20,7 @@ BlockSlots slots(int ranks, int rank) {
 // to that of 1F1B with interleaving.
 std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
   require_counts("v_min", input);
-  return repeated_block_order(input, slots);
+  return repeated_block_order(input, min_slots);
 }
 
 }  // namespace weft

@@ -7,9 +7,9 @@ namespace weft {
 namespace {
 
 // The list of one rank. Each kind of each chunk takes the microbatches in ascending order.
-class Rank {
+class ZbvRank {
  public:
-  Rank(const OrderInput& input, int rank)
+  ZbvRank(const OrderInput& input, int rank)
       : microbatches_(input.microbatches),
         stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
 
@@ -33,10 +33,10 @@ class Rank {
   std::array<int, 2> stages_;
 };
 
-std::vector<Action> rank_order(const OrderInput& input, int rank) {
+std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
   // The order of enough microbatches to fill the pipeline; of fewer it is what is left without the others.
   const int microbatches = std::max(2 * input.ranks - 1, input.microbatches);
-  Rank list(input, rank);
+  ZbvRank list(input, rank);
   for (int i = 0; i < 2 * (input.ranks - rank) - 1; ++i) list.forward(0);
   for (int i = 0; i < rank; ++i) {
     list.forward(1);
@@ -72,7 +72,7 @@ std::vector<Action> rank_order(const OrderInput& input, int rank) {
 std::vector<std::vector<Action>> zbv_order(const OrderInput& input) {
   require_counts("zbv", input);
   std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(rank_order(input, rank));
+  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(zbv_rank(input, rank));
   return ranks;
 }
 

@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 // Pixels.
-constexpr double left = 132, right = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
+constexpr double left_margin = 132, right_margin = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
 constexpr double header = 50, axis_height = 24, rank_gap = 10, lane_gap = 2, memory_height = 54;
 constexpr double character = 6.4;  // of a label, at its widest
 
@@ -47,9 +47,9 @@ class SvgPainter {
         highest_(picture.highest_bytes()) {}
 
   std::string document() {
-    const double all = left + width_ + right;
+    const double all = left_margin + width_ + right_margin;
     double y = header;
-    put(legend(picture_, left, y, all - right, y));
+    put(legend(picture_, left_margin, y, all - right_margin, y));
     const double top = y + axis_height;
     place_ranks(top);
     axis(top, bottom_);
@@ -66,7 +66,7 @@ class SvgPainter {
   }
 
  private:
-  double x(double seconds) const { return left + scale_ * seconds; }
+  double x(double seconds) const { return left_margin + scale_ * seconds; }
   template <typename... Args>
   void put(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
@@ -89,7 +89,7 @@ class SvgPainter {
     }
     return fmt::format(
         "<text x=\"{}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{}</text>\n<text x=\"{}\" y=\"38\">{}</text>\n",
-        left, escaped_markup(picture_.title), left, figures);
+        left_margin, escaped_markup(picture_.title), left_margin, figures);
   }
 
   void place_ranks(double top) {
@@ -124,7 +124,7 @@ class SvgPainter {
       put("<text class=\"mark\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", x(i * step), baseline,
           format_time(i * step, picture_.unit_time));
     }
-    put("<text class=\"side\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 22, baseline,
+    put("<text class=\"side\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left_margin - 22, baseline,
         picture_.unit_time ? "time, units" : "time");
   }
 
@@ -133,11 +133,12 @@ class SvgPainter {
     put("<g id=\"rank{}\">\n", rank.rank);
     for (Lane lane : picture_.lanes) {
       const double y = lanes_[row][static_cast<std::size_t>(lane)], height = height_of(lane);
-      put("<rect class=\"lane\" x=\"{}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"/>\n", left, y, width_, height);
+      put("<rect class=\"lane\" x=\"{}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"/>\n", left_margin, y, width_,
+          height);
       if (lane == Lane::compute) {
-        put("<text class=\"side rank\" x=\"{}\" y=\"{:.1f}\">rank {}</text>\n", left - 6, y + 16, rank.rank);
+        put("<text class=\"side rank\" x=\"{}\" y=\"{:.1f}\">rank {}</text>\n", left_margin - 6, y + 16, rank.rank);
       } else {
-        put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 6, y + height / 2 + 3,
+        put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left_margin - 6, y + height / 2 + 3,
             lane_label(lane));
       }
     }
@@ -237,10 +238,10 @@ class SvgPainter {
           x(rank.memory.front().time), ground, outline, x(picture_.seconds), ground, bucket_style(bucket).name,
           format_bytes(most_in(rank, bucket)));
     }
-    put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left, ground, width_);
-    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left - 6, memory_[row] + 10,
+    put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left_margin, ground, width_);
+    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left_margin - 6, memory_[row] + 10,
         format_bytes(rank.peak_bytes));
-    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">memory</text>\n", left - 6, ground - 2);
+    put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">memory</text>\n", left_margin - 6, ground - 2);
   }
 
   static std::int64_t most_in(const PictureRank& rank, int bucket) {

@@ -49,9 +49,9 @@ class Adapters {
 
 class Clock {
  public:
-  explicit Clock(const std::vector<TimedAction>& actions) : actions_(actions), states_(actions.size()) {
+  explicit Clock(const std::vector<ToldAction>& actions) : actions_(actions), states_(actions.size()) {
     std::size_t meetings = 0, adapters = 0;
-    for (const TimedAction& action : actions) {
+    for (const ToldAction& action : actions) {
       if (action.meeting) meetings = std::max(meetings, *action.meeting + 1);
       if (action.adapter_seconds > 0.0) adapters = std::max(adapters, static_cast<std::size_t>(action.adapters) + 1);
     }
@@ -148,7 +148,7 @@ class Clock {
     if (!each.idle()) events_.emplace(each.next_end(), adapters, true, each.change());
   }
 
-  const std::vector<TimedAction>& actions_;
+  const std::vector<ToldAction>& actions_;
   std::vector<State> states_;
   std::vector<std::vector<std::size_t>> meetings_;
   std::vector<Adapters> adapters_;
@@ -157,7 +157,7 @@ class Clock {
 
 }  // namespace
 
-std::vector<double> shared_seconds(const std::vector<TimedAction>& actions) {
+std::vector<double> shared_seconds(const std::vector<ToldAction>& actions) {
   return Clock(actions).run();
 }
 

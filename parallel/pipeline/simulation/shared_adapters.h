@@ -15,7 +15,7 @@
 namespace weft::walking {
 
 // An action as time sees it.
-struct TimedAction {
+struct ToldAction {
   double seconds = 0.0;                     // where nothing else uses the adapters
   double adapter_seconds = 0.0;             // of these
   int adapters = 0;                         // whose, where there are such seconds
@@ -25,6 +25,6 @@ struct TimedAction {
 };
 
 // Seconds of each action from its start to its end. Every action comes to its turn: the walk has been through.
-std::vector<double> shared_seconds(const std::vector<TimedAction>& actions);
+std::vector<double> shared_seconds(const std::vector<ToldAction>& actions);
 
 }  // namespace weft::walking

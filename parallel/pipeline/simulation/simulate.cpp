@@ -19,7 +19,7 @@ using walking::Connection;
 using walking::Instant;
 using walking::RankState;
 using walking::Start;
-using walking::TimedAction;
+using walking::ToldAction;
 
 // Walks all lists, each as far as others let it. Every time is the largest of a few earlier ones plus a cost, so it is
 // the same in whichever order the ranks are visited. A visit ends at a wait whose end queues the rank again.
@@ -27,7 +27,7 @@ class Walk {
  public:
   // `seconds` of each action, rank by rank, where they are not the costs alone; `told`: what each waits for.
   Walk(const Program& program, const ProgramCosts& costs, const LaneChannels& channels,
-       const std::vector<double>* seconds = nullptr, std::vector<TimedAction>* told = nullptr)
+       const std::vector<double>* seconds = nullptr, std::vector<ToldAction>* told = nullptr)
       : program_(program),
         costs_(costs),
         channels_(channels),
@@ -134,12 +134,12 @@ class Walk {
   // Of the rank's next action, which waits for what has been named since it was begun.
   void tell_waits(std::size_t rank) {
     if (told_ == nullptr) return;
-    TimedAction& action = (*told_)[number(next_of(rank))];
+    ToldAction& action = (*told_)[number(next_of(rank))];
     for (const ActionAt& at : std::exchange(all_, {})) action.after.push_back(number(at));
   }
   void tell_seconds(std::size_t rank, double seconds) {
     if (told_ == nullptr) return;
-    TimedAction& action = (*told_)[number(next_of(rank))];
+    ToldAction& action = (*told_)[number(next_of(rank))];
     action.seconds = seconds;
     action.adapters = costs_.adapters_of(rank);
     action.adapter_seconds = adapter_seconds(program_, costs_, channels_, action_at(rank));
@@ -464,7 +464,7 @@ class Walk {
   const ProgramCosts& costs_;
   const LaneChannels& channels_;
   const std::vector<double>* seconds_;
-  std::vector<TimedAction>* told_;
+  std::vector<ToldAction>* told_;
   std::vector<std::size_t> first_;  // by rank: its first action, counted over all ranks
   std::vector<ActionAt> all_;       // what the action that is looked at waits for
   PieceTable pieces_;
@@ -492,7 +492,7 @@ Simulation simulate(const Program& program, const ProgramCosts& costs, const Lan
     if (channel >= all_lanes.size()) fail("a lane is on channel {}; there are {}", channel, all_lanes.size());
   }
   if (!costs.have_adapters()) return Walk(program, costs, channels).run();
-  std::vector<TimedAction> told;
+  std::vector<ToldAction> told;
   Walk(program, costs, channels, nullptr, &told).run();
   const std::vector<double> seconds = walking::shared_seconds(told);
   return Walk(program, costs, channels, &seconds).run();

@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 // Where the last op of a stage's action stands: what the next stage waits for.
-struct Producer {
+struct LastOp {
   int rank = -1, op = 0;
 };
 
@@ -39,7 +39,7 @@ class CaseRank {
   }
 
   // Adds the ops of a stage's action; returns the last one's position.
-  int add(const Action& action, Producer producer) {
+  int add(const Action& action, LastOp producer) {
     const bool forward = action.op == Op::forward;
     double seconds = shape_.forward_seconds;
     if (!forward) {
@@ -89,7 +89,7 @@ TimingProblem timing_problem(const TimingCase& shape) {
   const auto orders = schedule.order(shape.input);
   const int ranks = shape.input.ranks, last = ranks * shape.input.chunks - 1;
   // Positions follow from the order of each rank alone.
-  std::map<std::tuple<bool, int, int>, Producer> done;  // (forward, stage, microbatch) -> its last op
+  std::map<std::tuple<bool, int, int>, LastOp> done;  // (forward, stage, microbatch) -> its last op
   const int per_action = shape.units / shape.input.chunks;
   for (int rank = 0; rank < ranks; ++rank) {
     int ops = 0;
@@ -105,7 +105,7 @@ TimingProblem timing_problem(const TimingCase& shape) {
     for (const Action& action : at(orders, rank)) {
       const bool forward = action.op == Op::forward;
       const int from = *action.stage + (forward ? -1 : 1);
-      Producer producer;
+      LastOp producer;
       if (action.op != Op::backward_weight && from >= 0 && from <= last) {
         producer = done.at({forward, from, *action.microbatch});
       }

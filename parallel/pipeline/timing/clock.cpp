@@ -74,12 +74,12 @@ TimingClock::TimingClock(const TimingProblem& problem) {
 
 double TimingClock::run(std::span<const TimingChannel> channels, std::span<double> ends,
                         std::span<double> rank_ends) const {
-  struct Lanes {
+  struct LaneEnds {
     double compute = 0, channel = 0;  // when each is free
     int place = 0;                    // the next of the channel
   };
-  std::vector<Lanes> lanes(first_op_.size());
-  const auto advance = [](Lanes& lane, const TimingChannel& channel, const double* rank_end, int last) {
+  std::vector<LaneEnds> lanes(first_op_.size());
+  const auto advance = [](LaneEnds& lane, const TimingChannel& channel, const double* rank_end, int last) {
     for (; lane.place <= last; ++lane.place) {
       const int after = at(channel.after, lane.place);
       const double trigger = after < 0 ? 0 : rank_end[after];
@@ -87,7 +87,7 @@ double TimingClock::run(std::span<const TimingChannel> channels, std::span<doubl
     }
   };
   for (const Stretch& stretch : stretches_) {
-    Lanes lane = at(lanes, stretch.rank);
+    LaneEnds lane = at(lanes, stretch.rank);
     const int base = first_op(stretch.rank);
     double* const rank_end = &ends[static_cast<std::size_t>(base)];
     const TimingChannel* const channel = channels.empty() ? nullptr : &at(channels, stretch.rank);

@@ -59,7 +59,7 @@ class FixedRank {
   }
 
  private:
-  using Residency = FixedPolicy::Residency;
+  using Kept = FixedPolicy::Residency;
 
   bool fits() const {
     const std::vector<std::int64_t> bytes = reserved_bytes(rank_, plan_);
@@ -68,21 +68,21 @@ class FixedRank {
 
   bool stays(const Visits& visits, int op, int next) const {
     switch (policy_.residency) {
-      case Residency::each_use:
-      case Residency::buffers:
+      case Kept::each_use:
+      case Kept::buffers:
         return false;
-      case Residency::visit:
+      case Kept::visit:
         return visits.same(op, next);
-      case Residency::window:
+      case Kept::window:
         return visits.within(op, next, policy_.count);
-      case Residency::step:
+      case Kept::step:
         return true;
     }
     return false;
   }
 
   void add_gathers(const Visits& visits) {
-    const bool buffers = policy_.residency == Residency::buffers;
+    const bool buffers = policy_.residency == Kept::buffers;
     std::vector<int> last(rank_.units.size(), -1);  // index of the unit's last gather
     struct Buffer {
       int unit = -1, until = -1;
@@ -110,7 +110,7 @@ class FixedRank {
     int latest = -1;
     for (std::size_t i = 0; i < plan_.gathers.size(); ++i) {
       TimedGather& gather = plan_.gathers[i];
-      if (policy_.residency != Residency::buffers) {
+      if (policy_.residency != Kept::buffers) {
         const auto ahead = static_cast<std::size_t>(policy_.lookahead);
         if (i >= ahead) gather.after = plan_.gathers[i - ahead].need - 1;
         latest = gather.after = std::max(latest, gather.after);
@@ -192,12 +192,12 @@ class FixedRank {
 }  // namespace
 
 std::string name_of(const FixedPolicy& policy) {
-  using Residency = FixedPolicy::Residency;
+  using Kept = FixedPolicy::Residency;
   const char* residencies[] = {"each use", "visit", "window", "buffers", "step"};
   const char* reductions[] = {"each use", "visit", "step"};
   std::string text = residencies[static_cast<int>(policy.residency)];
-  const bool buffers = policy.residency == Residency::buffers;
-  if (buffers || policy.residency == Residency::window) text += fmt::format(" {}", policy.count);
+  const bool buffers = policy.residency == Kept::buffers;
+  if (buffers || policy.residency == Kept::window) text += fmt::format(" {}", policy.count);
   if (!buffers) text += fmt::format(", {} ahead", policy.lookahead);
   text += fmt::format(", reduced by {}", reductions[static_cast<int>(policy.reduction)]);
   if (policy.outstanding >= 0) text += fmt::format(", {} outstanding", policy.outstanding);
@@ -205,7 +205,7 @@ std::string name_of(const FixedPolicy& policy) {
 }
 
 std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_reductions, int most_buffers) {
-  using Residency = FixedPolicy::Residency;
+  using Kept = FixedPolicy::Residency;
   using Reduction = FixedPolicy::Reduction;
   int chunks = 1, units = 1;
   for (const TimingRank& rank : problem.ranks) {
@@ -216,13 +216,13 @@ std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_r
   }
   std::vector<FixedPolicy> residencies;
   for (const int lookahead : {1, 2, 4}) {
-    residencies.push_back({Residency::each_use, 0, lookahead});
-    residencies.push_back({Residency::visit, 0, lookahead});
-    for (int window = 2; window <= chunks; ++window) residencies.push_back({Residency::window, window, lookahead});
-    residencies.push_back({Residency::step, 0, lookahead});
+    residencies.push_back({Kept::each_use, 0, lookahead});
+    residencies.push_back({Kept::visit, 0, lookahead});
+    for (int window = 2; window <= chunks; ++window) residencies.push_back({Kept::window, window, lookahead});
+    residencies.push_back({Kept::step, 0, lookahead});
   }
   const int step = (units + most_buffers - 1) / std::max(1, most_buffers);
-  for (int count = step; count <= units; count += step) residencies.push_back({Residency::buffers, count, 0});
+  for (int count = step; count <= units; count += step) residencies.push_back({Kept::buffers, count, 0});
   std::vector<FixedPolicy> policies;
   for (FixedPolicy policy : residencies) {
     for (const Reduction reduction : {Reduction::step, Reduction::visit, Reduction::each_use}) {
