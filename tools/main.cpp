@@ -16,7 +16,7 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
-#include "tools/commands.h"
+#include "tools/command/commands.h"
 
 namespace {
 

@@ -26,7 +26,16 @@ const std::vector<Floor>& floors() {
       {"parallel/pipeline", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
       {"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
       {"trainer", {"parallel", "layers"}},
-      {"tools", {"parallel", "layers", "trainer"}},
+      {"tools/command", {"parallel", "layers", "trainer"}},
+      {"tools/report", {"parallel", "layers", "trainer"}},
+      {"tools/plan", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/layout", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/program", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/walk", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/bench", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/checkpoint", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
+      {"tools/run", {"parallel", "layers", "trainer", "tools/command", "tools/report", "tools/plan"}},
+      {"tools", {"parallel", "layers", "trainer", "tools/command"}},
   };
   return table;
 }

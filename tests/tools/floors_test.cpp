@@ -153,6 +153,19 @@ TEST(FloorsCheck, CatchesIncludesThatPointUp) {
   }
 }
 
+TEST(FloorsCheck, CatchesRoomsOfToolsThatSeeOneAnother) {
+  for (const char* room : {"plan", "layout", "program", "walk", "bench", "checkpoint", "run"}) {
+    const std::string path = fmt::format("tools/{}/file.cpp", room), header = fmt::format("tools/{}/file.h", room);
+    for (const char* base : {"tools/command/commands.h", "tools/report/bench_table.h", "trainer/data.h"}) {
+      EXPECT_EQ(include_fault_count(path, base), 0u) << path << " includes " << base;
+    }
+    EXPECT_EQ(include_fault_count("tools/report/file.cpp", header), 1u) << header;
+    EXPECT_EQ(include_fault_count("tools/walk/file.cpp", header), room == std::string_view("walk") ? 0u : 1u) << header;
+  }
+  EXPECT_EQ(include_fault_count("tools/run/launch_gate.cpp", "tools/plan/plan_explain.h"), 0u);
+  EXPECT_EQ(include_fault_count("tools/plan/plan_explain.cpp", "tools/run/launch_gate.h"), 1u);
+}
+
 TEST(FloorsCheck, SaysWhereAndWhat) {
   EXPECT_EQ(include_faults("layers/block.cpp", "#include \"layers/block.h\"\n\n#include \"trainer/data.h\"\n"),
             std::vector<std::string>{"layers/block.cpp:3: layers may not include \"trainer/data.h\""});

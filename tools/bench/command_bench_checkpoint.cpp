@@ -1,0 +1,237 @@
+// `weft bench checkpoint`: what saving and loading cost, beside what the machine does with as many bytes: a copy in
+// memory, and dd writing and reading files in the same place.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "tools/report/bench_table.h"
+#include "tools/command/commands.h"
+#include "trainer/resolved_run.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+// Seconds of one round; those of ranks are of the slowest.
+struct Round {
+  double copy = 0;                                     // of what a rank saves, in memory, all ranks at once
+  double blocked = 0;                                  // of training, by a save
+  double saved = 0;                                    // until the checkpoint is complete
+  double loaded = 0, loaded_cold = 0;                  // cold: where the system has nothing of the files in memory
+  double dd_write = 0, dd_read = 0, dd_read_cold = 0;  // of files with as many bytes
+};
+
+struct Measured {
+  std::int64_t bytes = 0;  // of a checkpoint's tensors
+  std::int64_t files = 0;  // that hold them
+  std::vector<Round> rounds;
+};
+
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The system is asked to keep nothing of the files below a folder in memory.
+void forget_files(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED) != 0) {
+      fail("{} cannot be forgotten", entry.path().string());
+    }
+    close(descriptor);
+  }
+}
+
+double seconds_of(const std::string& command) {
+  const auto begin = Clock::now();
+  if (std::system(command.c_str()) != 0) fail("it did not work: {}", command);
+  return since(begin);
+}
+
+// Seconds that copying all of `rows` takes, into memory that has been written to before.
+double copy_seconds(const std::vector<CheckpointRows>& rows, std::vector<std::byte>& to) {
+  const auto begin = Clock::now();
+  std::size_t end = 0;
+  for (const CheckpointRows& held : rows) {
+    const auto bytes = static_cast<std::size_t>(held.values.bytes());
+    std::copy_n(held.values.data(), bytes, to.data() + end);
+    end += bytes;
+  }
+  return since(begin);
+}
+
+// Adds the slowest rank's seconds to a round.
+class SlowestRank {
+ public:
+  void take(double& round, double seconds) {
+    const std::scoped_lock lock(mutex_);
+    round = std::max(round, seconds);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+// `rounds` times: a copy, a save and a load, by all ranks.
+Measured measure(Config config, const fs::path& directory, int rounds) {
+  config.checkpoint.directory = directory.string();
+  config.checkpoint.keep_latest = 1;
+  config.checkpoint.weights_only = false;
+  const ResolvedRun resolved(config);
+  const TokenDataset data = training_text(config);
+  const KeyValues identity = data_keys(config, data);
+  NvtxDomain domain;
+  const CheckpointSetup setup;
+  Measured measured;
+  // The first round takes memory and makes files for the first time, and is left out.
+  measured.rounds.resize(static_cast<std::size_t>(rounds) + 1);
+  SlowestRank slowest;
+  run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
+    RankRun run(resolved, data, domain, seat);
+    Communicator& world = run.world();
+    std::vector<CheckpointRows> saved = run.checkpoint_rows();
+    std::erase_if(saved, [](const CheckpointRows& held) { return !held.saved; });
+    std::int64_t bytes = 0;
+    for (const CheckpointRows& held : saved) bytes += held.values.bytes();
+    std::vector<std::byte> copy(static_cast<std::size_t>(bytes));
+    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), world, run.stream(), setup);
+    for (std::size_t r = 0; r < measured.rounds.size(); ++r) {
+      Round& round = measured.rounds[r];
+      world.barrier();
+      slowest.take(round.copy, copy_seconds(saved, copy));
+      world.barrier();
+      auto begin = Clock::now();
+      Progress progress;
+      progress.step = static_cast<std::int64_t>(r) + 1;
+      RunVotes asked;
+      asked.save_requests = 1;
+      checkpoints.end_step(progress, asked);
+      run.stream().synchronize();
+      slowest.take(round.blocked, since(begin));
+      checkpoints.finish();
+      world.barrier();
+      slowest.take(round.saved, since(begin));
+      begin = Clock::now();
+      checkpoints.load();
+      slowest.take(round.loaded, since(begin));
+      world.barrier();
+      if (world.rank() == 0) forget_files(directory);
+      world.barrier();
+      begin = Clock::now();
+      checkpoints.load();
+      slowest.take(round.loaded_cold, since(begin));
+    }
+  });
+  const CheckpointReader reader(find_checkpoints(directory).at(0).path);
+  for (const SavedTensor& tensor : reader.manifest().tensors) measured.bytes += tensor.rows * tensor.row_bytes();
+  measured.files = std::ranges::count_if(reader.manifest().files,
+                                         [](const SavedFile& file) { return file.bytes > file.prefix_bytes; });
+  return measured;
+}
+
+// The same files, written with fsync and read again by as many processes as there are ranks.
+void measure_dd(const fs::path& directory, int ranks, std::int64_t bytes, Round& round) {
+  const std::int64_t each = (bytes + ranks - 1) / ranks;
+  const auto in_all = [&](const std::string& what) {
+    std::string command;
+    for (int rank = 0; rank < ranks; ++rank) command += fmt::format(fmt::runtime(what), rank) + " & ";
+    return seconds_of(command + "wait");
+  };
+  const std::string file = (directory / "dd-{}").string();
+  round.dd_write = in_all(
+      fmt::format("dd if=/dev/zero of='{}' bs=8M count={} iflag=count_bytes conv=fsync 2>/dev/null", file, each));
+  const std::string read = fmt::format("dd if='{}' of=/dev/null bs=8M 2>/dev/null", file);
+  round.dd_read = in_all(read);
+  forget_files(directory);
+  round.dd_read_cold = in_all(read);
+  for (int rank = 0; rank < ranks; ++rank) fs::remove(fmt::format(fmt::runtime(file), rank));
+}
+
+template <typename Field>
+double median(const Measured& measured, Field field) {
+  std::vector<double> values;
+  for (std::size_t r = 1; r < measured.rounds.size(); ++r) values.push_back(measured.rounds[r].*field);
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+struct Line {
+  const char* name;
+  const char* what;
+  double Round::*seconds;
+};
+constexpr Line lines[] = {{"copy", "copying as many bytes in memory", &Round::copy},
+                          {"blocked", "training waits for a save", &Round::blocked},
+                          {"saved", "until the checkpoint is complete", &Round::saved},
+                          {"dd_write", "dd writes as many bytes, with fsync", &Round::dd_write},
+                          {"loaded", "loading it from memory", &Round::loaded},
+                          {"dd_read", "dd reads as many bytes", &Round::dd_read},
+                          {"loaded_cold", "loading it from disk", &Round::loaded_cold},
+                          {"dd_read_cold", "dd reads as many bytes", &Round::dd_read_cold}};
+
+void print(const Measured& measured, int ranks, bool json) {
+  const auto gigabytes_per_second = [&](double seconds) { return static_cast<double>(measured.bytes) / seconds / 1e9; };
+  if (json) {
+    nlohmann::ordered_json document = {{"bytes", measured.bytes}, {"files", measured.files}, {"ranks", ranks}};
+    for (const Line& line : lines) document["seconds"][line.name] = median(measured, line.seconds);
+    fmt::print("{}\n", document.dump());
+    return;
+  }
+  fmt::print("{} bytes in {} files of {} ranks; medians of {} rounds\n", measured.bytes, measured.files, ranks,
+             measured.rounds.size() - 1);
+  BenchTable table;
+  table.header = {"", "ms", "GB/s"};
+  for (const Line& line : lines) {
+    const double seconds = median(measured, line.seconds);
+    table.rows.push_back(
+        {line.what, fmt::format("{:.1f}", 1e3 * seconds), fmt::format("{:.2f}", gigabytes_per_second(seconds))});
+  }
+  fmt::print("{}", aligned_text(table));
+}
+
+struct Request {
+  std::string file, directory;
+  int rounds = 7;
+  bool json = false;
+};
+
+}  // namespace
+
+void add_bench_checkpoint_command(CLI::App& bench) {
+  CLI::App* command =
+      bench.add_subcommand("checkpoint", "seconds to save and load CONFIG's state, beside copies in memory and dd");
+  const auto request = std::make_shared<Request>();
+  add_config_arguments(*command, request->file)->required();
+  command->add_option("--directory", request->directory, "where to write; default: a folder of run.directory");
+  command->add_option("--rounds", request->rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
+  command->add_flag("--json", request->json, "one JSON document");
+  command->callback([command, request] {
+    const Config config = read_config_given_to(*command, request->file).config;
+    if (config.run.launch == LaunchKind::processes) fail_request("weft bench checkpoint runs ranks that are threads");
+    const fs::path directory =
+        request->directory.empty() ? fs::path(config.run.directory) / "bench-checkpoint" : fs::path(request->directory);
+    if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", directory.string());
+    fs::create_directories(directory);
+    Measured measured = measure(config, directory, request->rounds);
+    for (Round& round : measured.rounds) measure_dd(directory, config.parallelism.world(), measured.bytes, round);
+    fs::remove_all(directory);
+    print(measured, config.parallelism.world(), request->json);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,177 @@
+// `weft bench memory`: the memory of every shard strategy on one configuration, predicted by its program and measured
+// by the ledgers of its ranks, on the rank that took the most.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "tools/report/bench_table.h"
+#include "tools/command/commands.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Strategy {
+  std::string name;
+  Overrides overrides;
+};
+
+// Each sets all of [shard] that tells strategies apart.
+std::vector<Strategy> strategies() {
+  const auto shard = [](std::string name, const char* strategy, const char* residency, const char* reduction,
+                        const char* accumulation = "unsharded") {
+    return Strategy{
+        std::move(name),
+        {fmt::format("--shard.strategy={}", strategy), fmt::format("--shard.residency={}", residency),
+         fmt::format("--shard.reduction={}", reduction), fmt::format("--shard.accumulation={}", accumulation)}};
+  };
+  const auto hybrid = [](Strategy strategy) {
+    strategy.overrides.insert(strategy.overrides.end(),
+                              {"--parallelism.data_replicate=2", "--parallelism.data_shard=2"});
+    return strategy;
+  };
+  return {
+      shard("full_shard, each_use", "full_shard", "each_use", "last_microbatch"),
+      shard("full_shard, each_use, each_microbatch", "full_shard", "each_use", "each_microbatch"),
+      shard("full_shard, each_use, accumulation sharded", "full_shard", "each_use", "last_microbatch", "sharded"),
+      shard("full_shard, keep_after_forward", "full_shard", "keep_after_forward", "last_microbatch"),
+      shard("full_shard, keep_after_backward", "full_shard", "keep_after_backward", "last_microbatch"),
+      shard("full_shard, island of 2", "full_shard", "2", "last_microbatch"),
+      shard("full_shard, step", "full_shard", "step", "last_microbatch"),
+      shard("shard_grad_op", "shard_grad_op", "stage", "each_microbatch"),
+      shard("optimizer", "optimizer", "stage", "last_microbatch"),
+      shard("no_shard", "no_shard", "stage", "last_microbatch"),
+      shard("no_shard, each_microbatch", "no_shard", "stage", "each_microbatch"),
+      hybrid(shard("hybrid 2 x 2, full_shard, each_use", "full_shard", "each_use", "last_microbatch")),
+      hybrid(shard("hybrid 2 x 2, shard_grad_op", "shard_grad_op", "stage", "each_microbatch")),
+  };
+}
+
+struct MemoryRow {
+  std::string strategy;
+  std::size_t rank = 0;  // that took the most
+  BucketBytes predicted, measured;
+  std::vector<std::string> differing;  // static buckets, of all ranks
+
+  double difference_percent() const {
+    const auto total = static_cast<double>(predicted.total());
+    return 100.0 * (static_cast<double>(measured.total()) - total) / total;
+  }
+};
+
+MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overrides overrides, std::int64_t steps) {
+  overrides.insert(overrides.end(), strategy.overrides.begin(), strategy.overrides.end());
+  overrides.push_back(fmt::format("--run.steps={}", steps));
+  const Config config = read_config(file, overrides).config;
+  if (config.run.launch == LaunchKind::processes) fail_request("weft bench memory runs ranks that are threads");
+  const TrainResult result = run_steps(config);
+  MemoryRow row;
+  row.strategy = strategy.name;
+  for (std::size_t rank = 0; rank < result.measured.size(); ++rank) {
+    if (result.measured[rank].total() > result.measured[row.rank].total()) row.rank = rank;
+    for (const Bucket bucket : differing_static_buckets(result.predicted[rank], result.measured[rank])) {
+      row.differing.push_back(fmt::format("{}: {} of rank {} is predicted as {} bytes and measured as {}",
+                                          strategy.name, name_of(bucket), rank, result.predicted[rank][bucket],
+                                          result.measured[rank][bucket]));
+    }
+  }
+  row.predicted = result.predicted[row.rank];
+  row.measured = result.measured[row.rank];
+  return row;
+}
+
+std::string mebibytes_number(std::int64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
+}
+
+// Static buckets are one number where they agree.
+BenchTable table_of(const std::vector<MemoryRow>& rows) {
+  BenchTable table;
+  table.header = {"strategy"};
+  for (std::size_t b = 0; b < bucket_count; ++b) table.header.emplace_back(name_of(static_cast<Bucket>(b)));
+  for (std::string& name : table.header) std::ranges::replace(name, '_', ' ');
+  table.header.insert(table.header.end(), {"total", "difference"});
+  const auto cell = [](std::int64_t predicted, std::int64_t measured) {
+    return predicted == measured ? mebibytes_number(measured)
+                                 : mebibytes_number(predicted) + " / " + mebibytes_number(measured);
+  };
+  for (const MemoryRow& row : rows) {
+    std::vector<std::string> cells = {row.strategy};
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      cells.push_back(cell(row.predicted[bucket], row.measured[bucket]));
+    }
+    cells.push_back(cell(row.predicted.total(), row.measured.total()));
+    cells.push_back(fmt::format("{:+.2f} %", row.difference_percent()));
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+void print_json(const std::vector<MemoryRow>& rows) {
+  Json strategies = Json::array();
+  for (const MemoryRow& row : rows) {
+    Json buckets = Json::object();
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      buckets[std::string(name_of(bucket))] = {{"predicted", row.predicted[bucket]},
+                                               {"measured", row.measured[bucket]},
+                                               {"static", PredictedMemory::is_static(bucket)}};
+    }
+    strategies.push_back({{"strategy", row.strategy},
+                          {"rank", row.rank},
+                          {"buckets", std::move(buckets)},
+                          {"predicted_bytes", row.predicted.total()},
+                          {"measured_bytes", row.measured.total()},
+                          {"difference_percent", row.difference_percent()}});
+  }
+  fmt::print("{}\n", Json{{"strategies", strategies}}.dump());
+}
+
+struct MemoryRequest {
+  std::string file = "configs/strategies.toml";
+  std::int64_t steps = 2;
+  bool json = false, markdown = false;
+};
+
+void bench_memory(const CLI::App& command, const MemoryRequest& request) {
+  std::vector<MemoryRow> rows;
+  for (const Strategy& strategy : strategies()) {
+    rows.push_back(run_strategy(strategy, request.file, overrides_given_to(command), request.steps));
+  }
+  if (request.json) {
+    print_json(rows);
+  } else {
+    fmt::print("Peak of the fullest rank in MiB, predicted / measured where they differ:\n\n{}",
+               request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
+  }
+  std::fflush(stdout);
+  std::vector<std::string> differing;
+  for (const MemoryRow& row : rows) differing.insert(differing.end(), row.differing.begin(), row.differing.end());
+  if (!differing.empty()) fail("static buckets are not what was predicted:\n  {}", fmt::join(differing, "\n  "));
+}
+
+}  // namespace
+
+void add_bench_memory_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("memory", "memory of every shard strategy, predicted and measured");
+  const auto request = std::make_shared<MemoryRequest>();
+  command->allow_extras();
+  command->add_option("--config,CONFIG", request->file, "TOML file that describes the run")->capture_default_str();
+  command->add_option("--steps", request->steps, "steps of each run")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
+  command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(json);
+  command->callback([command, request] { bench_memory(*command, *request); });
+}
+
+}  // namespace weft

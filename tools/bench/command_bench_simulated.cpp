@@ -1,0 +1,165 @@
+// `weft bench simulated`: what the simulator says of a step against steps that ran, under every kind of schedule. The
+// runs are of four pipeline ranks that are threads, and each computation is made to last a known time, and each message
+// too if asked, so that the numbers speak of schedules and not of this machine.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/report/bench_table.h"
+#include "tools/command/commands.h"
+#include "trainer/costs/padded_run.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int pipeline_ranks = 4;
+
+// Small, so that its own work is lost in the padding. One block more than there are stages: they are not equal.
+constexpr const char* model = R"([model]
+vocab_size = 256
+hidden_size = 16
+intermediate_size = 32
+num_attention_heads = 2
+num_key_value_heads = 2
+head_dim = 8
+[training]
+sequence_length = 8
+global_batch_size = 8
+microbatch_size = 1
+[data]
+train = ["README.md"]
+)";
+
+struct SimulatedRequest {
+  double scale = 1.0, transfer = 0.0;
+  int steps = 4;
+  bool json = false, markdown = false;
+};
+
+// For one microbatch, in units of `scale` milliseconds.
+CostTable padding_of(double scale, double transfer) {
+  CostTable table;
+  const double unit = 1e-3 * scale;
+  table.segments["embedding"] = {2.0 * unit, 2.5 * unit, 3.0 * unit};
+  table.segments["attention"] = {4.0 * unit, 5.5 * unit, 3.5 * unit};
+  table.segments["mlp"] = {6.0 * unit, 7.5 * unit, 5.0 * unit};
+  table.segments["head"] = {7.0 * unit, 8.0 * unit, 6.0 * unit};
+  table.units["*"] = {};
+  table.messages["*"] = transfer * unit;
+  return table;
+}
+
+struct SimulatedRow {
+  std::string schedule;
+  int chunks = 1;
+  double simulated = 0.0, measured = 0.0;                // seconds of the step
+  double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank where they differ most
+  int rank = 0;
+  SimulationError error = {};
+};
+
+SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,
+                          int chunks) {
+  Overrides overrides = {fmt::format("--model.layers=d*{}", pipeline_ranks * chunks + 1),
+                         fmt::format("--parallelism.pipeline={}", pipeline_ranks),
+                         fmt::format("--run.steps={}", request.steps), "--pipeline.schedule=" + schedule,
+                         fmt::format("--pipeline.chunks={}", chunks)};
+  const Overrides given = overrides_given_to(command);
+  overrides.insert(overrides.end(), given.begin(), given.end());
+  const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
+  const PaddedRun run = run_padded(config, padding_of(request.scale, request.transfer));
+  const LaneChannels threads = LaneChannels::delayed();
+  const Simulation simulation = simulate(run.program, run.costs, threads);
+  const PaddedStep& step = least_disturbed(run);
+  SimulatedRow row{
+      .schedule = schedule, .chunks = chunks, .simulated = simulation.seconds, .measured = step.seconds, .error = {}};
+  row.error = simulation_error(run.program, simulation, step);
+  double most = -1.0;
+  for (int rank = 0; rank < static_cast<int>(run.program.ranks.size()); ++rank) {
+    const double simulated = rank_times(run.program, simulation, rank, threads).bubble;
+    const double measured = bubble_of(run.program, step, rank);
+    if (std::abs(measured - simulated) <= most) continue;
+    most = std::abs(measured - simulated);
+    row.simulated_bubble = simulated;
+    row.measured_bubble = measured;
+    row.rank = rank;
+  }
+  return row;
+}
+
+BenchTable table_of(const std::vector<SimulatedRow>& rows) {
+  BenchTable table;
+  table.header = {"schedule", "chunks",          "step ms",     "measured ms",       "difference",
+                  "rank",     "bubble of it ms", "measured ms", "difference / step", "starts within"};
+  const auto milliseconds = [](double seconds) { return fmt::format("{:.1f}", 1e3 * seconds); };
+  const auto percent = [](double part) { return fmt::format("{:.2f} %", 100.0 * part); };
+  for (const SimulatedRow& row : rows) {
+    table.rows.push_back({row.schedule, std::to_string(row.chunks), milliseconds(row.simulated),
+                          milliseconds(row.measured), percent(row.error.step), std::to_string(row.rank),
+                          milliseconds(row.simulated_bubble), milliseconds(row.measured_bubble),
+                          percent(row.error.bubble), percent(row.error.start)});
+  }
+  return table;
+}
+
+Json json_of(const std::vector<SimulatedRow>& rows) {
+  Json schedules = Json::array();
+  for (const SimulatedRow& row : rows) {
+    schedules.push_back({{"schedule", row.schedule},
+                         {"chunks", row.chunks},
+                         {"simulated_seconds", row.simulated},
+                         {"measured_seconds", row.measured},
+                         {"step_error", row.error.step},
+                         {"rank", row.rank},
+                         {"simulated_bubble_seconds", row.simulated_bubble},
+                         {"measured_bubble_seconds", row.measured_bubble},
+                         {"bubble_error", row.error.bubble},
+                         {"start_error", row.error.start}});
+  }
+  return {{"schedules", schedules}};
+}
+
+void bench_simulated(const CLI::App& command, const SimulatedRequest& request) {
+  std::vector<SimulatedRow> rows;
+  const std::vector<std::pair<std::string, int>> schedules = {
+      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 1},
+      {"zb1p", 2},  {"zbv", 2},  {"v_half", 2},      {"v_min", 2},      {"dualpipev", 2}};
+  for (const auto& [schedule, chunks] : schedules) {
+    rows.push_back(run_schedule(command, request, schedule, chunks));
+  }
+  if (request.json) {
+    fmt::print("{}\n", json_of(rows).dump());
+    return;
+  }
+  const std::string messages =
+      request.transfer > 0.0 ? fmt::format(" and messages of {} ms", request.transfer * request.scale) : "";
+  fmt::print("{} ranks, 8 microbatches, padded computation{}; simulated, then measured in the least of {} steps:\n\n{}",
+             pipeline_ranks, messages, request.steps,
+             request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
+}
+
+}  // namespace
+
+void add_bench_simulated_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("simulated", "steps as simulated, and as measured with known costs");
+  const auto request = std::make_shared<SimulatedRequest>();
+  command->allow_extras();
+  command->add_option("--scale", request->scale, "how many milliseconds the unit of the padding has")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--transfer", request->transfer, "how long a message is under way, in units of the padding")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--steps", request->steps, "steps of each run")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
+  command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(json);
+  command->callback([command, request] { bench_simulated(*command, *request); });
+}
+
+}  // namespace weft

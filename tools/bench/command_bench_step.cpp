@@ -1,0 +1,224 @@
+// `weft bench step`: what a step of a configuration costs on this machine, and which share of the machine's own
+// matrix-product rate it reaches. The rate is measured in the same call, on as many threads as there are ranks (at most
+// the cores), before and after the steps, so that both see the machine in the same mood.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "layers/kernels/matrix_products.h"
+#include "parallel/comm/local.h"
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/ledger.h"
+#include "parallel/runtime/spread_work.h"
+#include "tools/command/commands.h"
+#include "trainer/costs/step_flops.h"
+#include "trainer/initialize.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Dense bfloat16 products of an H100 or H200, in operations a second, as NVIDIA states them: what shares of a GPU's
+// peak are counted against. (Twice that is the figure with sparsity.)
+constexpr double stated_peak = 989e12;
+
+// Normal numbers: a GPU multiplies constants faster, because it then draws less power.
+void randomize(Stream& stream, MemoryLedger& ledger, Tensor& matrix, const std::string& name, int threads) {
+  const ParameterSpec all =
+      whole_parameter(name, Family::dense, matrix.view().rows(), matrix.view().columns(), Initializer::normal, 1.0);
+  Tensor drawn = ledger.allocate(Bucket::workspace, DType::float32, all.rows, all.columns);
+  OwnedRows rows;
+  rows.parameter = &all;
+  rows.rows = all.rows;
+  rows.values = drawn;
+  initialize_rows(stream, rows, {.seed = 1, .threads = threads});
+  cast(stream, drawn, matrix);
+}
+
+// Operations a second of square products, large enough for the device, on `threads` threads at once.
+double product_rate(const Config& config, int threads) {
+  const bool gpu = config.run.device == DeviceKind::cuda;
+  const std::int64_t n = gpu ? 8192 : 1024;
+  const int between_waits = gpu ? 10 : 1;
+  const DType dtype = config.precision_of(Family::dense).compute;
+  std::mutex mutex;
+  double rate = 0.0;
+  run_local_ranks(threads, [&](Communicator& world) {
+    const auto backend = backend_of(config)(world.rank());
+    const auto stream = backend->device().create_stream("compute");
+    MemoryLedger ledger(backend->device(), *stream);
+    const auto products = backend->make_products(*stream, ledger);
+    Tensor a = ledger.allocate(Bucket::workspace, dtype, n, n), b = ledger.allocate(Bucket::workspace, dtype, n, n);
+    Tensor c = ledger.allocate(Bucket::workspace, dtype, n, n);
+    randomize(*stream, ledger, a, "a", host_threads_of(threads));
+    randomize(*stream, ledger, b, "b", host_threads_of(threads));
+    products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+    stream->synchronize();
+    world.barrier();
+    const auto begin = Clock::now();
+    int done = 0;
+    while (seconds_since(begin) < 0.5) {
+      for (int i = 0; i < between_waits; ++i) products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
+      stream->synchronize();
+      done += between_waits;
+    }
+    const std::lock_guard lock(mutex);
+    rate += 2.0 * static_cast<double>(n * n * n) * done / seconds_since(begin);
+  });
+  return rate;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct StepTimes {
+  std::vector<double> seconds;  // by step
+  // Summed over ranks and steps. The compute lane takes turns, so its phases and what is left add up to the time; what
+  // other lanes exchange may hide behind it or not, which only a trace can tell.
+  std::array<double, phase_count> phase_seconds{};
+  std::map<Lane, double> lane_seconds;  // communication on other lanes, where a clock tells lanes from one another
+};
+
+// One run, which counts `steps` steps in each of the modes in turn: first those behind `warmup` steps, then each time
+// those behind one in which the mode begins.
+std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64_t steps,
+                                  const std::vector<PhaseClock::Mode>& modes) {
+  struct Use {
+    std::size_t pass;
+    bool counted;
+  };
+  std::vector<Use> use_of;  // by step
+  for (std::size_t pass = 0; pass < modes.size(); ++pass) {
+    use_of.insert(use_of.end(), static_cast<std::size_t>(pass == 0 ? warmup : 1), {pass, false});
+    use_of.insert(use_of.end(), static_cast<std::size_t>(steps), {pass, true});
+  }
+  config.run.steps = static_cast<std::int64_t>(use_of.size());
+  config.profiling = {};
+  std::vector<StepTimes> times_of(modes.size());
+  std::mutex mutex;
+  RunObserver observer;
+  observer.before_first_step = [&](RankRun& run) { run.clock().set_mode(modes.front()); };
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    const auto step = static_cast<std::size_t>(metrics.step - 1);
+    const auto [pass, counted] = use_of[step];
+    if (step + 1 < use_of.size()) run.clock().set_mode(modes[use_of[step + 1].pass]);
+    if (!counted) return run.clock().reset();
+    const PhaseClock::Mode mode = modes[pass];
+    const std::lock_guard lock(mutex);
+    StepTimes& times = times_of[pass];
+    if (run.rank() == 0) times.seconds.push_back(metrics.seconds);
+    for (std::size_t p = 0; p < phase_count; ++p) {
+      const auto phase = static_cast<Phase>(p);
+      times.phase_seconds[p] += mode == PhaseClock::Mode::host ? run.clock().seconds(phase)
+                                                               : run.clock().seconds(phase, run.lanes()[Lane::compute]);
+    }
+    for (const Lane lane : all_lanes) {
+      if (mode == PhaseClock::Mode::host || lane == Lane::compute) continue;
+      times.lane_seconds[lane] += run.clock().seconds(Phase::communication, run.lanes()[lane]);
+    }
+    run.clock().reset();
+  };
+  run_steps(config, observer);
+  return times_of;
+}
+
+double sum_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode clock, bool json) {
+  if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
+  const bool gpu = config.run.device == DeviceKind::cuda;
+  const int ranks = config.parallelism.world();
+  const auto cores = static_cast<int>(host_cores());
+  const int threads = gpu ? 1 : std::min(ranks, cores);
+  const double rate_before = product_rate(config, threads);
+  // Asking streams for the time slows steps down: that is done behind the others, in the same run.
+  const bool streams = clock == PhaseClock::Mode::stream;
+  std::vector<PhaseClock::Mode> modes = {clock};
+  if (streams) modes.insert(modes.begin(), PhaseClock::Mode::off);
+  const std::vector<StepTimes> passes = time_steps(config, warmup, steps, modes);
+  const StepTimes &times = passes.front(), &shares = passes.back();
+  const double rate = 0.5 * (rate_before + product_rate(config, threads));
+
+  const double seconds = median(times.seconds);
+  const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+  const double achieved = step_flops(config) / seconds;
+  const double all = static_cast<double>(ranks) * sum_of(shares.seconds);
+  nlohmann::ordered_json report = {
+      {"tokens_per_second", tokens / seconds},   {"tokens_per_second_best", tokens / best},
+      {"step_milliseconds", 1e3 * seconds},      {"gflops_per_step", step_flops(config) / 1e9},
+      {"gflops_per_second", achieved / 1e9},     {"product_gflops_per_second", rate / 1e9},
+      {"share_of_product_rate", achieved / rate}};
+  if (gpu) report["share_of_989_tflops"] = achieved / stated_peak;
+  double named = 0.0;
+  for (std::size_t p = 0; p < phase_count; ++p) {
+    report["share_of_rank_time"][std::string(name_of(static_cast<Phase>(p)))] = shares.phase_seconds[p] / all;
+    named += shares.phase_seconds[p] / all;
+  }
+  report["share_of_rank_time"]["other"] = 1.0 - named;
+  for (const auto& [lane, lane_seconds] : shares.lane_seconds) {
+    report["communication_by_lane"][std::string(name_of(lane))] = lane_seconds / all;
+  }
+  if (json) {
+    fmt::print("{}\n", report.dump());
+    return;
+  }
+  fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
+             gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision_of(Family::dense).compute),
+             tokens / seconds, tokens / best, 1e3 * seconds, times.seconds.size());
+  fmt::print("{:.1f} GFLOP a step at {:.0f} GFLOP/s: {:.0f} % of the machine's product rate ({:.0f} GFLOP/s)\n",
+             step_flops(config) / 1e9, achieved / 1e9, 100.0 * achieved / rate, rate / 1e9);
+  if (gpu) fmt::print("{:.1f} % of 989 TFLOP/s, what an H100 or H200 has\n", 100.0 * achieved / stated_peak);
+  for (const auto& [phase, share] : report["share_of_rank_time"].items()) {
+    fmt::print("  {:<14} {:5.1f} %\n", phase, 100.0 * share.get<double>());
+  }
+  if (!streams) return;
+  fmt::print("communication on the other lanes, hidden or not:\n");
+  for (const auto& [lane, share] : report["communication_by_lane"].items()) {
+    fmt::print("  {:<18} {:5.1f} %\n", lane, 100.0 * share.get<double>());
+  }
+}
+
+}  // namespace
+
+void add_bench_step_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("step", "tokens a second of a configuration and where the time goes");
+  const auto file = std::make_shared<std::string>();
+  const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
+  const auto json = std::make_shared<bool>(false);
+  const auto clock = std::make_shared<std::string>();
+  command->allow_extras();
+  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
+  command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  command
+      ->add_option("--clock", *clock,
+                   "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
+                   "behind the others (default: host on the CPU, stream on a GPU)")
+      ->check(CLI::IsMember({"host", "stream"}));
+  command->add_flag("--json", *json, "print one JSON document");
+  command->callback([command, file, warmup, steps, clock, json] {
+    const Config config = read_config_given_to(*command, *file).config;
+    const bool streams = clock->empty() ? config.run.device != DeviceKind::cpu : *clock == "stream";
+    bench_step(config, *warmup, *steps, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/report/bench_table.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/reader.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct InspectRequest {
+  std::string path, filter;
+  bool tensors = false, json = false;
+};
+
+struct Total {
+  std::int64_t tensors = 0, elements = 0, bytes = 0;
+};
+// By state, empty for the parameters themselves, and dtype.
+using Totals = std::map<std::pair<std::string, std::string_view>, Total>;
+
+Totals totals_of(const Manifest& manifest) {
+  Totals totals;
+  for (const SavedTensor& tensor : manifest.tensors) {
+    Total& total = totals[{tensor.state, name_of(tensor.dtype)}];
+    ++total.tensors;
+    total.elements += tensor.rows * tensor.columns;
+    total.bytes += tensor.rows * tensor.row_bytes();
+  }
+  return totals;
+}
+
+std::vector<const SavedTensor*> chosen_tensors(const Manifest& manifest, const InspectRequest& request) {
+  std::vector<const SavedTensor*> chosen;
+  if (!request.tensors && request.filter.empty()) return chosen;
+  for (const SavedTensor& tensor : manifest.tensors) {
+    const bool matches = request.filter.empty() || fnmatch(request.filter.c_str(), tensor.name.c_str(), 0) == 0;
+    if (matches) chosen.push_back(&tensor);
+  }
+  return chosen;
+}
+
+std::vector<std::int64_t> boxes_by_file(const Manifest& manifest) {
+  std::vector<std::int64_t> boxes(manifest.files.size());
+  for (const SavedTensor& tensor : manifest.tensors) {
+    for (const SavedBox& box : tensor.boxes) ++boxes[static_cast<std::size_t>(box.file)];
+  }
+  return boxes;
+}
+
+Json json_of(const CheckpointReader& reader, const InspectRequest& request) {
+  const Manifest& manifest = reader.manifest();
+  const Progress& progress = manifest.progress;
+  const Degrees& mesh = manifest.mesh;
+  Json json = {{"path", reader.folder().string()},
+               {"version", manifest.version},
+               {"step", progress.step},
+               {"samples", progress.samples},
+               {"tokens", progress.tokens},
+               {"good_steps", progress.good_steps},
+               {"good_in_a_row", progress.good_in_a_row},
+               {"loss_scale", progress.loss_scale.value_or(1.0)},
+               {"mesh",
+                {{"world", mesh.world()},
+                 {"pipeline", mesh.pipeline},
+                 {"data_replicate", mesh.data_replicate},
+                 {"data_shard", mesh.data_shard},
+                 {"context", mesh.context},
+                 {"tensor", mesh.tensor},
+                 {"expert", mesh.expert},
+                 {"expert_tensor", mesh.expert_tensor}}},
+               {"model", manifest.model},
+               {"data", manifest.data},
+               {"files", Json::array()},
+               {"totals", Json::array()}};
+  const auto boxes = boxes_by_file(manifest);
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    json["files"].push_back(
+        {{"name", manifest.files[f].name}, {"bytes", manifest.files[f].bytes}, {"boxes", boxes[f]}});
+  }
+  for (const auto& [key, total] : totals_of(manifest)) {
+    json["totals"].push_back({{"state", key.first},
+                              {"dtype", key.second},
+                              {"tensors", total.tensors},
+                              {"elements", total.elements},
+                              {"bytes", total.bytes}});
+  }
+  if (!request.tensors && request.filter.empty()) return json;
+  json["tensors"] = Json::array();
+  for (const SavedTensor* tensor : chosen_tensors(manifest, request)) {
+    json["tensors"].push_back({{"name", tensor->name},
+                               {"state", tensor->state},
+                               {"shape", {tensor->rows, tensor->columns}},
+                               {"dtype", name_of(tensor->dtype)},
+                               {"bytes", tensor->rows * tensor->row_bytes()},
+                               {"boxes", tensor->boxes.size()}});
+  }
+  return json;
+}
+
+std::string keys_text(const char* title, const std::map<std::string, std::string>& keys) {
+  std::string text = fmt::format("\n{}\n", title);
+  for (const auto& [name, value] : keys) text += fmt::format("  {} = {}\n", name, value);
+  return text;
+}
+
+std::string text_of(const CheckpointReader& reader, const InspectRequest& request) {
+  const Manifest& manifest = reader.manifest();
+  const Progress& progress = manifest.progress;
+  const Degrees& mesh = manifest.mesh;
+  std::int64_t bytes = 0;
+  for (const SavedFile& file : manifest.files) bytes += file.bytes;
+  std::string text = fmt::format(
+      "{}\n\n"
+      "step     {}, {} of them taken ({} in a row)\nsamples  {}\ntokens   {}\nscale    {} of the loss\n"
+      "mesh     pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} = {} ranks, "
+      "expert {} x expert_tensor {}\n"
+      "holds    {} in {} files\n",
+      reader.folder().string(), progress.step, progress.good_steps, progress.good_in_a_row, progress.samples,
+      progress.tokens, progress.loss_scale.value_or(1.0), mesh.pipeline, mesh.data_replicate, mesh.data_shard,
+      mesh.context, mesh.tensor, mesh.world(), mesh.expert, mesh.expert_tensor, format_bytes(bytes),
+      manifest.files.size());
+  text += keys_text("model", manifest.model) + keys_text("data", manifest.data);
+  BenchTable table{{"state", "dtype", "tensors", "elements", "bytes"}, {}};
+  for (const auto& [key, total] : totals_of(manifest)) {
+    table.rows.push_back({key.first.empty() ? "(parameters)" : key.first, std::string(key.second),
+                          std::to_string(total.tensors), std::to_string(total.elements), std::to_string(total.bytes)});
+  }
+  text += "\n" + aligned_text(table);
+  table = {{"file", "bytes", "boxes"}, {}};
+  const auto boxes = boxes_by_file(manifest);
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    table.rows.push_back({manifest.files[f].name, std::to_string(manifest.files[f].bytes), std::to_string(boxes[f])});
+  }
+  text += "\n" + aligned_text(table);
+  if (!request.tensors && request.filter.empty()) return text;
+  table = {{"tensor", "state", "shape", "dtype", "bytes", "boxes"}, {}};
+  for (const SavedTensor* tensor : chosen_tensors(manifest, request)) {
+    table.rows.push_back({tensor->name, tensor->state, fmt::format("{} x {}", tensor->rows, tensor->columns),
+                          std::string(name_of(tensor->dtype)), std::to_string(tensor->rows * tensor->row_bytes()),
+                          std::to_string(tensor->boxes.size())});
+  }
+  return text + "\n" + aligned_text(table);
+}
+
+}  // namespace
+
+void add_checkpoint_inspect_command(CLI::App& checkpoint) {
+  CLI::App* command =
+      checkpoint.add_subcommand("inspect", "how far a run had come, and what was saved of it, from the manifest");
+  const auto request = std::make_shared<InspectRequest>();
+  add_checkpoint_argument(*command, "PATH", request->path);
+  command->add_flag("--tensors", request->tensors, "list the tensors, too");
+  command->add_option("--filter", request->filter, "list those whose names match: \"blocks.0.*\"");
+  command->add_flag("--json", request->json, "print one JSON document");
+  command->callback([request] {
+    const auto reader = open_checkpoint(request->path);
+    fmt::print("{}", request->json ? json_of(*reader, *request).dump() + "\n" : text_of(*reader, *request));
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/report/byte_progress.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/reader.h"
+
+namespace weft {
+namespace {
+
+constexpr int damaged = 3;
+
+struct VerifyRequest {
+  std::string path;
+  bool json = false;
+};
+
+void verify_checkpoint(const VerifyRequest& request) {
+  const std::string path = resolve_checkpoint(request.path).path.string();
+  std::vector<std::string> faults;
+  {
+    ByteProgress progress("checked");
+    faults = find_checkpoint_faults(path, [&](std::int64_t done, std::int64_t all) { progress.at(done, all); });
+  }
+  if (request.json) {
+    const nlohmann::ordered_json json = {{"path", path}, {"sound", faults.empty()}, {"faults", faults}};
+    fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else if (faults.empty()) {
+    fmt::print("{}: every byte is as it was written\n", path);
+  } else {
+    for (const std::string& fault : faults) fmt::print("{}\n", fault);
+  }
+  if (!faults.empty()) throw CLI::RuntimeError(damaged);
+}
+
+}  // namespace
+
+void add_checkpoint_verify_command(CLI::App& checkpoint) {
+  CLI::App* command = checkpoint.add_subcommand(
+      "verify", "hold every byte against its checksum: everything that is missing or damaged");
+  const auto request = std::make_shared<VerifyRequest>();
+  add_checkpoint_argument(*command, "PATH", request->path);
+  command->add_flag("--json", request->json, "print one JSON document");
+  command->footer("Exit code: 0 sound, 3 damaged, 2 PATH is no checkpoint.");
+  command->callback([request] { verify_checkpoint(*request); });
+}
+
+}  // namespace weft

@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/huggingface/export.h"
+#include "trainer/huggingface/model_section.h"
+#include "trainer/huggingface/router_coefficient.h"
+
+namespace weft {
+namespace {
+
+struct ExportRequest {
+  std::string checkpoint, to;
+  std::string architecture = "auto", dtype = "saved", max_shard_size = "5GB", tokenizer;
+  std::optional<std::int64_t> max_position_embeddings;
+  bool check = false;
+};
+
+std::optional<DType> read_dtype(const std::string& name) {
+  if (name == "saved") return std::nullopt;
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  fail_request("weft export: error: --dtype {}: float32, bfloat16, float16 or saved", name);
+}
+
+// What each architecture would lose, and who loads the one that is taken.
+std::string check_text(const ModelConfig& model, Architecture chosen) {
+  std::string text = fmt::format("{:<12} {}\n", "architecture", "can express the model");
+  for (const Architecture architecture : architectures) {
+    const auto reasons = reasons_against(architecture, model);
+    const std::string_view name = traits_of(architecture).model_type;
+    text += fmt::format("{:<12} {}\n", name, reasons.empty() ? "yes" : "no");
+    for (const std::string& reason : reasons) text += fmt::format("{:<12}   {}\n", "", reason);
+  }
+  text += fmt::format("\n{:<12} loads {}\n", "program", traits_of(chosen).model_type);
+  for (const Loader& loader : loaders_of(chosen, model)) {
+    const std::string reason = loader.reason.empty() ? "" : ": " + loader.reason;
+    text += fmt::format("{:<12} {}{}\n", loader.name, loader.loads ? "yes" : "no", reason);
+  }
+  return text;
+}
+
+void run_export(const ExportRequest& request) {
+  if (request.check != request.to.empty()) {
+    fail_request("weft export: error: give OUT, the folder to write, or --check, which writes nothing");
+  }
+  const CheckpointFolder checkpoint = resolve_checkpoint(request.checkpoint);
+  const CheckpointReader reader(checkpoint.path);
+  // Of a model that was changed by hand the weights are another's.
+  reader.require_unchanged(checkpoint_config_name);
+  const ModelSection section = read_model_section(checkpoint.path / checkpoint_config_name);
+  const Architecture architecture =
+      request.architecture == "auto" ? choose_architecture(section.model) : architecture_of(request.architecture);
+  if (request.check) fmt::print("{}\n", check_text(section.model, architecture));
+
+  ExportOptions options{architecture, read_dtype(request.dtype), parse_file_size(request.max_shard_size), 0,
+                        request.tokenizer};
+  const auto length = request.max_position_embeddings ? request.max_position_embeddings : section.sequence_length;
+  options.max_position_embeddings = length.value_or(0);
+  options.checkpoint = checkpoint.path;
+  const ExportPlan plan = plan_export(reader.manifest(), section.model, options);
+  if (plan.facts.max_position_embeddings == 0 && !request.check) {
+    fail_request("weft export: error: {} does not say how long sequences may be; give --max-position-embeddings",
+                 (checkpoint.path / checkpoint_config_name).string());
+  }
+  if (!request.check) export_checkpoint(reader, plan, request.to);
+  fmt::print("{} {} as {}: {} tensors, {} bytes, {} {}\n", request.check ? "would write" : "wrote",
+             checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
+             plan.files.size(), plan.files.size() == 1 ? "file" : "files");
+  if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("export", "a checkpoint as a folder of Hugging Face");
+  const auto request = std::make_shared<ExportRequest>();
+  command
+      ->add_option("CHECKPOINT", request->checkpoint,
+                   "a checkpoint, a folder of checkpoints or the directory of a run: the newest there")
+      ->required();
+  command->add_option("OUT", request->to, "the folder to write, which does not exist");
+  command->add_option("--architecture", request->architecture, "auto, llama, mixtral, qwen3 or qwen3_moe")
+      ->capture_default_str();
+  command->add_option("--dtype", request->dtype, "of weights: float32, bfloat16, float16, or as they were saved")
+      ->capture_default_str();
+  command->add_option("--max-shard-size", request->max_shard_size, "of a file: 5GB, 500MB, 4GiB")
+      ->capture_default_str();
+  command->add_option(
+      "--tokenizer", request->tokenizer,
+      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those "
+      "that an import brought");
+  command
+      ->add_option("--max-position-embeddings", request->max_position_embeddings,
+                   "of config.json; otherwise the sequence length that the checkpoint was trained with")
+      ->check(CLI::PositiveNumber);
+  command->add_flag(
+      "--check", request->check,
+      "write nothing; say which architectures can express the model, why others cannot, and who loads it");
+  command->callback([request] { run_export(*request); });
+}
+
+}  // namespace weft

@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <fstream>
+
+#include "parallel/comm/process_environment.h"
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "tools/command/kept_whole.h"
+#include "trainer/chosen_timing.h"
+#include "trainer/config/config_sources.h"
+
+namespace weft {
+namespace {
+
+// "layout show": all that is typed behind weft.
+std::string full_name(const CLI::App& command) {
+  std::string name = command.get_name();
+  for (const CLI::App* above = command.get_parent(); above && above->get_parent(); above = above->get_parent()) {
+    name = above->get_name() + " " + name;
+  }
+  return name;
+}
+
+void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
+  const bool process = config.run.launch == LaunchKind::processes;
+  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
+}
+
+}  // namespace
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  bool open = false;  // a word has begun
+  char quote = 0;
+  for (const char c : text) {
+    if (quote == 0 && (c == ' ' || c == '\n' || c == '\t')) {
+      open = false;
+      continue;
+    }
+    if (!open) words.emplace_back();
+    open = true;
+    if (quote != 0 && c == quote) {
+      quote = 0;
+    } else if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else {
+      words.back() += c;
+    }
+  }
+  if (quote != 0) fail_request("weft: error: in {} a {} is not closed", text, quote);
+  return words;
+}
+
+void write_result(const std::string& command, const std::string& text, const std::string& output) {
+  if (output.empty()) {
+    fmt::print("{}", text);
+    return;
+  }
+  std::ofstream file(output);
+  if (!(file << text) || !file.flush()) fail_request("{}: error: {} cannot be written", command, output);
+}
+
+CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
+  command.allow_extras();
+  command.footer("Any key of CONFIG can be given as --section.key=value, the value in TOML syntax.");
+  return command.add_option("CONFIG", file, "TOML file that describes the run");
+}
+
+Overrides overrides_given_to(const CLI::App& command, const Overrides& options) {
+  const std::string name = full_name(command);
+  Overrides overrides;
+  std::string faults;
+  for (const std::string& argument : command.remaining()) {
+    const std::size_t dot = argument.find('.'), equals = argument.find('=');
+    const bool dotted = dot != std::string::npos && dot < equals;
+    if (dotted && equals != std::string::npos) {
+      overrides.push_back(argument);
+    } else if (dotted && argument.starts_with("--")) {
+      faults += fmt::format("weft {}: error: {} has no value; write {}=value\n", name, argument, argument);
+    } else {
+      const char* what = argument.starts_with("-") ? "unknown option" : "unexpected argument";
+      faults += fmt::format("weft {}: error: {} {}; see weft {} --help\n", name, what, argument, name);
+    }
+  }
+  if (!faults.empty()) {
+    faults.pop_back();
+    throw Error(ErrorKind::request, faults);
+  }
+  overrides.insert(overrides.end(), options.begin(), options.end());
+  require_keys_once(overrides);
+  return overrides;
+}
+
+void warn_of_kept_whole(const Config& config) {
+  print_warnings(config, kept_whole_warnings(config));
+}
+
+ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
+  Overrides overrides = overrides_given_to(command);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  ResolvedConfig resolved = read_config(file, overrides);
+  if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
+  print_warnings(resolved.config, resolved.warnings);
+  return resolved;
+}
+
+}  // namespace weft

@@ -1,0 +1,13 @@
+#include "tools/command/commands.h"
+
+namespace weft {
+
+void add_layout_command(CLI::App& program) {
+  CLI::App* layout = program.add_subcommand("layout", "which stages hold which blocks, and what that means");
+  layout->require_subcommand(1);
+  add_layout_show_command(*layout);
+  add_layout_simulate_command(*layout);
+  add_layout_sweep_command(*layout);
+}
+
+}  // namespace weft

@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "tools/command/kept_whole.h"
+#include "tools/plan/plan_coarse.h"
+#include "tools/plan/plan_compare.h"
+#include "tools/plan/plan_explain.h"
+#include "tools/plan/plan_kernels.h"
+#include "tools/plan/plan_report.h"
+#include "tools/plan/plan_search.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+struct PlanRequest {
+  std::string file, hardware;
+  std::string measured;
+  int measured_steps = 2;
+  bool json = false, compare = false, kernels = false, explain = false, coarse = false;
+  // Of --coarse; what is not given is the configuration's, or the default of CoarseRequest.
+  std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
+  std::optional<int> ranks;
+  PlanSearchRequest search;
+};
+
+Overrides named_hardware(const PlanRequest& request) {
+  if (request.hardware.empty()) return {};
+  return {"--hardware.name=" + request.hardware};
+}
+
+void explain(const CLI::App& command, const PlanRequest& request, const Config& config) {
+  const Hardware hardware = hardware_of(config);
+  const ReadWith read = [&](const Overrides& words) {
+    return read_config(request.file, merged_words(overrides_given_to(command, named_hardware(request)), words)).config;
+  };
+  const Explanation explanation = explain_run(read, hardware);
+  fmt::print("{}", request.json ? plan_explain_json(explanation, hardware) : plan_explain_text(explanation, hardware));
+}
+
+// Where a CONFIG is given, it says what there is to say of a model.
+CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request, std::optional<Config>& config) {
+  CoarseRequest coarse;
+  if (!request.file.empty()) {
+    config = read_config_given_to(command, request.file, named_hardware(request)).config;
+    const ModelConfig& model = config->model;
+    coarse.parameters = static_cast<double>(count_parameters(model).total);
+    coarse.ranks = config->parallelism.world();
+    coarse.model = CoarseModel{.layers = static_cast<double>(model.blocks.size()),
+                               .hidden = static_cast<double>(model.hidden_size),
+                               .heads = static_cast<double>(model.num_attention_heads),
+                               .vocabulary = static_cast<double>(model.vocab_size),
+                               .sequence = static_cast<double>(config->training.sequence_length),
+                               .batch = static_cast<double>(config->training.microbatch_size)};
+    const CoarseActivations bytes = coarse_activations(*coarse.model);
+    coarse.activations = config->training.recompute == Recompute::full ? bytes.inputs_and_live : bytes.all;
+  }
+  if (request.parameters) coarse.parameters = *request.parameters;
+  if (request.ranks) coarse.ranks = *request.ranks;
+  if (request.bytes_per_parameter) coarse.bytes_per_parameter = *request.bytes_per_parameter;
+  if (request.activations) coarse.activations = *request.activations;
+  if (request.buffers) coarse.buffers = *request.buffers;
+  coarse.layer_parameters = request.layer_parameters;
+  return coarse;
+}
+
+void coarse(const CLI::App& command, const PlanRequest& request) {
+  std::optional<Config> config;
+  const CoarseRequest sums = coarse_request(command, request, config);
+  const Hardware hardware =
+      config ? hardware_of(*config) : find_hardware(request.hardware.empty() ? "a100-80gb" : request.hardware);
+  if (!hardware.memory) fail_request("weft plan --coarse: error: {} has no memory of its own", hardware.name);
+  const Card card = card_of(hardware.name, hardware.memory->value);
+  fmt::print("{}", request.json ? plan_coarse_json(sums, card) : plan_coarse_text(sums, card));
+}
+
+void plan(const CLI::App& command, const PlanRequest& request) {
+  overrides_given_to(command, named_hardware(request));  // --hardware is a key, too
+  if (request.coarse) return coarse(command, request);
+  if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
+  const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
+  warn_of_kept_whole(config);
+  if (request.explain) return explain(command, request, config);
+  const Hardware hardware = hardware_of(config);
+  if (request.compare) {
+    fmt::print("{}", request.json ? plan_compare_json(config, hardware) : plan_compare_text(config, hardware));
+    return;
+  }
+  if (request.kernels) {
+    std::vector<RanKernel> ran;
+    if (!request.measured.empty()) ran = read_kernel_table(request.measured, request.measured_steps);
+    fmt::print("{}", request.json ? plan_kernels_json(config, hardware) : plan_kernels_text(config, hardware, ran));
+    return;
+  }
+  const RunPlan planned = plan_run(config, hardware);
+  fmt::print("{}", request.json ? plan_json(config, hardware, planned) : plan_text(config, hardware, planned));
+}
+
+void add_coarse_options(CLI::App& command, PlanRequest& request) {
+  CLI::Option* flag = command.add_flag("--coarse", request.coarse,
+                                       "the formulas that people use, by hand; CONFIG may be left out: "
+                                       "parameters 70e9, 8 ranks, 16 bytes, a100-80gb");
+  command.add_option("--parameters", request.parameters, "of --coarse: of the model, such as 70e9")
+      ->check(CLI::PositiveNumber)
+      ->needs(flag);
+  command.add_option("--ranks", request.ranks, "of --coarse: GPUs that share state")
+      ->check(CLI::PositiveNumber)
+      ->needs(flag);
+  command.add_option("--bytes-per-parameter", request.bytes_per_parameter, "of --coarse: bytes of state")
+      ->check(CLI::PositiveNumber)
+      ->needs(flag);
+  command.add_option("--activations", request.activations, "of --coarse: bytes of a GPU, such as 20e9")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(flag);
+  command.add_option("--buffers", request.buffers, "of --coarse: bytes of a GPU, such as 5e9")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(flag);
+  command.add_option("--layer-parameters", request.layer_parameters, "of --coarse: of the largest layer, such as 3e9")
+      ->check(CLI::PositiveNumber)
+      ->needs(flag);
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand(
+      "plan",
+      "memory, communication and time of a run, before a rank is started: exit code 0 also where it does not fit");
+  const auto request = std::make_shared<PlanRequest>();
+  add_config_arguments(*command, request->file);
+  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists what is known");
+  command->add_flag("--json", request->json, "print one JSON document");
+  CLI::Option* why =
+      command->add_flag("--explain", request->explain, "why it does not fit, and what would make it fit, each planned");
+  CLI::Option* which = command->add_flag("--compare", request->compare,
+                                         "every way to share the model's state beside the others, and which to take");
+  CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
+                                           "every kernel that a step calls, its bytes and operations, and the time and "
+                                           "utilisation that come of them on paper");
+  command
+      ->add_option("--measured", request->measured,
+                   "of --kernels: a table of kernels that ran (tools/gpu.sh OUT table), to say what they reached")
+      ->needs(kernels)
+      ->excludes(command->get_option("--json"));
+  command->add_option("--measured-steps", request->measured_steps, "steps that the table counted")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_coarse_options(*command, *request);
+  command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels);
+  why->excludes(which)->excludes(kernels);
+  which->excludes(kernels);
+  CLI::Option* search = add_plan_search_options(*command, request->search);
+  search->excludes(why)->excludes(which)->excludes(kernels)->excludes(command->get_option("--coarse"));
+  command->callback([command, request, search] {
+    if (search->count() == 0) return plan(*command, *request);
+    if (request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
+    request->search.hardware = request->hardware;
+    request->search.json = request->json;
+    plan_search(*command, request->file, request->search);
+  });
+}
+
+}  // namespace weft

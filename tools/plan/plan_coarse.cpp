@@ -1,0 +1,171 @@
+#include "tools/plan/plan_coarse.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+#include "tools/report/bench_table.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string both(double bytes) {
+  return fmt::format("{:8.2f} GB = {:8.2f} GiB", bytes / 1e9, bytes / 0x1p30);
+}
+std::string gb(double bytes) {
+  return fmt::format("{:.1f}", bytes / 1e9);
+}
+std::string billions(double count) {
+  return fmt::format("{:.3f}e9", count / 1e9);
+}
+
+std::string verdict_text(const CoarsePlan& plan, const Card& card) {
+  const std::string cards =
+      fmt::format("{:.0f} GB, which drivers count as {:.1f} GB", card.nominal / 1e9, card.counted / 1e9);
+  std::string text;
+  switch (plan.fit) {
+    case CoarseFit::fits:
+      text = fmt::format("verdict      fits {}\n", cards);
+      break;
+    case CoarseFit::only_as_counted:
+      text = fmt::format("verdict      tight: fits only if the card's {} are all there\n", cards);
+      break;
+    case CoarseFit::exceeds:
+      text = fmt::format("verdict      does not fit {}\n", cards);
+      break;
+  }
+  if (plan.state_exceeds) {
+    text += fmt::format(
+        "             state alone ({:.1f} GB = {:.1f} GiB) exceeds the card; batch size and accumulation cannot help\n",
+        plan.state / 1e9, plan.state / 0x1p30);
+  } else if (plan.state_and_buffers_exceed) {
+    text += "             state and buffers alone exceed the card; batch size and accumulation cannot help\n";
+  }
+  const CoarseRanks& ranks = plan.ranks;
+  if (!ranks.any) return text + "ranks        no number of GPUs: activations and buffers exceed the card\n";
+  text += fmt::format("ranks        {} GPUs or more ({} if a card is {:.1f} GB)", *ranks.any,
+                      ranks.any_as_counted.value_or(*ranks.any), card.counted / 1e9);
+  text += fmt::format("; as a multiple of 8: {}, with {} GB each", *ranks.eights, gb(*ranks.bytes_at_eights));
+  text += ranks.with_headroom ? fmt::format("; with 10 % headroom: {}\n", *ranks.with_headroom)
+                              : "; with 10 % headroom: none\n";
+  return text;
+}
+
+BenchTable recipe_table(const CoarseRequest& request) {
+  BenchTable table{{"recipe", "bytes"}, {}};
+  for (const CoarseStrategy strategy : coarse_strategies) table.header.emplace_back(name_of(strategy));
+  for (const StateRecipe& recipe : state_recipes()) {
+    std::vector<std::string> row = {fmt::format("{}: {}", recipe.name, recipe.what),
+                                    fmt::format("{:.0f}", recipe.bytes())};
+    for (const CoarseStrategy strategy : coarse_strategies) {
+      const auto bytes = state_bytes(recipe, strategy, request.parameters, request.ranks);
+      row.push_back(bytes ? gb(*bytes) : "-");
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::string model_text(const CoarseModel& model) {
+  const CoarseActivations bytes = coarse_activations(model);
+  std::string text = fmt::format("activations of {:.0f} layers of {:.0f}, {:.0f} x {:.0f} tokens, whole on a GPU\n",
+                                 model.layers, model.hidden, model.batch, model.sequence);
+  text += fmt::format("  34 s b h a layer          {}\n", both(bytes.all));
+  text += fmt::format("  with unfused attention    {}\n", both(bytes.unfused));
+  text += fmt::format("  inputs of layers alone    {}\n", both(bytes.inputs));
+  text += fmt::format("  and one layer made again  {}\n", both(bytes.inputs_and_live));
+  text += fmt::format("  logits, 16 bit + float32  {}\n", both(bytes.logits));
+  return text;
+}
+
+std::string peak_text(const CoarseRequest& request) {
+  const PeakElements peak = peak_elements(request.parameters, request.ranks, *request.layer_parameters);
+  return fmt::format(
+      "parameters at the peak of a rank, with layers of {}: {} ({} where a rank's own share is not copied), {} with "
+      "one "
+      "gathered ahead\n",
+      billions(*request.layer_parameters), billions(peak.one_layer), billions(peak.in_place),
+      billions(peak.prefetched));
+}
+
+// The word in front of every line.
+std::string marked(const std::string& text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    const std::string line = text.substr(at, end - at);
+    result += line.empty() ? "coarse\n" : "coarse  " + line + "\n";
+    at = end + 1;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
+  const CoarsePlan plan = coarse_plan(request, card);
+  std::string text = fmt::format("{} parameters on {} GPUs ({}), {:g} bytes of state a parameter, all sharded\n",
+                                 billions(request.parameters), request.ranks, card.name, request.bytes_per_parameter);
+  text += fmt::format("state        {}\n", both(plan.state));
+  text += fmt::format("activations  {}\n", both(request.activations));
+  text += fmt::format("buffers      {}\n", both(request.buffers));
+  text += fmt::format("sum          {}\n", both(plan.sum));
+  text += verdict_text(plan, card);
+  text += fmt::format("\nstate of a GPU by recipe and what is sharded over {}, GB\n{}", request.ranks,
+                      aligned_text(recipe_table(request)));
+  if (request.layer_parameters) text += "\n" + peak_text(request);
+  if (request.model) text += "\n" + model_text(*request.model);
+  return marked(text);
+}
+
+std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
+  const CoarsePlan plan = coarse_plan(request, card);
+  constexpr std::string_view fits[] = {"fits", "only_as_counted", "exceeds"};
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  Json recipes = Json::array();
+  for (const StateRecipe& recipe : state_recipes()) {
+    Json row = {{"recipe", recipe.name}, {"bytes_per_parameter", recipe.bytes()}};
+    for (const CoarseStrategy strategy : coarse_strategies) {
+      row[std::string(name_of(strategy))] = or_null(state_bytes(recipe, strategy, request.parameters, request.ranks));
+    }
+    recipes.push_back(std::move(row));
+  }
+  Json json = {{"formula", "coarse"},
+               {"hardware", card.name},
+               {"card_bytes_nominal", card.nominal},
+               {"card_bytes_counted", card.counted},
+               {"parameters", request.parameters},
+               {"ranks", request.ranks},
+               {"bytes_per_parameter", request.bytes_per_parameter},
+               {"state_bytes", plan.state},
+               {"activation_bytes", request.activations},
+               {"buffer_bytes", request.buffers},
+               {"sum_bytes", plan.sum},
+               {"verdict", fits[static_cast<std::size_t>(plan.fit)]},
+               {"state_alone_exceeds", plan.state_exceeds},
+               {"smallest_ranks", or_null(plan.ranks.any)},
+               {"smallest_ranks_as_counted", or_null(plan.ranks.any_as_counted)},
+               {"smallest_ranks_of_eights", or_null(plan.ranks.eights)},
+               {"smallest_ranks_with_headroom", or_null(plan.ranks.with_headroom)},
+               {"recipes", std::move(recipes)}};
+  if (request.layer_parameters) {
+    const PeakElements peak = peak_elements(request.parameters, request.ranks, *request.layer_parameters);
+    json["peak_elements"] = {
+        {"one_layer", peak.one_layer}, {"in_place", peak.in_place}, {"prefetched", peak.prefetched}};
+  }
+  if (request.model) {
+    const CoarseActivations bytes = coarse_activations(*request.model);
+    json["activations"] = {{"all", bytes.all},
+                           {"unfused", bytes.unfused},
+                           {"inputs", bytes.inputs},
+                           {"inputs_and_live", bytes.inputs_and_live},
+                           {"logits", bytes.logits}};
+  }
+  return json.dump() + "\n";
+}
+
+}  // namespace weft

@@ -1,0 +1,173 @@
+#include "tools/plan/plan_compare.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/report/bench_table.h"
+#include "trainer/chosen_timing.h"
+#include "trainer/planning/compare.h"
+#include "trainer/planning/published.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double giga = 1e9;
+
+template <typename Bytes>
+std::string gigabytes(Bytes bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / giga);
+}
+std::string gib_number(std::int64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 30));
+}
+
+std::string name_text(const StrategyPlan& each) {
+  std::string name(name_of(each.sharding));
+  const Degrees& degrees = each.config.parallelism;
+  if (each.refused.empty() && degrees.data_replicate > 1 && each.sharding != Sharding::as_configured) {
+    name += fmt::format(" {}x{}", degrees.data_shard, degrees.data_replicate);
+  }
+  if (each.refused.empty() && each.sharding == Sharding::island) {
+    name += fmt::format(" {}", each.config.shard.residency);
+  }
+  return name;
+}
+
+double tokens_per_rank(const Config& config) {
+  return static_cast<double>(config.training.global_batch_size * config.training.sequence_length) /
+         config.parallelism.world();
+}
+
+BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
+  BenchTable table{
+      {"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve", "verdict"}, {}};
+  for (const StrategyPlan& each : plans) {
+    if (!each.plan) continue;
+    const std::int64_t peak = each.plan->peak().total();
+    table.rows.push_back({name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
+                          gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
+                          gib_number(each.plan->verdict.needed), std::string(name_of(each.plan->verdict.fit))});
+  }
+  return table;
+}
+
+// Of all plans, in their order; infinity where a strategy does not apply.
+std::vector<int> ranks_of(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
+  std::vector<double> seconds;
+  for (const StrategyPlan& each : plans) {
+    seconds.push_back(each.plan ? each.seconds : std::numeric_limits<double>::infinity());
+  }
+  return ranks_with_ties(seconds, certainty);
+}
+
+BenchTable time_table(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
+  const std::vector<int> ranks = ranks_of(plans, certainty);
+  BenchTable table{{"a step", "GB sent by a rank", "GB out of a node", "out of a node", "collectives", "time", "rank",
+                    "waits for gathers", "for reductions", "break-even tokens a rank"},
+                   {}};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const StrategyPlan& each = plans[i];
+    if (!each.plan) continue;
+    const StepTime& time = each.plan->time;
+    table.rows.push_back({name_text(each), gigabytes(each.plan->sent_bytes()), gigabytes(each.plan->node_egress_bytes),
+                          format_time(each.egress_seconds, false), fmt::format("{}", each.collectives),
+                          format_time(each.seconds, false), rank_text(ranks, i),
+                          format_time(time.exposed_gathers, false), format_time(time.exposed_reductions, false),
+                          fmt::format("{:.0f}", each.break_even)});
+  }
+  return table;
+}
+
+Json strategy_json(const StrategyPlan& each) {
+  Json json = {{"strategy", name_of(each.sharding)}, {"words", each.words}};
+  if (!each.plan) {
+    json["refused"] = each.refused;
+    return json;
+  }
+  const RunPlan& plan = *each.plan;
+  json.update({{"data_replicate", each.config.parallelism.data_replicate},
+               {"data_shard", each.config.parallelism.data_shard},
+               {"residency", plan.residency},
+               {"peak_bytes", plan.peak().total()},
+               {"state_bytes", each.state_bytes},
+               {"full_parameter_bytes", each.full_parameter_bytes},
+               {"needed_bytes", plan.verdict.needed},
+               {"fit", name_of(plan.verdict.fit)},
+               {"verdict", plan.verdict.text()},
+               {"sent_bytes", plan.sent_bytes()},
+               {"node_egress_bytes", plan.node_egress_bytes},
+               {"node_egress_seconds", each.egress_seconds},
+               {"collectives", each.collectives},
+               {"step_seconds", each.seconds},
+               {"exposed_gather_seconds", plan.time.exposed_gathers},
+               {"exposed_reduction_seconds", plan.time.exposed_reductions},
+               {"break_even_tokens", each.break_even}});
+  return json;
+}
+
+}  // namespace
+
+std::string plan_compare_text(const Config& config, const Hardware& hardware) {
+  const std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+  const Recommendation advice = recommend(plans, hardware);
+  const int nodes = (config.parallelism.world() + hardware.node_ranks() - 1) / hardware.node_ranks();
+  std::string text = fmt::format(
+      "{} ranks on {} node{} of {}, {:.1f} GB/s out of a node; {:.0f} tokens a rank and step, computed in {}\n\n",
+      config.parallelism.world(), nodes, nodes == 1 ? "" : "s", hardware.name,
+      hardware.node_bytes_per_second.value / giga, tokens_per_rank(config),
+      format_time(compute_seconds(config, hardware), false));
+  const Certainty certainty = certainty_of(config, hardware);
+  text += aligned_text(memory_table(plans)) + "\n" + aligned_text(time_table(plans, certainty)) + certainty.text + "\n";
+  for (const StrategyPlan& each : plans) {
+    if (!each.refused.empty()) text += fmt::format("\n{} does not apply: {}", name_of(each.sharding), each.refused);
+  }
+  if (std::ranges::any_of(plans, [](const StrategyPlan& each) { return !each.refused.empty(); })) text += "\n";
+  text += fmt::format("\nrecommended\n  {}\n", fmt::join(advice.reasons, "\n  "));
+  if (advice.chosen) {
+    const double chosen = plans[*advice.chosen].seconds;
+    const auto tied = std::ranges::count_if(
+        plans, [&](const StrategyPlan& each) { return each.fits() && certainty.ties(each.seconds, chosen); });
+    if (tied > 1) text += fmt::format("  {} of those that fit are as fast by what the model knows\n", tied);
+    const std::vector<std::string>& words = plans[*advice.chosen].words;
+    text += words.empty() ? "  it is as configured\n" : fmt::format("  with {}\n", fmt::join(words, " "));
+    for (const std::string& kept : kept_whole_warnings(plans[*advice.chosen].config))
+      text += fmt::format("  {}\n", kept);
+  }
+  if (!advice.flips.empty()) text += fmt::format("it depends\n  {}\n", fmt::join(advice.flips, "\n  "));
+  return text;
+}
+
+std::string plan_compare_json(const Config& config, const Hardware& hardware) {
+  const std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+  const Recommendation advice = recommend(plans, hardware);
+  Json strategies = Json::array(), recommendation = {{"reasons", advice.reasons}, {"flips", advice.flips}};
+  const Certainty certainty = certainty_of(config, hardware);
+  const std::vector<int> ranks = ranks_of(plans, certainty);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    strategies.push_back(strategy_json(plans[i]));
+    if (plans[i].plan) strategies.back()["rank"] = ranks[i];
+  }
+  if (advice.chosen) {
+    recommendation["strategy"] = name_of(plans[*advice.chosen].sharding);
+    recommendation["words"] = plans[*advice.chosen].words;
+    recommendation["kept_whole"] = kept_whole_warnings(plans[*advice.chosen].config);
+  }
+  return Json{{"hardware", hardware.name},
+              {"node_bytes_per_second", hardware.node_bytes_per_second.value},
+              {"compute_seconds", compute_seconds(config, hardware)},
+              {"tokens_per_rank", tokens_per_rank(config)},
+              {"certainty", certainty.text},
+              {"tie_factor", certainty.apart},
+              {"strategies", std::move(strategies)},
+              {"recommendation", std::move(recommendation)}}
+             .dump() +
+         "\n";
+}
+
+}  // namespace weft

@@ -1,0 +1,223 @@
+#include "tools/plan/plan_explain.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace weft {
+namespace {
+
+constexpr std::size_t shown_of_cause = 5;
+
+// Both readings, because cards are sold in one and counted in the other.
+std::string both(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  return fmt::format("{:.2f} GB = {:.2f} GiB", value / 1e9, value / 0x1p30);
+}
+std::string gib_text(std::int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30);
+}
+
+std::string fit_text(const Trial& trial) {
+  constexpr std::string_view texts[] = {"fits", "too tight", "does not fit", "not judged"};
+  return std::string(texts[static_cast<std::size_t>(trial.verdict.fit)]);
+}
+
+// What takes more than before, where all in all that is so.
+std::string growth_text(const Explanation& explanation, const Trial& trial) {
+  if (trial.verdict.needed <= explanation.plan.verdict.needed) return {};
+  const BucketBytes& before = explanation.plan.peak();
+  Bucket most = Bucket::workspace;
+  std::int64_t growth = 0;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (trial.peak[bucket] - before[bucket] <= growth) continue;
+    growth = trial.peak[bucket] - before[bucket];
+    most = bucket;
+  }
+  return fmt::format("; more than before: {} take {} more", name_of(most), gib_text(growth));
+}
+
+std::string needs_text(const Explanation& explanation, const Trial& trial) {
+  if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
+  const double change = 100.0 * (trial.seconds / explanation.plan.time.seconds - 1.0);
+  std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), fit_text(trial));
+  // A step of another batch is another step.
+  if (trial.world != explanation.plan.world) {
+    text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
+  } else {
+    text += std::abs(change) < 0.05 ? "step as long as before" : fmt::format("step {:+.1f} %", change);
+  }
+  return text + growth_text(explanation, trial);
+}
+
+std::string words_text(const Overrides& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string arithmetic_text(const Move& move) {
+  return move.kind == MoveKind::arithmetic ? " (changes the arithmetic)" : "";
+}
+
+std::string move_text(const Explanation& explanation, std::size_t number, const TriedMove& tried) {
+  std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.move.name, arithmetic_text(tried.move),
+                                 needs_text(explanation, tried.trial));
+  text += fmt::format("     {}; costs: {}\n", tried.move.why, tried.move.cost);
+  if (tried.trial.refused.empty()) text += fmt::format("     {}\n", words_text(tried.trial.words));
+  return text;
+}
+
+std::string limits_text(const Explanation& explanation) {
+  std::string text = "nothing has to be changed; what would bring it to the limit, by doubling:\n";
+  for (const Limit& limit : explanation.limits) {
+    text += fmt::format("  {} {} fits with {}", limit.what, limit.fits, gib_text(limit.fits_bytes));
+    text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib_text(limit.exceeds_bytes)) : "\n";
+  }
+  return text;
+}
+
+std::string cause_text(const Explanation& explanation) {
+  const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
+  std::string text =
+      fmt::format("cause     {}: {} of {} at {} on rank {}\n", name_of(explanation.cause),
+                  both(explanation.cause_bytes), gib_text(rank.peak.total()), rank.peak_action, rank.ranks.first);
+  std::vector<std::string> largest;
+  for (const LiveItem& item : rank.live) {
+    if (cause_of(item.bucket) != explanation.cause || largest.size() == shown_of_cause) continue;
+    const std::string of = item.microbatch ? fmt::format(" of microbatch {}", *item.microbatch) : std::string();
+    largest.push_back(fmt::format("{} {}{} {}", name_of(item.bucket), item.what.empty() ? "kept by the run" : item.what,
+                                  of, gib_text(item.bytes)));
+  }
+  text += fmt::format("largest   {}\n", fmt::join(largest, "; "));
+  if (explanation.state_exceeds) {
+    text += fmt::format(
+        "state     state alone ({}) with {} reserved exceeds the card's {}; batch size and accumulation cannot help\n",
+        both(explanation.state_bytes), gib_text(explanation.plan.verdict.reserved),
+        both(explanation.plan.verdict.memory));
+  } else {
+    text += fmt::format("state     {} of parameters, gradients and optimizer state at rest\n",
+                        both(explanation.state_bytes));
+  }
+  return text;
+}
+
+std::string before_moves(const Explanation& explanation) {
+  if (explanation.cause == Cause::routing) {
+    return "  -. expert capacity: there is none to lower; every token reaches its experts, and rows are what they "
+           "are\n";
+  }
+  if (explanation.cause != Cause::activations) return {};
+  const ActivationFacts& facts = explanation.activations;
+  std::string text = fmt::format(
+      "  -. fused attention: holds already; scores are never in memory, and would be {} a block\n", both(facts.scores));
+  text += facts.sequence_parallel
+              ? "  -. sequence parallelism: on already, with tensor > 1\n"
+              : "  -. sequence parallelism: comes with tensor > 1, at no further cost; tensor is 1 here\n";
+  return text;
+}
+
+// Between the moves of recompute and the others.
+std::string after_recompute(const Explanation& explanation) {
+  if (explanation.cause != Cause::activations) return {};
+  const ActivationFacts& facts = explanation.activations;
+  return fmt::format(
+      "  -. chunked cross-entropy: on already; float32 logits take {} at a time in place of {}, and their gradient "
+      "{}\n",
+      gib_text(facts.logits), gib_text(facts.all_logits), gib_text(facts.dlogits));
+}
+
+std::string after_moves(const Explanation& explanation) {
+  if (explanation.cause == Cause::state) return {};
+  std::string text;
+  if (explanation.cause == Cause::activations) text += "  -. activation offload: not available in Weft\n";
+  text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
+                      name_of(explanation.cause), both(explanation.state_bytes));
+  if (explanation.more_sharding) {
+    text += fmt::format("     {}\n     {}\n", needs_text(explanation, *explanation.more_sharding),
+                        words_text(explanation.more_sharding->words));
+  }
+  return text;
+}
+
+bool is_recompute(const TriedMove& tried) {
+  return tried.move.name.starts_with("recompute");
+}
+
+std::string moves_text(const Explanation& explanation) {
+  std::string text = fmt::format("\nmoves, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
+                                 gib_text(explanation.plan.verdict.reserved));
+  text += before_moves(explanation);
+  bool between = false;
+  for (std::size_t m = 0; m < explanation.moves.size(); ++m) {
+    if (!between && !is_recompute(explanation.moves[m])) {
+      text += after_recompute(explanation);
+      between = true;
+    }
+    text += move_text(explanation, m + 1, explanation.moves[m]);
+  }
+  if (!between) text += after_recompute(explanation);
+  text += after_moves(explanation);
+  if (explanation.cannot.empty()) return text;
+  text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
+  for (const TriedMove& tried : explanation.cannot) {
+    text += fmt::format("  {}: {}\n", tried.move.name, needs_text(explanation, tried.trial));
+  }
+  return text;
+}
+
+std::string result_text(const Explanation& explanation) {
+  std::string text = "\n";
+  if (const TriedMove* first = explanation.first_that_fits()) {
+    text += fmt::format("first that fits: {}{}\n  {}\n", first->move.name, arithmetic_text(first->move),
+                        words_text(first->trial.words));
+  } else if (explanation.combination) {
+    std::vector<std::string> names;
+    for (const Move& move : explanation.combined) names.push_back(std::string(move.name) + arithmetic_text(move));
+    text += fmt::format("first combination that fits on {} ranks: {}\n  {}\n  {}\n", explanation.plan.world,
+                        fmt::join(names, "; "), needs_text(explanation, *explanation.combination),
+                        words_text(explanation.combination->words));
+  } else {
+    text += fmt::format("nothing fits on {} ranks, not all moves together either\n", explanation.plan.world);
+  }
+  if (!explanation.asked_for_ranks) return text;
+  if (!explanation.more_ranks) return text + "no number of ranks fits with the same other degrees\n";
+  const MoreRanks& more = *explanation.more_ranks;
+  text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
+                      more.words.empty() ? std::string() : " and " + words_text(more.words), more.trial.world,
+                      more.trial.batch, gib_text(more.trial.verdict.needed), words_text(more.trial.words));
+  return text;
+}
+
+}  // namespace
+
+std::string plan_moves_text(const Explanation& explanation) {
+  constexpr std::size_t shown = 3;
+  std::vector<const TriedMove*> moves;
+  for (const TriedMove& tried : explanation.moves) {
+    if (tried.trial.refused.empty()) moves.push_back(&tried);
+  }
+  std::ranges::stable_partition(moves, [](const TriedMove* tried) { return tried->trial.fits(); });
+  moves.resize(std::min(moves.size(), shown));
+  std::string text;
+  for (std::size_t m = 0; m < moves.size(); ++m) text += move_text(explanation, m + 1, *moves[m]);
+  return text;
+}
+
+std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
+  const Verdict& verdict = explanation.plan.verdict;
+  std::string text = fmt::format("verdict   {}\nhardware  {}, {} rank{}\n", verdict.text(), hardware.name,
+                                 explanation.plan.world, explanation.plan.world == 1 ? "" : "s");
+  if (verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
+  if (verdict.fits()) return text + limits_text(explanation);
+  text += cause_text(explanation);
+  if (explanation.cause == Cause::activations) {
+    const ActivationFacts& facts = explanation.activations;
+    text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
+                        facts.block_token, facts.textbook_token);
+  }
+  return text + moves_text(explanation) + result_text(explanation);
+}
+
+}  // namespace weft

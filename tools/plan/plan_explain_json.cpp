@@ -1,0 +1,81 @@
+#include <nlohmann/json.hpp>
+
+#include "tools/plan/plan_explain.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json trial_json(const Trial& trial) {
+  Json json = {{"words", trial.words}};
+  if (!trial.refused.empty()) {
+    json["refused"] = trial.refused;
+    return json;
+  }
+  json["ranks"] = trial.world;
+  json["global_batch_size"] = trial.batch;
+  json["peak_bytes"] = trial.peak.total();
+  json["needed_bytes"] = trial.verdict.needed;
+  json["verdict"] = name_of(trial.verdict.fit);
+  json["step_seconds"] = trial.seconds;
+  return json;
+}
+
+Json moves_json(const std::vector<TriedMove>& moves) {
+  Json list = Json::array();
+  for (const TriedMove& tried : moves) {
+    Json json = {{"move", tried.move.name}, {"why", tried.move.why}, {"cost", tried.move.cost}};
+    json["changes_arithmetic"] = tried.move.kind == MoveKind::arithmetic;
+    json.update(trial_json(tried.trial));
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware) {
+  const RunPlan& plan = explanation.plan;
+  Json json = {{"hardware", hardware.name},
+               {"world", plan.world},
+               {"verdict", name_of(plan.verdict.fit)},
+               {"verdict_text", plan.verdict.text()},
+               {"needed_bytes", plan.verdict.needed},
+               {"memory_bytes", plan.verdict.memory},
+               {"step_seconds", plan.time.seconds}};
+  json["limits"] = Json::array();
+  for (const Limit& limit : explanation.limits) {
+    Json entry = {{"key", limit.what}, {"fits", limit.fits}, {"fits_bytes", limit.fits_bytes}};
+    if (limit.exceeds) {
+      entry["exceeds"] = *limit.exceeds;
+      entry["exceeds_bytes"] = limit.exceeds_bytes;
+    }
+    json["limits"].push_back(std::move(entry));
+  }
+  json["moves"] = moves_json(explanation.moves);
+  json["cannot_help"] = moves_json(explanation.cannot);
+  if (plan.verdict.fits()) return json.dump() + "\n";
+
+  const ActivationFacts& facts = explanation.activations;
+  json["cause"] = name_of(explanation.cause);
+  json["cause_bytes"] = explanation.cause_bytes;
+  json["state_bytes"] = explanation.state_bytes;
+  json["state_alone_exceeds"] = explanation.state_exceeds;
+  json["activations"] = {{"sequence_parallel", facts.sequence_parallel},
+                         {"unfused_scores_bytes_of_a_block", facts.scores},
+                         {"float32_logits_bytes_at_a_time", facts.logits},
+                         {"float32_logits_bytes_whole", facts.all_logits},
+                         {"logits_gradient_bytes", facts.dlogits},
+                         {"bytes_of_a_token_and_block", facts.block_token},
+                         {"textbook_bytes_of_a_token_and_block", facts.textbook_token}};
+  if (explanation.combination) {
+    json["combination"] = trial_json(*explanation.combination);
+    for (const Move& move : explanation.combined) json["combination"]["moves"].push_back(move.name);
+  }
+  if (explanation.more_sharding) json["more_sharding"] = trial_json(*explanation.more_sharding);
+  if (explanation.more_ranks) json["fewest_ranks"] = trial_json(explanation.more_ranks->trial);
+  return json.dump() + "\n";
+}
+
+}  // namespace weft

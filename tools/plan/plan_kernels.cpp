@@ -1,0 +1,136 @@
+#include "tools/plan/plan_kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "tools/report/bench_table.h"
+#include "trainer/planning/kernel_plan.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
+
+KernelPlan planned(const Config& config, const Hardware& hardware) {
+  Config judged = config;
+  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  return plan_kernels(ResolvedRun(judged), hardware);
+}
+
+std::vector<std::string> cells(const std::string& name, const KernelRow& row, double all_seconds) {
+  const double seconds = row.seconds.at[shown_share];
+  return {name,
+          fmt::format("{}", row.calls),
+          fmt::format("{:.2f}", row.bytes / 1e9),
+          fmt::format("{:.2f}", row.flops / 1e12),
+          fmt::format("{:.2f}", 1e3 * seconds),
+          fmt::format("{:.1f}", 100.0 * seconds / all_seconds)};
+}
+
+// Rows that `key` tells apart, summed; in the order of the first of each, or the longest first.
+template <typename Key>
+std::vector<KernelRow> grouped(const std::vector<KernelRow>& rows, const Key& key, bool longest_first) {
+  std::vector<KernelRow> sums;
+  std::map<decltype(key(rows.front())), std::size_t> place;
+  for (const KernelRow& row : rows) {
+    const auto [found, fresh] = place.try_emplace(key(row), sums.size());
+    if (fresh) sums.push_back({row.part, row.phase, row.kernel, row.kind});
+    KernelRow& sum = sums[found->second];
+    sum.calls += row.calls;
+    sum.bytes += row.bytes;
+    sum.flops += row.flops;
+    sum.seconds += row.seconds;
+  }
+  if (longest_first) {
+    const auto seconds = [](const KernelRow& row) { return row.seconds.at[shown_share]; };
+    std::ranges::stable_sort(sums, std::ranges::greater{}, seconds);
+  }
+  return sums;
+}
+
+std::string of_products(double share) {
+  return fmt::format("{:.0f} %", 100.0 * share);
+}
+
+// Seconds of each kind, and what is reached, by what products are assumed to reach.
+BenchTable share_table(const KernelPlan& plan) {
+  BenchTable table{{"products reach"}, {}};
+  for (const KernelKind kind : kinds) table.header.push_back(fmt::format("{} s", name_of(kind)));
+  table.header.insert(table.header.end(), {"sum s", "MFU %"});
+  for (std::size_t i = 0; i < product_shares.size(); ++i) {
+    std::vector<std::string> row = {of_products(product_shares[i])};
+    for (const KernelKind kind : kinds) row.push_back(fmt::format("{:.4f}", plan.sum(kind).seconds.at[i]));
+    row.push_back(fmt::format("{:.4f}", plan.seconds().at[i]));
+    row.push_back(fmt::format("{:.1f}", 100.0 * plan.utilisation(i)));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+Json row_json(const KernelRow& row) {
+  Json json;
+  if (!row.part.empty()) json["part"] = row.part;
+  if (!row.phase.empty()) json["phase"] = row.phase;
+  json["kernel"] = row.kernel;
+  json["kind"] = name_of(row.kind);
+  json["calls"] = row.calls;
+  json["bytes"] = row.bytes;
+  json["flops"] = row.flops;
+  json["seconds"] = row.seconds.at;
+  return json;
+}
+
+}  // namespace
+
+std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran) {
+  const KernelPlan plan = planned(config, hardware);
+  const double all = plan.seconds().at[shown_share];
+  std::string text = fmt::format(
+      "kernels of a step of rank {} of {} on {}; ms and % with products that reach {} of {:.0f} TFLOP/s\n\n", plan.rank,
+      plan.world, hardware.name, of_products(product_shares[shown_share]), plan.peak / 1e12);
+  const std::vector<std::string> columns = {"calls", "GB", "TFLOP", "ms", "%"};
+  BenchTable parts{{"part and phase"}, {}};
+  parts.header.insert(parts.header.end(), columns.begin(), columns.end());
+  const auto part = [](const KernelRow& row) { return std::pair(row.part, row.phase); };
+  for (const KernelRow& row : grouped(plan.rows, part, false)) {
+    const std::string name = row.part == row.phase ? std::string(row.part) : fmt::format("{} {}", row.part, row.phase);
+    parts.rows.push_back(cells(name, row, all));
+  }
+  text += aligned_text(parts) + "\n";
+  BenchTable kernels{{"kernel"}, {}};
+  kernels.header.insert(kernels.header.end(), columns.begin(), columns.end());
+  for (const KernelRow& row : grouped(
+           plan.rows, [](const KernelRow& each) { return each.kernel; }, true)) {
+    kernels.rows.push_back(cells(row.kernel, row, all));
+  }
+  text += aligned_text(kernels) + "\n" + aligned_text(share_table(plan));
+  text += "\non paper: no kernel has run. Waits for other ranks, and what a cache holds on to, are not in it.\n";
+  if (!ran.empty()) text += "\nof a step that ran\n" + reached_text(plan, ran);
+  return text;
+}
+
+std::string plan_kernels_json(const Config& config, const Hardware& hardware) {
+  const KernelPlan plan = planned(config, hardware);
+  Json json = {{"hardware", hardware.name}, {"rank", plan.rank}, {"world", plan.world}};
+  json["product_shares"] = product_shares;
+  json["rows"] = Json::array();
+  for (const KernelRow& row : plan.rows) json["rows"].push_back(row_json(row));
+  json["kinds"] = Json::array();
+  for (const KernelKind kind : kinds) json["kinds"].push_back(row_json(plan.sum(kind)));
+  json["seconds"] = plan.seconds().at;
+  json["step_flops"] = plan.step_flops;
+  json["utilisation"] = Json::array();
+  for (std::size_t i = 0; i < product_shares.size(); ++i) json["utilisation"].push_back(plan.utilisation(i));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace weft

@@ -1,0 +1,214 @@
+#include "tools/plan/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/report/bench_table.h"
+#include "trainer/planning/published.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of what is live at a peak, what is worth a reader's time; JSON has all of it.
+constexpr std::size_t shown_live = 12;
+
+std::string gib(double bytes) {
+  return fmt::format("{:.3f}", bytes / (1 << 30));
+}
+std::string gib(std::int64_t bytes) {
+  return gib(static_cast<double>(bytes));
+}
+
+// "8,030,261,248".
+std::string grouped(std::int64_t number) {
+  std::string text = fmt::format("{}", number);
+  for (std::ptrdiff_t place = std::ssize(text) - 3; place > 0; place -= 3) {
+    text.insert(static_cast<std::size_t>(place), ",");
+  }
+  return text;
+}
+
+std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
+  std::vector<Bucket> used;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) { return rank.peak[bucket] > 0; })) {
+      used.push_back(bucket);
+    }
+  }
+  return used;
+}
+
+std::string ranks_text(const RankClass& ranks) {
+  return ranks.ranks == 1 ? fmt::format("{}", ranks.first) : fmt::format("{} (x {})", ranks.first, ranks.ranks);
+}
+
+BenchTable memory_table(const RunPlan& plan) {
+  BenchTable table;
+  table.header = {"rank"};
+  const std::vector<Bucket> used = buckets_in_use(plan);
+  for (const Bucket bucket : used) {
+    std::string name(name_of(bucket));
+    std::ranges::replace(name, '_', ' ');
+    table.header.push_back(name);
+  }
+  table.header.insert(table.header.end(), {"runtime reserve", "sum"});
+  if (plan.worst_bytes()) table.header.push_back("sum, worst routing");
+  table.header.push_back("peak stands at");
+  for (const RankPlan& rank : plan.ranks) {
+    std::vector<std::string> row = {ranks_text(rank.ranks)};
+    for (const Bucket bucket : used) row.push_back(gib(rank.peak[bucket]));
+    row.push_back(gib(plan.verdict.reserved));
+    row.push_back(gib(rank.peak.total() + plan.verdict.reserved));
+    if (rank.worst_bytes) row.push_back(gib(*rank.worst_bytes + plan.verdict.reserved));
+    row.push_back(rank.peak_action);
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+BenchTable live_table(const RankPlan& rank) {
+  BenchTable table{{"what", "microbatch", "bucket", "GiB"}, {}};
+  for (const LiveItem& item : rank.live) {
+    if (table.rows.size() == shown_live) break;
+    table.rows.push_back({item.what.empty() ? "kept by the run" : item.what,
+                          item.microbatch ? fmt::format("{}", *item.microbatch) : "", std::string(name_of(item.bucket)),
+                          gib(item.bytes)});
+  }
+  return table;
+}
+
+BenchTable traffic_table(const RunPlan& plan) {
+  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}, {}};
+  for (const GroupTraffic& traffic : plan.communication) {
+    if (traffic.op == CollectiveOp::receive) continue;
+    table.rows.push_back({traffic.group, std::string(name_of(traffic.op)), fmt::format("{}", traffic.all.count),
+                          gib(traffic.all.bytes), gib(traffic.sent), gib(traffic.node_egress)});
+  }
+  table.rows.push_back({"all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes)});
+  return table;
+}
+
+Json buckets_json(const BucketBytes& bytes) {
+  Json json = Json::object();
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    json[std::string(name_of(bucket))] = bytes[bucket];
+  }
+  return json;
+}
+
+Json rank_json(const RankPlan& rank, std::int64_t reserved) {
+  Json live = Json::array();
+  for (const LiveItem& item : rank.live) {
+    Json entry = {{"what", item.what}, {"bucket", name_of(item.bucket)}, {"bytes", item.bytes}};
+    if (item.microbatch) entry["microbatch"] = *item.microbatch;
+    live.push_back(std::move(entry));
+  }
+  Json json = {
+      {"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
+      {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
+      {"live", std::move(live)}};
+  if (rank.worst_bytes) json["worst_peak_bytes"] = *rank.worst_bytes;
+  return json;
+}
+
+}  // namespace
+
+std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan) {
+  const Degrees& d = config.parallelism;
+  std::string text = fmt::format("model      {} parameters, {} active per token; {:.3f} GFLOP a token in {} of them\n",
+                                 grouped(plan.parameters.total), grouped(plan.parameters.active),
+                                 plan.flops_per_token / 1e9, config.training.sequence_length);
+  text += fmt::format(
+      "mesh       pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n", d.pipeline,
+      d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
+  text += fmt::format("hardware   {}: {}; {} ranks on {} node{}\n", hardware.name, hardware.summary, plan.world,
+                      plan.nodes, plan.nodes == 1 ? "" : "s");
+  text += fmt::format("step       {}, {} microbatches a rank, layout {}, residency {}, recompute {}\n", plan.schedule,
+                      plan.microbatches, plan.layout, plan.residency, name_of(config.training.recompute));
+  text += fmt::format(
+      "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}, MFU {:.1f} %\n",
+      format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
+      format_time(plan.time.exposed_reductions, false), 100.0 * plan.time.mfu);
+  text += fmt::format(
+      "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
+      plan.step_flops, 100.0 * hardware.reached.value);
+  text += fmt::format(
+      "links      {} GiB out of the node that most leaves, at {:.0f} GB/s {}, {}\n", gib(plan.node_egress_bytes),
+      hardware.node_bytes_per_second.value / 1e9,
+      format_time(plan.node_egress_bytes / hardware.node_bytes_per_second.value, false),
+      config.pipeline.has_cost_table() ? "of which the costs that are given know nothing" : "which no step beats");
+  text += fmt::format("certainty  {}\n", certainty_of(config, hardware).text);
+  text += fmt::format("verdict    {}\n", plan.verdict.text());
+  if (const auto worst = plan.worst_bytes()) {
+    text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",
+                        gib(*worst + plan.verdict.reserved));
+  }
+  text += fmt::format("host       {} GiB pinned for checkpoints, of which the fullest rank saves {} GiB{}\n",
+                      gib(plan.host_bytes), gib(plan.saved_bytes),
+                      plan.host_bytes < plan.saved_bytes
+                          ? ": the update after a save waits for the disk (checkpoint.host_memory)"
+                          : "");
+  text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
+                      aligned_text(memory_table(plan)));
+  const RankPlan& fullest = plan.ranks[plan.fullest];
+  text += fmt::format(
+      "\nlive on rank {} at {}, largest first{}\n{}", fullest.ranks.first, fullest.peak_action,
+      fullest.live.size() > shown_live ? fmt::format(" ({} of {})", shown_live, fullest.live.size()) : std::string(),
+      aligned_text(live_table(fullest)));
+  text += fmt::format("\ncommunication of a step\n{}", aligned_text(traffic_table(plan)));
+  return text;
+}
+
+std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan) {
+  Json ranks = Json::array(), communication = Json::array();
+  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.verdict.reserved));
+  for (const GroupTraffic& traffic : plan.communication) {
+    communication.push_back({{"group", traffic.group},
+                             {"operation", name_of(traffic.op)},
+                             {"count", traffic.all.count},
+                             {"bytes", traffic.all.bytes},
+                             {"sent_by_a_rank", traffic.sent},
+                             {"out_of_a_node", traffic.node_egress}});
+  }
+  const Verdict& verdict = plan.verdict;
+  const Certainty certainty = certainty_of(config, hardware);
+  const Json json = {{"hardware", hardware.name},
+                     {"certainty", certainty.text},
+                     {"tie_factor", certainty.apart},
+                     {"world", plan.world},
+                     {"nodes", plan.nodes},
+                     {"layout", plan.layout},
+                     {"schedule", plan.schedule},
+                     {"microbatches", plan.microbatches},
+                     {"ranks", std::move(ranks)},
+                     {"communication", std::move(communication)},
+                     {"step_seconds", plan.time.seconds},
+                     {"bubble", plan.time.bubble},
+                     {"exposed_gathers_seconds", plan.time.exposed_gathers},
+                     {"exposed_reductions_seconds", plan.time.exposed_reductions},
+                     {"mfu", plan.time.mfu},
+                     {"flops_per_token", plan.flops_per_token},
+                     {"step_flops", plan.step_flops},
+                     {"parameters_total", plan.parameters.total},
+                     {"parameters_active", plan.parameters.active},
+                     {"verdict", name_of(verdict.fit)},
+                     {"verdict_text", verdict.text()},
+                     {"needed_bytes", verdict.needed},
+                     {"reserved_bytes", verdict.reserved},
+                     {"memory_bytes", verdict.memory},
+                     {"deciding_bucket", name_of(verdict.deciding)},
+                     {"saved_bytes", plan.saved_bytes},
+                     {"host_bytes", plan.host_bytes}};
+  return json.dump() + "\n";
+}
+
+}  // namespace weft

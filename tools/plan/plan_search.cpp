@@ -1,0 +1,119 @@
+#include "tools/plan/plan_search.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
+#include "tools/command/commands.h"
+#include "tools/report/layout_sweep.h"
+#include "tools/plan/plan_search_report.h"
+#include "trainer/chosen_timing.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* plan_command = "weft plan";
+
+// How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
+class SearchLine {
+ public:
+  SearchLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
+  ~SearchLine() {
+    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
+  }
+  SearchLine(const SearchLine&) = delete;
+  SearchLine& operator=(const SearchLine&) = delete;
+
+  void show(const SearchProgress& progress) {
+    const auto now = Clock::now();
+    if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    last_ = now;
+    shown_ = true;
+    const SearchCounts& counts = progress.counts;
+    const std::string best =
+        progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
+    fmt::print(stderr, "{}{} waiting, {} planned, {} do not fit{}{}", terminal_ ? "\r\x1b[K" : "", progress.waiting,
+               counts.planned, counts.static_bytes + counts.held_bytes + counts.unfit, best, terminal_ ? "" : "\n");
+    std::fflush(stderr);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool terminal_, shown_ = false;
+  Clock::time_point last_ = Clock::now();
+};
+
+[[noreturn]] void refuse_empty(const SearchSpace& space, const SearchResult& result) {
+  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", plan_command);
+  const Verdict& verdict = result.least->verdict;
+  fail_request(
+      "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks "
+      "(--world), hardware with more memory, or narrower precision.parameters and optimizer.state",
+      plan_command, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
+      shell_text(words_of(space, result.least->choice)));
+}
+
+}  // namespace
+
+CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request) {
+  CLI::Option* search =
+      command
+          .add_option("--search", request.axes,
+                      "find the fastest plans that fit; axes as KEY=VALUE,VALUE: pipeline, data_replicate, data_shard, "
+                      "context, tensor, expert, expert_tensor, microbatch_size, schedule, chunks, strategy, residency, "
+                      "reduction, recompute")
+          ->expected(0, -1);
+  const auto needs = [&](CLI::Option* option) { return option->needs(search); };
+  needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's"));
+  needs(command.add_option("--top", request.top, "how many plans to find")->capture_default_str());
+  needs(command.add_option("--output", request.output, "write the best as a run file"));
+  needs(command.add_option("--pareto", request.pareto,
+                           "draw time against memory to this SVG file, with the whole front of what nothing beats"));
+  needs(command.add_option("--front-within", request.front_within, "times the fastest step that the front goes to")
+            ->capture_default_str());
+  needs(command.add_flag("--across-nodes", request.across_nodes, "let tensor groups leave a node"));
+  return search;
+}
+
+void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
+  const Overrides named = request.hardware.empty() ? Overrides() : Overrides{"--hardware.name=" + request.hardware};
+  const Overrides given = overrides_given_to(command, named);
+  // An option without values has an empty one.
+  std::vector<std::string> axes = request.axes;
+  std::erase(axes, "");
+  if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);
+  const SearchSpace space = search_space(
+      file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
+  const SearchOptions options{
+      .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
+  SearchResult result;
+  {
+    SearchLine line;
+    result = search_plans(space, options, [&](const SearchProgress& progress) { line.show(progress); });
+  }
+  const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
+  if (request.json) {
+    fmt::print("{}", search_json(space, result));
+  } else {
+    fmt::print("{}\n{}", title, search_account(result.counts));
+  }
+  if (result.plans.empty()) refuse_empty(space, result);
+  if (!request.json) {
+    fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n{}\n\nthe fastest: {}\n",
+               search_table(space, result.plans), certainty_of(space).text,
+               shell_text(words_of(space, result.plans.front().choice)));
+    const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
+    for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);
+  }
+  if (!request.output.empty()) write_result(plan_command, search_toml(file, space, result), request.output);
+  if (!request.pareto.empty()) write_result(plan_command, search_svg(space, result.plans, title), request.pareto);
+}
+
+}  // namespace weft

@@ -1,0 +1,206 @@
+#include "tools/plan/plan_search_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/error.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/layout_sweep.h"
+#include "tools/report/pareto_svg.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
+  const SearchedOrder& order = space.orders[choice.order];
+  return order.chunks > 1 ? fmt::format("{} x{}", order.schedule, order.chunks) : order.schedule;
+}
+
+std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
+  const SearchedPolicy& policy = space.policies[choice.policy];
+  std::string text = policy.strategy;
+  if (policy.residency != "each_use") text += ", " + policy.residency;
+  if (policy.reduction != "last_microbatch") text += ", " + policy.reduction;
+  return text;
+}
+
+// What is chosen, for people.
+std::vector<std::string> values_of(const SearchSpace& space, const SearchChoice& choice) {
+  return {mesh_text(choice.mesh), order_text(space, choice), fmt::format("microbatch {}", choice.microbatch_size),
+          policy_text(space, choice), fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};
+}
+
+double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
+  const TrainingConfig& training = space.policies.front().base.training;
+  return static_cast<double>(training.global_batch_size * training.sequence_length) / plan.time.seconds;
+}
+
+double exposed_seconds(const SearchedPlan& plan) {
+  return plan.time.exposed_gathers + plan.time.exposed_reductions;
+}
+
+Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
+  Json buckets = Json::object();
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    buckets[std::string(name_of(bucket))] = plan.peak[bucket];
+  }
+  return {{"words", words_of(space, plan.choice)},
+          {"layout", plan.layout},
+          {"step_seconds", plan.time.seconds},
+          {"tokens_per_second", tokens_per_second(space, plan)},
+          {"mfu", plan.time.mfu},
+          {"bubble", plan.time.bubble},
+          {"exposed_gathers_seconds", plan.time.exposed_gathers},
+          {"exposed_reductions_seconds", plan.time.exposed_reductions},
+          {"peak_bytes", plan.peak.total()},
+          {"buckets", std::move(buckets)},
+          {"needed_bytes", plan.verdict.needed},
+          {"memory_bytes", plan.verdict.memory},
+          {"verdict", name_of(plan.verdict.fit)},
+          {"front", plan.front}};
+}
+
+std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
+  std::size_t sum = 0;
+  for (const auto& [reason, refusals] : refused) sum += refusals.choices;
+  return sum;
+}
+
+std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+  std::vector<double> seconds;
+  for (const SearchedPlan& plan : plans) seconds.push_back(plan.time.seconds);
+  return ranks_with_ties(seconds, certainty_of(space));
+}
+
+}  // namespace
+
+Certainty certainty_of(const SearchSpace& space) {
+  return certainty_of(space.policies.front().base, space.hardware);
+}
+
+std::string mesh_text(const Degrees& d) {
+  std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
+                                 d.context, d.tensor);
+  if (d.expert > 1 || d.expert_tensor > 1) text += fmt::format(", ep {} x etp {}", d.expert, d.expert_tensor);
+  return text;
+}
+
+std::string search_account(const SearchCounts& counts) {
+  std::string text;
+  const auto line = [&](std::size_t choices, const std::string& what) {
+    if (choices > 0) text += fmt::format("{:>12L}  {}\n", choices, what);
+  };
+  line(counts.choices, "choices, of which");
+  line(sum_of(counts.refused), "refused by a rule of the configuration:");
+  for (const auto& [reason, refusals] : counts.refused) {
+    text += fmt::format("{:>16L}  {}{}\n", refusals.choices, refusals.choices > 1 ? "such as: " : "", refusals.example);
+  }
+  for (const auto& [rule, choices] : counts.left_out) line(choices, "left out: " + rule);
+  line(counts.same, "come to the program of another");
+  line(counts.static_bytes, "do not fit by parameters, gradients and optimizer state alone");
+  line(counts.held_bytes, "do not fit with what microbatches and gradients keep at least");
+  line(counts.slower, "slower than what is shown, or beaten by it, by a bound");
+  line(counts.simulated, "simulated, and slower than what is shown or beaten by it");
+  line(counts.unfit, "simulated and walked through: do not fit");
+  line(counts.planned, "simulated and walked through: fit");
+  return text;
+}
+
+std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+  BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
+                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"},
+                   {}};
+  const std::vector<int> ranks = ranks_of(space, plans);
+  for (const SearchedPlan& plan : plans) {
+    const bool judged = plan.verdict.fit != Fit::unknown;
+    table.rows.push_back({rank_text(ranks, table.rows.size()), mesh_text(plan.choice.mesh),
+                          order_text(space, plan.choice), std::to_string(plan.choice.microbatch_size),
+                          policy_text(space, plan.choice),
+                          std::string(name_of(space.recomputes[plan.choice.recompute])),
+                          format_time(plan.time.seconds, false), fmt::format("{:.0f}", tokens_per_second(space, plan)),
+                          fmt::format("{:.1f}", 100.0 * plan.time.mfu), fmt::format("{:.1f}", 100.0 * plan.time.bubble),
+                          format_time(exposed_seconds(plan), false), format_bytes(plan.verdict.needed),
+                          judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : ""});
+  }
+  return aligned_text(table);
+}
+
+std::string search_json(const SearchSpace& space, const SearchResult& result) {
+  const SearchCounts& counts = result.counts;
+  Json refused = Json::array(), left_out = Json::array(), plans = Json::array();
+  for (const auto& [reason, refusals] : counts.refused) {
+    refused.push_back({{"choices", refusals.choices}, {"example", refusals.example}});
+  }
+  for (const auto& [rule, choices] : counts.left_out) left_out.push_back({{"choices", choices}, {"rule", rule}});
+  const std::vector<int> ranks = ranks_of(space, result.plans);
+  for (const SearchedPlan& plan : result.plans) {
+    Json json = plan_json(space, plan);
+    json["rank"] = ranks[plans.size()];
+    plans.push_back(std::move(json));
+  }
+  Json json = {{"hardware", space.hardware.name},
+               {"world", space.world},
+               {"certainty", certainty_of(space).text},
+               {"tie_factor", certainty_of(space).apart},
+               {"choices", counts.choices},
+               {"refused", std::move(refused)},
+               {"left_out", std::move(left_out)},
+               {"same", counts.same},
+               {"static_bytes", counts.static_bytes},
+               {"held_bytes", counts.held_bytes},
+               {"slower", counts.slower},
+               {"simulated", counts.simulated},
+               {"unfit", counts.unfit},
+               {"planned", counts.planned},
+               {"plans", std::move(plans)}};
+  if (result.least) json["least"] = plan_json(space, *result.least);
+  return json.dump() + "\n";
+}
+
+std::string search_toml(const std::string& file, const SearchSpace& space, const SearchResult& result) {
+  const SearchedPlan& best = result.plans.front();
+  const Overrides words = words_of(space, best.choice);
+  const ResolvedConfig resolved = read_config(file, words);
+  std::string text = fmt::format(
+      "# Found by weft plan --search from {}: the fastest of {:L} ways to run it on {} ranks of {} that fit.\n"
+      "# Simulated: {} a step, {:.0f} tokens/s, MFU {:.1f} %, bubble {:.1f} %.\n"
+      "# Memory of the fullest rank: {}.\n"
+      "# The same from that file: {}\n\n",
+      file, result.counts.choices, space.world, space.hardware.name, format_time(best.time.seconds, false),
+      tokens_per_second(space, best), 100.0 * best.time.mfu, 100.0 * best.time.bubble, best.verdict.text(),
+      shell_text(words));
+  return text + resolved.toml;
+}
+
+std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title) {
+  ParetoPicture picture{.title = title};
+  const auto known = schedules();
+  std::vector<std::vector<std::string>> values;
+  for (const SearchedPlan& plan : plans) values.push_back(values_of(space, plan.choice));
+  const std::vector<std::string> labels = distinguishing(values);
+  for (const SearchedPlan& plan : plans) {
+    const std::string& schedule = space.orders[plan.choice.order].schedule;
+    ParetoMark mark{.series = schedule,
+                    .style = static_cast<std::size_t>(
+                        std::ranges::find(known, std::string_view(schedule), &Schedule::name) - known.begin()),
+                    .seconds = plan.time.seconds,
+                    .bytes = plan.peak.total(),
+                    .front = plan.front};
+    mark.label = labels[picture.marks.size()];
+    mark.tooltip = fmt::format("{}\nstep {}, MFU {:.1f} %, {}\n{}", fmt::join(values[picture.marks.size()], ", "),
+                               format_time(plan.time.seconds, false), 100.0 * plan.time.mfu,
+                               format_bytes(plan.peak.total()), shell_text(words_of(space, plan.choice)));
+    picture.marks.push_back(std::move(mark));
+  }
+  return to_svg(picture);
+}
+
+}  // namespace weft

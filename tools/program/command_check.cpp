@@ -1,0 +1,34 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "tools/command/commands.h"
+#include "tools/command/kept_whole.h"
+#include "trainer/backend.h"
+#include "trainer/start_check.h"
+
+namespace weft {
+
+void add_check_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand(
+      "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained");
+  const auto file = std::make_shared<std::string>();
+  add_config_arguments(*command, *file)->required();
+  command->callback([command, file] {
+    const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    warn_of_kept_whole(resolved.config);
+    fmt::print("{}", resolved.annotated);
+    if (resolved.config.data.train.empty()) {
+      // One to plan with: every command that reads no text takes it.
+      check_step(resolved.config);
+      fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
+    } else {
+      check_start(resolved);
+    }
+    // Configurations are checked on other machines than they run on.
+    const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
+    if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
+  });
+}
+
+}  // namespace weft

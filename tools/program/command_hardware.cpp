@@ -1,0 +1,102 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/command/commands.h"
+#include "trainer/costs/hardware.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json hardware_json(const Hardware& hardware) {
+  Json json = {{"name", hardware.name}, {"summary", hardware.summary}, {"aliases", aliases_of(hardware.name)}};
+  for (const NamedFigure& entry : figures_of(hardware)) {
+    Json& figure = json[std::string(entry.name)];
+    if (entry.figure) {
+      figure = {{"value", entry.figure->value}, {"unit", entry.unit}, {"source", entry.figure->source}};
+    }
+  }
+  return json;
+}
+
+std::string value_text(const NamedFigure& entry) {
+  if (!entry.figure) return "not known";
+  const double value = entry.figure->value;
+  if (entry.unit == "bytes") return fmt::format("{:.2f} GiB = {:.0f} bytes", value / 0x1p30, value);
+  if (entry.unit == "FLOP/s") return fmt::format("{:.1f} TFLOP/s", value / 1e12);
+  if (entry.unit == "bytes/s") return fmt::format("{:.1f} GB/s", value / 1e9);
+  if (entry.unit == "seconds") return fmt::format("{:.0f} us", value * 1e6);
+  if (entry.unit == "ranks") return fmt::format("{:.0f} ranks", value);
+  return fmt::format("{:g} {}", value, entry.unit);
+}
+
+void append_sources(std::string& text, const Hardware& hardware) {
+  text += fmt::format("{}: {}\n", hardware.name, hardware.summary);
+  const auto aliases = aliases_of(hardware.name);
+  if (!aliases.empty()) text += fmt::format("  also known as {}\n", fmt::join(aliases, ", "));
+  for (const NamedFigure& entry : figures_of(hardware)) {
+    const std::string_view source =
+        entry.figure ? entry.figure->source : "a machine's memory is its own: set hardware.memory";
+    text += fmt::format("  {:<25} {:<32} {}\n", entry.name, value_text(entry), source);
+  }
+}
+
+void append_row(std::string& text, const Hardware& hardware) {
+  constexpr double tera = 1e12, giga = 1e9;
+  const std::string memory = hardware.memory ? fmt::format("{:.0f}", hardware.memory->value / 0x1p30) : "-";
+  text += fmt::format("{:<10} {:>10} {:>13.1f} {:>14.1f} {:>9.2f} {:>10} {:>10.1f} {:>10.1f}\n", hardware.name, memory,
+                      hardware.flops_per_second_16bit.value / tera, hardware.flops_per_second_float32.value / tera,
+                      hardware.reached.value, hardware.ranks_per_node.value,
+                      hardware.link_bytes_per_second.value / giga, hardware.node_bytes_per_second.value / giga);
+}
+
+std::string table_text() {
+  std::string text = fmt::format("{:<10} {:>10} {:>13} {:>14} {:>9} {:>10} {:>10} {:>10}\n", "", "memory GiB",
+                                 "TFLOP/s 16bit", "TFLOP/s 32bit", "reached", "node ranks", "link GB/s", "node GB/s");
+  for (const Hardware& hardware : known_hardware()) append_row(text, hardware);
+  for (const Hardware& hardware : known_hardware()) {
+    text += '\n';
+    append_sources(text, hardware);
+  }
+  return text;
+}
+
+std::string one_text(const Hardware& hardware) {
+  std::string text;
+  append_sources(text, hardware);
+  return text;
+}
+
+void run_hardware(const std::string& name, bool json) {
+  if (!json) {
+    fmt::print("{}", name.empty() ? table_text() : one_text(find_hardware(name)));
+    return;
+  }
+  Json cards = Json::array();
+  if (!name.empty()) {
+    cards.push_back(hardware_json(find_hardware(name)));
+  } else {
+    for (const Hardware& hardware : known_hardware()) cards.push_back(hardware_json(hardware));
+  }
+  fmt::print("{}\n", Json{{"hardware", std::move(cards)}}.dump());
+}
+
+}  // namespace
+
+void add_hardware_command(CLI::App& program) {
+  struct Request {
+    std::string name;
+    bool json = false;
+  };
+  CLI::App* command = program.add_subcommand("hardware", "cards to plan for: their figures, and where these are from");
+  const auto request = std::make_shared<Request>();
+  command->add_option("NAME", request->name, "one of them; all where none is named");
+  command->add_flag("--json", request->json, "print one JSON document");
+  command->callback([request] { run_hardware(request->name, request->json); });
+}
+
+}  // namespace weft

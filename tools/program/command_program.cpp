@@ -1,0 +1,283 @@
+#include <fmt/format.h>
+
+#include <iterator>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/timeline.h"
+#include "parallel/runtime/error.h"
+#include "tools/program/bare_program.h"
+#include "tools/command/commands.h"
+#include "tools/report/given_costs.h"
+#include "tools/report/program_pictures.h"
+#include "trainer/costs/step_forecast.h"
+#include "trainer/resolved_run.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* program_command = "weft program";
+
+struct ProgramRequest {
+  std::string file, format = "text", output, costs, hardware;
+  std::vector<std::string> variants;
+  std::optional<int> rank;
+  bool json = false, stages_only = false, compute_only = false, world_only = false;
+
+  Detail detail() const {
+    return compute_only ? Detail::compute_only : stages_only ? Detail::stages_only : Detail::everything;
+  }
+};
+
+// Where one rank's list stands, with what a reader needs to name its peers.
+struct RankList {
+  int rank = 0, pipeline_rank = 0;
+  const Program* program = nullptr;
+  std::vector<int> stage_ranks;  // world rank by pipeline rank, of this rank's pipeline group
+
+  std::vector<Action> actions(Detail detail) const {
+    return at_detail(program->ranks[static_cast<std::size_t>(pipeline_rank)], detail);
+  }
+};
+
+Json or_null(OptionalIndex value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json action_json(const RankList& list, const Action& action) {
+  const Program& program = *list.program;
+  Json entry = {
+      {"op", name_of(action.op)}, {"stage", or_null(action.stage)}, {"microbatch", or_null(action.microbatch)}};
+  entry["segment"] = action.segment ? Json(program.segments[static_cast<std::size_t>(*action.segment)].name) : nullptr;
+  entry["unit"] = action.unit ? Json(program.units[static_cast<std::size_t>(*action.unit)].name) : nullptr;
+  entry["peer"] = action.peer ? Json(list.stage_ranks[static_cast<std::size_t>(*action.peer)]) : nullptr;
+  entry["group"] = nullptr;
+  if (action.unit) entry["group"] = name_of(program.units[static_cast<std::size_t>(*action.unit)].group);
+  if (action.peer) entry["group"] = name_of(Group::pp);
+  if (action.op == Op::gradient_norm) entry["group"] = name_of(Group::world);
+  entry["bytes"] = action.bytes;
+  entry["lane"] = name_of(lane_of(program, action));
+  entry["overlapped"] = action.overlapped;
+  return entry;
+}
+
+// The order of all pipeline ranks as a picture in time.
+std::string picture(const Program& program) {
+  Program order = program;
+  for (auto& rank : order.ranks) rank = at_detail(rank, Detail::compute_only);
+  return "time runs to the right; a forward (microbatch) takes one unit, a backward ([microbatch]) two; split,\n"
+         "an input gradient ([microbatch]) and a weight gradient (<microbatch>) one each; an overlapped pair hands on\n"
+         "what both made when both are over, and its two are drawn one after the other\n" +
+         format_timeline(order);
+}
+
+std::string render(const std::vector<RankList>& lists, const std::string& format, Detail detail) {
+  std::string text;
+  if (format == "json") {
+    Json ranks = Json::array();
+    for (const RankList& list : lists) {
+      Json actions = Json::array();
+      for (const Action& action : list.actions(detail)) actions.push_back(action_json(list, action));
+      ranks.push_back(std::move(actions));
+    }
+    return Json{{"ranks", std::move(ranks)}}.dump() + "\n";
+  }
+  for (const RankList& list : lists) {
+    const std::vector<Action> actions = list.actions(detail);
+    if (format == "csv") {
+      text += format_actions(*list.program, actions, ",") + "\n";
+    } else {
+      text += fmt::format("rank {} (pp {}), {} actions\n  {}\n", list.rank, list.pipeline_rank, actions.size(),
+                          format_actions(*list.program, actions, " "));
+    }
+  }
+  return text;
+}
+
+// Text of one rank is its list; of all ranks' computations, the picture.
+bool draws_order(const ProgramRequest& request, const std::string& format) {
+  return format == "text" && request.compute_only && !request.rank;
+}
+
+// Throws Error (request) where the lists of `ranks` ranks, of which `program` has those of a pipeline, would be more
+// than anybody reads.
+void require_printable(const Program& program, int ranks) {
+  constexpr std::int64_t most_actions = std::int64_t{1} << 21;
+  std::int64_t actions = 0;
+  for (const auto& list : program.ranks) actions += std::ssize(list);
+  actions *= ranks / std::ssize(program.ranks);
+  if (actions <= most_actions) return;
+  fail_request("weft program: error: the lists of {} ranks have {} actions, and at most {} are printed: give --rank",
+               ranks, actions, most_actions);
+}
+
+// What was given besides options describes the bare schedule; `more` is said after it.
+BareProgram bare_program_given_to(const CLI::App& command, const ProgramRequest& request,
+                                  const std::string& more = "") {
+  std::vector<std::string> words = command.remaining();
+  if (!request.file.empty()) words.insert(words.begin(), request.file);
+  for (std::string& word : words_of(more)) words.push_back(std::move(word));
+  return bare_program(words);
+}
+
+void require_rank(int rank, int ranks) {
+  if (rank >= 0 && rank < ranks) return;
+  fail_request("weft program: error: rank {} is not one of the {} ranks", rank, ranks);
+}
+
+// The program of a rank of a run, or of the first, with how it is drawn and what it costs.
+struct ConfiguredPicture {
+  std::optional<ResolvedRun> run;  // of a bare schedule none
+  Coordinates at;
+  Program program;
+  PictureOptions options;
+  StepCosts costs;
+};
+ConfiguredPicture configured_picture(const CLI::App& command, const ProgramRequest& request, const CostSource& costs,
+                                     const std::string& more) {
+  Overrides overrides = overrides_given_to(command);
+  for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
+  // What to know of the configuration is said once.
+  ResolvedRun run(
+      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config);
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
+  if (request.rank) require_rank(*request.rank, mesh.world());
+  const Coordinates at = mesh.coordinates(request.rank.value_or(0));
+  PictureOptions options{.title = request.file};
+  for (const std::string& word : overrides) options.title += " " + word;
+  if (request.rank) options.rank = at.pp;
+  Program program = step_program(run, at);
+  StepCosts step_costs = costs.costs_of(config, mesh, program);
+  return {std::move(run), at, std::move(program), options, std::move(step_costs)};
+}
+
+// A bare schedule has no sizes to model costs from.
+ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& request, const std::string& more) {
+  BareProgram bare = bare_program_given_to(command, request, more);
+  PictureOptions options{.title = bare.title, .rank = request.rank};
+  if (request.rank) require_rank(*request.rank, static_cast<int>(bare.program.ranks.size()));
+  StepCosts costs{costs_from_words(program_command, bare.program, request.costs), LaneChannels::own(), true};
+  return {std::nullopt, {}, std::move(bare.program), options, std::move(costs)};
+}
+
+// Of a bare schedule nobody counts memory but its tables.
+Picture drawn(ConfiguredPicture next) {
+  const auto& [costs, channels, unit_time] = next.costs;
+  if (!next.run) return picture_of(next.program, simulate_step(next.program, costs, channels), next.options);
+  const ForecastStep simulated = simulate_run(*next.run, std::move(next.program), costs, channels, next.at);
+  return picture_of(simulated.program, simulated.step, next.options);
+}
+
+// A picture for what was given and one for each variant of it.
+std::string pictures(const CLI::App& command, const ProgramRequest& request, const std::string& format) {
+  std::vector<std::string> variants = {""};
+  variants.insert(variants.end(), request.variants.begin(), request.variants.end());
+  // Without either a picture is of unit times.
+  const bool unit_times = request.costs.empty() && request.hardware.empty();
+  std::optional<CostSource> source;
+  if (!request.world_only) source.emplace(program_command, unit_times ? "forward=1" : request.costs, request.hardware);
+  std::vector<Picture> pictures;
+  std::size_t boxes = 0;
+  for (const std::string& variant : variants) {
+    ConfiguredPicture next = request.world_only ? bare_picture(command, request, variant)
+                                                : configured_picture(command, request, *source, variant);
+    next.options.detail = request.detail();
+    next.options.unit_time = next.costs.unit_time;
+    boxes += least_boxes(next.program, next.costs.costs, next.options);
+    require_drawable(format, boxes);
+    pictures.push_back(drawn(std::move(next)));
+  }
+  return render_pictures(program_command, pictures, format);
+}
+
+void run_program(const CLI::App& command, const ProgramRequest& request) {
+  std::string format = request.json ? "json" : request.format;
+  const bool draws = is_picture_format(format);
+  if (!draws && format != "text" && format != "csv" && format != "json") {
+    fail_request("weft program: error: --format takes text, csv, json, svg, html and trace, not {}", format);
+  }
+  if (!draws && (!request.variants.empty() || !request.costs.empty() || !request.hardware.empty())) {
+    fail_request("weft program: error: --variant, --costs and --hardware go with --format svg, html and trace, not {}",
+                 format);
+  }
+  if (request.world_only && !request.hardware.empty()) {
+    fail_request("weft program: error: --hardware is for CONFIG: a bare schedule has no sizes; give --costs in words");
+  }
+  if (!request.world_only && request.file.empty()) {
+    fail_request("weft program: error: give CONFIG, or --world-only and a schedule");
+  }
+  if (draws) return write_result(program_command, pictures(command, request, format), request.output);
+  std::vector<RankList> lists;
+  if (request.world_only) {
+    const Program program = bare_program_given_to(command, request).program;
+    std::vector<int> ranks(program.ranks.size());
+    for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
+    for (int rank : ranks) {
+      if (request.rank && *request.rank != rank) continue;
+      lists.push_back({rank, rank, &program, ranks});
+    }
+    return write_result(program_command,
+                        draws_order(request, format) ? picture(program) : render(lists, format, request.detail()),
+                        request.output);
+  }
+
+  const ResolvedRun run(read_config_given_to(command, request.file).config);
+  const Mesh& mesh = run.mesh();
+  if (request.rank) require_rank(*request.rank, mesh.world());
+  if (!request.rank) {
+    const Program first = step_program(run, mesh.coordinates(0));
+    if (draws_order(request, format)) return write_result(program_command, picture(first), request.output);
+    require_printable(first, mesh.world());
+  }
+  // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
+  std::map<std::pair<int, int>, Program> programs;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    if (request.rank && *request.rank != rank) continue;
+    const Coordinates at = mesh.coordinates(rank);
+    auto found = programs.find({at.tp, at.ep});
+    if (found == programs.end()) {
+      found = programs.emplace(std::pair(at.tp, at.ep), step_program(run, at)).first;
+    }
+    const Program& program = found->second;
+    lists.push_back({rank, at.pp, &program, mesh.group_of(Group::pp, rank)});
+  }
+  write_result(program_command, render(lists, format, request.detail()), request.output);
+}
+
+}  // namespace
+
+void add_program_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("program", "what each rank does in a step, before anything runs");
+  const auto request = std::make_shared<ProgramRequest>();
+  add_config_arguments(*command, request->file);
+  command->add_option("--rank", request->rank, "only this rank");
+  command->add_option("--format", request->format, "text, csv, json, svg, html or trace")->capture_default_str();
+  command->add_flag("--json", request->json, "the same as --format json");
+  command->add_option("--output", request->output, "write to this file instead of standard output");
+  command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
+  command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
+  command->add_flag("--world-only", request->world_only,
+                    "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
+                    "schedule=FILE.csv alone");
+  command->add_option(
+      "--costs", request->costs,
+      "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
+      "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted; of CONFIG also a table "
+      "FILE.toml, or the directory of a run with traces, in seconds");
+  command->add_option("--hardware", request->hardware,
+                      "of a picture of CONFIG, costs modelled for a card that weft hardware lists");
+  command
+      ->add_option("--variant", request->variants,
+                   "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")
+      ->allow_extra_args(false);
+  command->callback([command, request] { run_program(*command, *request); });
+}
+
+}  // namespace weft

@@ -1,0 +1,80 @@
+// `weft units --owners`: the rows that each rank keeps, steps and saves.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "tools/program/unit_rows.h"
+#include "trainer/verify_step.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// In the order of the model, copy by copy, row by row.
+OwnerTable sorted(OwnerTable table, const std::vector<GlobalParameter>& parameters) {
+  std::map<std::string_view, std::size_t> place;
+  for (const GlobalParameter& parameter : parameters) place.emplace(parameter.name, place.size());
+  std::ranges::stable_sort(table, {}, [&](const OwnedRange& range) {
+    const auto found = place.find(range.parameter);
+    const std::size_t index = found == place.end() ? place.size() : found->second;
+    return std::tuple(index, range.replica, range.row_begin, range.column_begin);
+  });
+  return table;
+}
+
+void print_json(const OwnerTable& table, const std::vector<OwnershipFault>& faults) {
+  Json owners = Json::array(), wrong = Json::array();
+  for (const OwnedRange& range : table) {
+    owners.push_back({{"parameter", range.parameter},
+                      {"replica", range.replica},
+                      {"rank", range.rank},
+                      {"row_begin", range.row_begin},
+                      {"rows", range.rows},
+                      {"column_begin", range.column_begin},
+                      {"columns", range.columns},
+                      {"group", range.group},
+                      {"optimizer", range.optimizer.empty() ? Json(nullptr) : Json(range.optimizer)}});
+  }
+  for (const OwnershipFault& fault : faults) wrong.push_back(fault.message);
+  fmt::print("{}\n", Json{{"owners", owners}, {"faults", wrong}}.dump());
+}
+
+void print_text(const OwnerTable& table, std::size_t longest_name) {
+  fmt::print("{:<{}} {:>7} {:>5}  {:<17} {:<15} {:<12} {}\n", "parameter", longest_name, "replica", "rank", "rows",
+             "columns", "group", "optimizer");
+  const auto range_text = [](std::int64_t begin, std::int64_t count) {
+    return fmt::format("{} to {}", begin, begin + count - 1);
+  };
+  for (const OwnedRange& range : table) {
+    fmt::print("{:<{}} {:>7} {:>5}  {:<17} {:<15} {:<12} {}\n", range.parameter, longest_name, range.replica,
+               range.rank, range_text(range.row_begin, range.rows), range_text(range.column_begin, range.columns),
+               range.group, range.optimizer.empty() ? "none: frozen" : range.optimizer);
+  }
+}
+
+}  // namespace
+
+void print_owners(const Config& config, bool json) {
+  const Mesh mesh(config.parallelism);
+  const auto parameters = global_parameters(config, mesh);
+  const OwnerTable table = sorted(owner_table(config, mesh), parameters);
+  std::size_t longest_name = 0;
+  std::int64_t elements = 0;
+  for (const GlobalParameter& parameter : parameters) {
+    longest_name = std::max(longest_name, parameter.name.size());
+    elements += parameter.rows * parameter.columns;
+  }
+  json ? print_json(table, find_ownership_faults(table, parameters)) : print_text(table, longest_name);
+  std::fflush(stdout);  // before what may be said on standard error
+  require_sound_ownership(table, parameters);
+  if (json) return;
+  fmt::print("every element of {} parameters, {} elements, is owned exactly once in each of their replicas\n",
+             parameters.size(), elements);
+}
+
+}  // namespace weft

@@ -1,0 +1,98 @@
+#include "tools/program/unit_rows.h"
+
+#include <fmt/format.h>
+
+#include "parallel/shard/replicated.h"
+#include "trainer/optimizer/groups.h"
+#include "trainer/pipeline_order.h"
+
+namespace weft {
+namespace {
+
+std::string wrap_of(const Config& config, const UnitPlan& plan) {
+  if (plan.replicated()) return {};
+  // The stage's root unit is what other families are wrapped into.
+  return plan.family == Family::root ? "root" : config.shard_by_family.at(plan.family).wrap;
+}
+
+// Over one rank nothing travels. An island has several by its rules.
+bool stays_on_a_rank(const Mesh& mesh, Group group) {
+  if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
+  return mesh.group_of(group, 0).size() == 1;
+}
+
+}  // namespace
+
+std::int64_t UnitRow::parameters() const {
+  return replicated() ? bytes() / size_of(DType::float32) : unit.layout.parameter_size();
+}
+
+std::int64_t UnitRow::bytes() const {
+  return replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
+                      : unit.layout.unsharded_size() * size_of(unit.precision.stored);
+}
+
+std::vector<UnitRow> unit_rows(const Config& config) {
+  const Mesh mesh(config.parallelism);
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<UnitRow> rows;
+  const std::vector<int> ranks = stage_ranks(config);
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  for (int stage = 0; stage < config.stages(); ++stage) {
+    const int rank = ranks[static_cast<std::size_t>(stage)];
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    for (PlannedUnit& unit : plan_stage(config, mesh, at, stage, layout).units) {
+      UnitRow row{stage, std::move(unit)};
+      row.wrap = wrap_of(config, row.unit.plan);
+      if (!row.unit.frozen) {
+        for (const ParameterSpec& parameter : row.unit.plan.parameters) {
+          const UpdateGroup group = update_group_of(parameter);
+          row.rules[group] = groups[static_cast<std::size_t>(group)].rule;
+        }
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  // The tables list the same units in the same order.
+  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
+  for (std::size_t u = 0; u < rows.size(); ++u) {
+    for (const UnitCollective& move : tables.units[u].collectives) {
+      if (!stays_on_a_rank(mesh, move.group)) rows[u].moves.push_back(move);
+    }
+  }
+  return rows;
+}
+
+std::string residency_text(const UnitPolicy& policy) {
+  switch (policy.residency) {
+    case Residency::window:
+      return fmt::format("window {}", policy.window_stages);
+    case Residency::island:
+      return fmt::format("island {}", policy.island_ranks);
+    default:
+      return std::string(name_of(policy.residency));
+  }
+}
+
+std::string reduction_text(const UnitPolicy& policy) {
+  switch (policy.reduce_every) {
+    case 0:
+      return "last_microbatch";
+    case 1:
+      return "each_microbatch";
+    default:
+      return fmt::format("every {}", policy.reduce_every);
+  }
+}
+
+std::string policy_text(const UnitRow& row) {
+  const UnitPolicy& policy = row.unit.policy;
+  const std::string reduction = row.unit.frozen ? "frozen" : fmt::format("reduction {}", reduction_text(policy));
+  if (row.replicated()) return reduction;
+  return fmt::format("{}, residency {}, lookahead {}, {}{}",
+                     row.whole() ? std::string("whole") : fmt::format("sharded over {}", row.unit.layout.shards),
+                     residency_text(policy), policy.lookahead, reduction,
+                     policy.accumulate_sharded ? ", accumulation sharded" : "");
+}
+
+}  // namespace weft

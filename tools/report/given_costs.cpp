@@ -1,0 +1,165 @@
+#include "tools/report/given_costs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+
+#include "parallel/runtime/error.h"
+#include "tools/report/program_pictures.h"
+#include "trainer/config/config_reader.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/measured_costs.h"
+#include "trainer/costs/step_costs.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+LaneChannels channels_of(DeviceKind device) {
+  return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
+}
+
+// Adds the median of `all`, if there are any, under a pattern of their names.
+template <typename Cost, typename Seconds>
+void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, std::vector<Cost> all,
+                Seconds seconds) {
+  if (all.empty()) return;
+  const auto middle = all.begin() + std::ssize(all) / 2;
+  std::nth_element(all.begin(), middle, all.end(),
+                   [&](const Cost& one, const Cost& other) { return seconds(one) < seconds(other); });
+  costs[pattern] = *middle;
+}
+
+// By name, so that other layouts of the same model find their pieces. Messages, routing helpers and root units go by
+// stage: a layout with other stages takes the median of those measured.
+CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
+  const Mesh mesh(config.parallelism);
+  CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
+  std::vector<double> messages;
+  for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
+  add_median(table.messages, "*", std::move(messages), [](double seconds) { return seconds; });
+  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
+  for (const std::string_view kind : {"root", "routing"}) {
+    std::vector<UnitCost> costs;
+    for (const ProgramUnit& unit : tables.units) {
+      const auto found = table.units.find(fmt::format("stage.{}.{}", unit.stage, kind));
+      if (found != table.units.end() && found->first == unit.name) costs.push_back(found->second);
+    }
+    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs),
+               [](const UnitCost& cost) { return cost.reduce; });
+  }
+  return table;
+}
+
+// What of a measured run must be as it was for its times to hold.
+void require_same_work(const std::string& command, const std::string& run, const Config& was, const Config& config) {
+  std::vector<std::string> differing;
+  const auto compare = [&](const char* what, const auto& one, const auto& other) {
+    if (!(one == other)) differing.emplace_back(what);
+  };
+  Degrees degrees = was.parallelism;
+  degrees.pipeline = config.parallelism.pipeline;
+  compare("[model]", was.model, config.model);
+  compare("[parallelism] besides pipeline", degrees, config.parallelism);
+  compare("training.microbatch_size", was.training.microbatch_size, config.training.microbatch_size);
+  compare("training.sequence_length", was.training.sequence_length, config.training.sequence_length);
+  compare("training.frozen", was.training.frozen, config.training.frozen);
+  compare("[precision]", was.precision, config.precision);
+  compare("[precision] of a family", was.precision_by_family, config.precision_by_family);
+  compare("run.device", was.run.device, config.run.device);
+  if (differing.empty()) return;
+  fail_request("{}: error: the costs measured in {} hold for the same work only; it had another {}", command, run,
+               fmt::join(differing, ", "));
+}
+
+// A kind of action that the run never did has no time, which is not the same as taking none.
+void require_measured(const Program& program, const ProgramCosts& costs) {
+  for (const auto& actions : program.ranks) {
+    for (const Action& action : actions) {
+      if (!action.unit || action.bytes == 0 || is_reshard(action.op)) continue;
+      if (cost_of(program, costs, action) > 0.0) continue;
+      fail_request("no {} of {} was measured; trace a run that does it", name_of(action.op),
+                   program.units[static_cast<std::size_t>(*action.unit)].name);
+    }
+  }
+}
+
+}  // namespace
+
+CostSource::CostSource(const std::string& command, const std::string& costs, const std::string& hardware)
+    : command_(command), hardware_(hardware) {
+  if (!costs.empty() && !hardware.empty()) {
+    fail_request("{}: error: --costs and --hardware both say what actions cost; leave one of them out", command);
+  }
+  if (!hardware.empty()) find_hardware(hardware);
+  if (costs.empty()) return;
+  const bool words = costs.find('=') != std::string::npos;
+  if (words) {
+    words_ = costs;
+    return;
+  }
+  file_ = costs;
+  if (std::filesystem::is_directory(file_)) {
+    measured_ = read_config(std::filesystem::path(file_) / "config.toml").config;
+    table_ = table_of_run(file_, *measured_);
+  } else if (file_.ends_with(".toml")) {
+    table_ = parse_cost_table(read_text(file_), file_);
+  } else {
+    fail_request(
+        "{}: error: --costs {} is neither words such as forward=1, nor a table FILE.toml, nor the directory of a run",
+        command, costs);
+  }
+}
+
+// Figures that [hardware] sets hold under another name too.
+Hardware CostSource::hardware_for(const Config& config) const {
+  if (hardware_.empty()) return hardware_of(config);
+  Config named = config;
+  named.hardware.name = hardware_;
+  return hardware_of(named);
+}
+
+StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Program& program) const {
+  if (!words_.empty()) return {costs_from_words(command_, program, words_), LaneChannels::own(), true};
+  const LaneChannels channels = channels_of(config.run.device);
+  if (measured_) {
+    require_same_work(command_, file_, *measured_, config);
+    try {
+      StepCosts costs{table_costs(*table_, program, group_sizes(mesh)), channels};
+      require_measured(program, costs.costs);
+      return costs;
+    } catch (const Error& error) {
+      fail_request("{}: error: {} was traced with other pieces than this needs: {}", command_, file_, error.what());
+    }
+  }
+  if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
+  if (hardware_.empty() && config.pipeline.has_cost_table()) {
+    return {step_costs(config, mesh, mesh.coordinates(0)), channels};
+  }
+  const Hardware hardware = hardware_for(config);
+  return {modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
+                         group_sizes(mesh)),
+          hardware.name == "cpu" ? LaneChannels::serial() : LaneChannels::own()};
+}
+
+Certainty CostSource::certainty(const Config& config) const {
+  if (!words_.empty()) return given_certainty(words_);
+  if (measured_) return given_certainty(fmt::format("the traces of {}", file_));
+  if (table_) return given_certainty(file_);
+  if (!hardware_.empty()) return modelled_certainty(hardware_for(config));
+  return certainty_of(config, hardware_for(config));
+}
+
+std::string CostSource::text(const Config& config) const {
+  if (!words_.empty()) return fmt::format("given as {}, in units of time", words_);
+  if (measured_) return fmt::format("measured in {}", file_);
+  if (table_) return fmt::format("of {}", file_);
+  if (hardware_.empty() && config.pipeline.has_cost_table()) return fmt::format("of {}", config.pipeline.costs);
+  return fmt::format("modelled for {}", hardware_for(config).name);
+}
+
+}  // namespace weft

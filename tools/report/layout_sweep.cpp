@@ -1,0 +1,267 @@
+#include "tools/report/layout_sweep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <tuple>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_messages.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/pipeline_order.h"
+#include "trainer/resolved_run.h"
+#include "trainer/step_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* said_by = "weft layout sweep: error: ";
+
+// Entries of a list, and what is wrong with its brackets and quotes.
+std::vector<std::string> entries_of(const std::string& list, const std::string& option, std::string& faults) {
+  std::vector<std::string> entries(1);
+  int depth = 0;
+  char quote = 0;
+  for (const char c : list) {
+    if (quote != 0) {
+      if (c == quote) {
+        quote = 0;
+      } else {
+        entries.back() += c;
+      }
+      continue;
+    }
+    if (c == '"' || c == '\'') {
+      quote = c;
+      continue;
+    }
+    if (c == '[' || c == '(') ++depth;
+    if (c == ']' || c == ')') --depth;
+    if (c == ',' && depth == 0) {
+      entries.emplace_back();
+    } else {
+      entries.back() += c;
+    }
+  }
+  if (quote != 0) faults += fmt::format("{}{} {}: a {} is not closed\n", said_by, option, list, quote);
+  for (std::string& entry : entries) {
+    entry.erase(0, std::min(entry.find_first_not_of(' '), entry.size()));
+    entry.erase(entry.find_last_not_of(' ') + 1);
+  }
+  return entries;
+}
+
+// All lists given for one option, in order.
+std::vector<std::string> all_entries(const std::vector<std::string>& lists, const std::string& option,
+                                     std::string& faults) {
+  std::vector<std::string> all;
+  for (const std::string& list : lists) {
+    for (std::string& entry : entries_of(list, option, faults)) {
+      if (entry.empty()) {
+        faults += fmt::format("{}{} \"{}\": an entry is empty\n", said_by, option, list);
+      } else if (std::find(all.begin(), all.end(), entry) != all.end()) {
+        faults += fmt::format("{}{} names {} twice\n", said_by, option, entry);
+      } else {
+        all.push_back(std::move(entry));
+      }
+    }
+  }
+  return all;
+}
+
+// Whether the key takes each value by itself; rules across keys are for the combinations.
+void judge(const std::string& path, const std::vector<std::string>& values, std::string& faults) {
+  if (values.empty()) return;
+  const auto schema = config_schema();
+  const auto key = std::find_if(schema.begin(), schema.end(), [&](const ConfigKey& k) { return k.path() == path; });
+  if (key == schema.end()) {
+    faults += fmt::format("{}this version has no key {}\n", said_by, path);
+    return;
+  }
+  for (const std::string& value : values) {
+    const ConfigSources sources = gather_sources("", "", {fmt::format("--{}={}", path, value)});
+    Faults found = sources.faults;
+    Config config;
+    if (const auto entry = sources.entries.find(path); entry != sources.entries.end()) {
+      for (Fault& fault : key->read(config, entry->second.value)) found.push_back(std::move(fault));
+    }
+    if (!found.empty()) faults += format_faults(found) + "\n";
+  }
+}
+
+void judge_microbatches(const std::vector<std::string>& values, std::string& faults) {
+  for (const std::string& value : values) {
+    int count = 0;
+    const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+    if (error == std::errc() && stop == value.data() + value.size() && count >= 1) continue;
+    faults += fmt::format("{}--microbatches: {} is not a number of at least 1\n", said_by, value);
+  }
+}
+
+// No value at all stands for what the configuration says.
+std::vector<std::optional<std::string>> values_of(const std::vector<std::string>& entries) {
+  if (entries.empty()) return {std::nullopt};
+  return {entries.begin(), entries.end()};
+}
+
+// The batch stays: more microbatches are smaller ones.
+std::string microbatch_size_for(const Config& config, int microbatches) {
+  const std::int64_t sequences = config.training.global_batch_size / config.parallelism.data();
+  if (sequences % microbatches != 0) {
+    fail_request("{} sequences a data rank do not divide into {} microbatches", sequences, microbatches);
+  }
+  return fmt::format("--training.microbatch_size={}", sequences / microbatches);
+}
+
+Overrides words_of(const SweepChoice& choice, const Config& base) {
+  Overrides words;
+  const auto add = [&](const char* path, const std::optional<std::string>& value) {
+    if (value) words.push_back(fmt::format("--{}={}", path, *value));
+  };
+  add("pipeline.schedule", choice.schedule);
+  add("pipeline.chunks", choice.chunks);
+  add("pipeline.layout", choice.layout);
+  add("shard.residency", choice.residency);
+  add("shard.memory_budget", choice.budget);
+  // A budget is for what is solved alone.
+  if (choice.residency && *choice.residency != "auto" && base.memory_budget) {
+    words.emplace_back("--shard.memory_budget=none");
+  }
+  if (choice.microbatches) words.push_back(microbatch_size_for(base, std::stoi(*choice.microbatches)));
+  return words;
+}
+
+// The first sentence of a refusal, without where it was found and what would do: with those, no two combinations would
+// be refused alike.
+std::string reason_of(const Error& error) {
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  constexpr std::string_view mark = ": error: ";
+  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
+  for (const std::string_view advice : {"; ", ": write ", ": pipeline rank "}) line = line.substr(0, line.find(advice));
+  return std::string(line);
+}
+
+StepForecast simulated(const Config& written, const CostSource& costs) {
+  const ResolvedRun run(written);
+  Program program = step_program(run, run.mesh().coordinates(0));
+  const StepCosts given = costs.costs_of(run.config(), run.mesh(), program);
+  return forecast_of(run, simulate_run(run, std::move(program), given.costs, given.channels));
+}
+
+void rank(std::vector<SweepPoint>& points) {
+  std::vector<std::size_t> order(points.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto key = [&](std::size_t i) {
+    return std::tuple(points[i].forecast.seconds, points[i].forecast.peak.total(), i);
+  };
+  std::sort(order.begin(), order.end(), [&](std::size_t one, std::size_t other) { return key(one) < key(other); });
+  // In this order only those before can be better in both.
+  std::optional<std::pair<double, std::int64_t>> least;  // of memory, so far
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    SweepPoint& point = points[order[place]];
+    point.rank = static_cast<int>(place) + 1;
+    const std::pair figures{point.forecast.seconds, point.forecast.peak.total()};
+    point.front = !least || figures.second < least->second || figures == *least;
+    if (point.front) least = figures;
+  }
+}
+
+}  // namespace
+
+std::vector<SweepChoice> sweep_choices(const SweepLists& lists) {
+  std::string faults;
+  const auto schedules = all_entries(lists.schedules, "--schedules", faults);
+  const auto chunks = all_entries(lists.chunks, "--chunks", faults);
+  const auto layouts = all_entries(lists.layouts, "--layouts", faults);
+  const auto residencies = all_entries(lists.residencies, "--residencies", faults);
+  const auto budgets = all_entries(lists.budgets, "--budgets", faults);
+  const auto microbatches = all_entries(lists.microbatches, "--microbatches", faults);
+  judge("pipeline.schedule", schedules, faults);
+  judge("pipeline.chunks", chunks, faults);
+  judge("pipeline.layout", layouts, faults);
+  judge("shard.residency", residencies, faults);
+  judge("shard.memory_budget", budgets, faults);
+  judge_microbatches(microbatches, faults);
+  if (!faults.empty()) {
+    faults.pop_back();
+    throw Error(ErrorKind::request, faults);
+  }
+  std::vector<SweepChoice> choices;
+  for (const auto& schedule : values_of(schedules)) {
+    for (const auto& chunk : values_of(chunks)) {
+      for (const auto& layout : values_of(layouts)) {
+        for (const auto& residency : values_of(residencies)) {
+          // Only what is solved reads a budget.
+          const bool solved = !residency || *residency == "auto";
+          for (const auto& budget : solved ? values_of(budgets) : values_of({})) {
+            for (const auto& count : values_of(microbatches)) {
+              choices.push_back({schedule, chunk, layout, residency, budget, count});
+            }
+          }
+        }
+      }
+    }
+  }
+  return choices;
+}
+
+Sweep run_sweep(const std::string& file, const Overrides& common, const std::vector<SweepChoice>& choices,
+                const CostSource& costs, const std::function<void(std::size_t)>& progress) {
+  Sweep sweep;
+  sweep.choices = choices.size();
+  const Config base = read_config(file, common).config;
+  // By all that tells two combinations apart, the layout as it was dealt.
+  std::map<std::vector<std::string>, StepForecast> known;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    try {
+      SweepPoint point;
+      point.words = words_of(choices[i], base);
+      Overrides all = common;
+      all.insert(all.end(), point.words.begin(), point.words.end());
+      Config config = read_config(file, all).config;
+      config.pipeline.layout = to_string(stage_layout(config), config.model);
+      config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+      point.schedule = config.pipeline.schedule;
+      point.chunks = config.pipeline.chunks;
+      point.residency = choices[i].residency.value_or(config.shard.residency);
+      point.budget = choices[i].budget.value_or("");
+      point.microbatches = config.microbatches();
+      const std::vector<std::string> key = {point.schedule,
+                                            std::to_string(point.chunks),
+                                            std::get<std::string>(config.pipeline.layout),
+                                            point.residency,
+                                            point.budget,
+                                            std::to_string(point.microbatches)};
+      auto found = known.find(key);
+      if (found == known.end()) found = known.emplace(key, simulated(config, costs)).first;
+      point.forecast = found->second;
+      sweep.points.push_back(std::move(point));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::request) throw;
+      ++sweep.refused[reason_of(error)];
+    }
+    progress(i + 1);
+  }
+  sweep.simulated = known.size();
+  rank(sweep.points);
+  return sweep;
+}
+
+std::string shell_text(const Overrides& words) {
+  std::vector<std::string> quoted;
+  for (const std::string& word : words) {
+    const bool plain = word.find_first_of(" |()*[]\"'\\$&;<>?#~!{}") == std::string::npos;
+    std::string text = plain ? "" : "'";
+    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+    quoted.push_back(plain ? word : text + "'");
+  }
+  return fmt::format("{}", fmt::join(quoted, " "));
+}
+
+}  // namespace weft

@@ -1,0 +1,81 @@
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/load_weights.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/evaluation.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* window_key = "training.sequence_length";
+
+struct EvalArguments {
+  std::string checkpoint;
+  std::vector<std::string> files;
+  std::int64_t window = 0;  // 0: as trained
+  bool json = false;
+};
+
+nlohmann::ordered_json as_json(const EvaluationResult& result) {
+  return {{"loss", result.loss},
+          {"perplexity", result.perplexity()},
+          {"bits_per_byte", result.bits_per_byte()},
+          {"tokens", result.tokens},
+          {"windows", result.windows},
+          {"seconds", result.seconds},
+          {"tokens_per_second", static_cast<double>(result.tokens) / result.seconds}};
+}
+
+// Throws Error (request) where a key gives windows of another length than those of training, in silence.
+void require_trained_window(const CheckpointReader& reader, const Config& config) {
+  const auto trained = reader.manifest().data.find(window_key);
+  const std::string own = fmt::format("{}", config.training.sequence_length);
+  if (trained == reader.manifest().data.end() || trained->second == own) return;
+  fail_request(
+      "{} is {} in the checkpoint and {} here: a loss in windows of another length is another figure. For that one, "
+      "give --window {}",
+      window_key, trained->second, own, own);
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
+  const auto arguments = std::make_shared<EvalArguments>();
+  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
+  command->add_option("--data", arguments->files, "files of text")->required();
+  command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  command->add_flag("--json", arguments->json, "print one JSON document");
+  command->allow_extras();
+  command->footer(
+      "The text is read in windows of training.sequence_length, or of --window, in the order of the files. Every byte "
+      "but the first of "
+      "a\n"
+      "file is predicted once, from those before it in its window; a file's last window may be shorter and counts by "
+      "its\n"
+      "bytes. Any layout gives the same figures.\n"
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+  command->callback([command, arguments] {
+    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
+    Overrides more;
+    if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
+    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string(), more).config;
+    if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
+    const EvaluationResult result = evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config));
+    if (first_rank_of_process(config) != 0) return;
+    if (arguments->json) {
+      fmt::print("{}\n", as_json(result).dump(2));
+      return;
+    }
+    fmt::print("loss {:.6f} nats a token, perplexity {:.4f}, {:.6f} bits a byte\n", result.loss, result.perplexity(),
+               result.bits_per_byte());
+    fmt::print("{} tokens in {} windows of {}, {:.2f} s\n", result.tokens, result.windows,
+               config.training.sequence_length, result.seconds);
+  });
+}
+
+}  // namespace weft

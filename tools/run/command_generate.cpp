@@ -1,0 +1,131 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/load_weights.h"
+#include "trainer/generation.h"
+
+namespace weft {
+namespace {
+
+struct GenerateArguments {
+  std::string checkpoint;
+  GenerationRequest request;
+  bool json = false;
+};
+
+void write_bytes(std::string_view bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size() || std::fflush(stdout) != 0) {
+    fail("the text cannot be written to standard output");
+  }
+}
+
+// One sample as it is made, bytes as they are; of several the first, then the others, a line before each.
+class Printed {
+ public:
+  explicit Printed(std::int64_t samples) : samples_(samples) {
+    if (samples > 1) begin(0);
+  }
+
+  void stream(std::int64_t sample, std::string_view text) {
+    if (sample == 0) write_bytes(text);
+  }
+  void finish(const GenerationResult& result) {
+    for (std::int64_t sample = 1; sample < samples_; ++sample) {
+      write_bytes("\n");
+      begin(sample);
+      write_bytes(result.samples[static_cast<std::size_t>(sample)].text);
+    }
+    // A prompt of the shell begins its own line; what is redirected has nothing that the model did not write.
+    if (samples_ > 1 || isatty(STDOUT_FILENO) != 0) write_bytes("\n");
+  }
+
+ private:
+  void begin(std::int64_t sample) { write_bytes(fmt::format("--- sample {} of {} ---\n", sample + 1, samples_)); }
+
+  std::int64_t samples_;
+};
+
+nlohmann::ordered_json as_json(const GenerationRequest& request, const GenerationResult& result) {
+  nlohmann::ordered_json samples = nlohmann::ordered_json::array();
+  for (const GeneratedSample& sample : result.samples) {
+    std::vector<int> bytes;
+    for (const char byte : sample.text) bytes.push_back(static_cast<unsigned char>(byte));
+    samples.push_back(
+        {{"text", sample.text}, {"bytes", bytes}, {"tokens", sample.tokens}, {"finish", name_of(sample.finish)}});
+  }
+  return {{"prompt", request.prompt},
+          {"samples", samples},
+          {"prompt_seconds", result.prompt_seconds},
+          {"seconds", result.seconds},
+          {"tokens_per_second", result.tokens_per_second()}};
+}
+
+void add_request_options(CLI::App& command, GenerationRequest& request) {
+  command.add_option("--prompt", request.prompt, "what the text begins with")->required();
+  command.add_option("--max-tokens", request.max_tokens, "new tokens of a sample, at most")->capture_default_str();
+  command.add_option("--samples", request.samples, "texts to make")->capture_default_str();
+  command
+      .add_option("--temperature", request.sampling.temperature,
+                  "logits are divided by it; 0: the most probable token, always")
+      ->capture_default_str();
+  command.add_option("--top-k", request.sampling.top_k, "choose among so many most probable tokens");
+  command
+      .add_option("--top-p", request.sampling.top_p,
+                  "choose among the fewest most probable tokens that together have this probability")
+      ->capture_default_str();
+  command.add_option("--seed", request.sampling.seed, "a sample is a function of seed and number")
+      ->capture_default_str();
+  command.add_option("--stop", request.stop, "a sample ends where this text begins; may be given several times")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("generate", "text from a trained model");
+  const auto arguments = std::make_shared<GenerateArguments>();
+  add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
+  add_request_options(*command, arguments->request);
+  command->add_flag("--json", arguments->json, "print one JSON document, at the end");
+  command->allow_extras();
+  command->footer(
+      "The text goes to standard output as it is made, without the prompt; figures go to standard error. Bytes that "
+      "are\n"
+      "not UTF-8 are replaced in the \"text\" of --json, and stand in its \"bytes\". Any layout but context "
+      "parallelism\n"
+      "makes the same text from the same seed.\n"
+      "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
+  command->callback([command, arguments] {
+    const GenerationRequest& request = arguments->request;
+    const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
+    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
+    require_sound(request, config);
+    const bool speaks = first_rank_of_process(config) == 0;
+    const auto positions = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
+    if (speaks && positions > config.training.sequence_length) {
+      fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}\n", positions,
+                 config.training.sequence_length);
+    }
+    std::optional<Printed> printed;
+    if (speaks && !arguments->json) printed.emplace(request.samples);
+    const GenerationResult result = generate(config, request, weights_of_checkpoint(checkpoint, config),
+                                             [&](std::int64_t sample, std::string_view text) {
+                                               if (printed) printed->stream(sample, text);
+                                             });
+    if (!speaks) return;
+    if (printed) printed->finish(result);
+    if (arguments->json) {
+      using Json = nlohmann::ordered_json;
+      fmt::print("{}\n", as_json(request, result).dump(2, ' ', false, Json::error_handler_t::replace));
+    }
+    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", request.prompt.size(),
+               result.prompt_seconds, result.tokens_per_second());
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,300 @@
+// Starts the ranks of a run on this machine, one process each, as torchrun would.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "parallel/comm/run_token.h"
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "trainer/run_signals.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How long ranks may take to end once they have been told to.
+constexpr milliseconds end_within{4000};
+
+struct LaunchRequest {
+  int ranks = 1;
+  std::optional<int> ranks_per_device;
+  std::vector<std::string> arguments;
+};
+
+bool is_free(int port) {
+  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool is_free = bind(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(descriptor);
+  return is_free;
+}
+
+// A port whose successor is free as well: ranks meet there (parallel/comm/rendezvous.h).
+int free_port() {
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const int port = 20'000 + static_cast<int>((getpid() + Clock::now().time_since_epoch().count() / 1000) % 12'000);
+    if (is_free(port) && is_free(port + 1)) return port;
+    usleep(100);
+  }
+  fail("weft launch: no two free ports beside each other from 20000 to 32000");
+}
+
+// The environment of this process with the launcher's variables of `rank`, and without those of other launchers.
+std::vector<std::string> environment_of(int rank, int ranks, int port, const std::string& token) {
+  const std::vector<std::string> own = {fmt::format("RANK={}", rank),
+                                        fmt::format("WORLD_SIZE={}", ranks),
+                                        fmt::format("LOCAL_RANK={}", rank),
+                                        fmt::format("LOCAL_WORLD_SIZE={}", ranks),
+                                        "MASTER_ADDR=127.0.0.1",
+                                        fmt::format("MASTER_PORT={}", port),
+                                        fmt::format("TORCHELASTIC_RUN_ID=weft-{}-{}", getpid(), port),
+                                        fmt::format("{}={}", run_token_variable, token)};
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = *entry;
+    const std::string name = variable.substr(0, variable.find('=') + 1);
+    const bool replaced = std::any_of(own.begin(), own.end(), [&](const auto& text) { return text.starts_with(name); });
+    const bool foreign =
+        name.starts_with("OMPI_COMM_WORLD_") || name.starts_with("PMI_") || name.starts_with("MPI_LOCAL");
+    if (!replaced && !foreign) all.push_back(variable);
+  }
+  all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Hands the lines of a pipe on, with a prefix.
+class Output {
+ public:
+  Output(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
+  int descriptor() const { return from_; }
+
+  // Takes what has come; at the end of the pipe, closes it.
+  void take() {
+    std::array<char, 4096> bytes;
+    const ssize_t count = ::read(from_, bytes.data(), bytes.size());
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (count > 0) line_.append(bytes.data(), static_cast<std::size_t>(count));
+    // What rank 0 says is handed on at once, others' lines as wholes.
+    const bool ended = count <= 0;
+    const std::size_t until = ended || prefix_.empty() ? line_.size() : line_.rfind('\n') + 1;
+    std::string text;
+    for (std::size_t begin = 0; begin < until;) {
+      const std::size_t end = prefix_.empty() ? until : std::min(line_.find('\n', begin), until - 1) + 1;
+      text += prefix_ + line_.substr(begin, end - begin);
+      begin = end;
+    }
+    if (ended && !prefix_.empty() && !text.empty() && text.back() != '\n') text += '\n';
+    line_.erase(0, until);
+    write_all(text);
+    if (ended) close(std::exchange(from_, -1));
+  }
+
+ private:
+  void write_all(std::string_view text) const {
+    while (!text.empty()) {
+      const ssize_t written = ::write(to_, text.data(), text.size());
+      if (written < 0 && errno != EINTR) return;
+      text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+    }
+  }
+
+  int from_;
+  const int to_;
+  const std::string prefix_;
+  std::string line_;
+};
+
+// The processes of a run. Ends with them: they get SIGTERM when this process dies.
+class Launch {
+ public:
+  explicit Launch(const LaunchRequest& request) {
+    sigset_t watched;
+    sigemptyset(&watched);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
+    // As RunSignals: what was ignored (nohup) stays ignored, by the ranks too.
+    for (const int signal : {SIGINT, SIGHUP}) {
+      if (!is_ignored(signal)) sigaddset(&watched, signal);
+    }
+    sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
+    signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    const int port = free_port();
+    const std::string token = new_run_token();
+    for (int rank = 0; rank < request.ranks; ++rank) {
+      start(rank, request, environment_of(rank, request.ranks, port, token));
+    }
+  }
+
+  // Returns the exit code of the first rank that failed, or 0.
+  int wait_for_all() {
+    while (running() > 0) {
+      poll_once();
+      note_the_dead();
+      if (deadline_ && Clock::now() >= *deadline_) {
+        signal_all(SIGKILL);
+        deadline_.reset();
+      }
+    }
+    // Rank 0 first: what it says at the end is the result. Pipes may be held open by processes that ranks have started.
+    for (Output& output : outputs_) {
+      for (pollfd entry{output.descriptor(), POLLIN, 0}; entry.fd >= 0 && poll(&entry, 1, 0) > 0;) {
+        output.take();
+        entry.fd = output.descriptor();
+      }
+    }
+    return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
+  }
+
+ private:
+  struct Rank {
+    pid_t process = -1;  // -1: has ended
+  };
+
+  void start(int rank, const LaunchRequest& request, std::vector<std::string> variables) {
+    std::vector<std::string> arguments = {"weft"};
+    arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
+    if (request.ranks_per_device) {
+      arguments.push_back(fmt::format("--run.ranks_per_device={}", *request.ranks_per_device));
+    }
+    const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
+    std::array<int, 2> out{}, err{};
+    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) {
+      signal_all(SIGKILL);
+      fail("weft launch: no pipe for rank {}: {}", rank, std::strerror(errno));
+    }
+    const pid_t parent = getpid(), process = fork();
+    if (process == 0) {
+      // Only what is allowed between fork and exec. In a group of its own: an interrupt from the terminal reaches it
+      // through this process alone.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(1);
+      const int nothing = open("/dev/null", O_RDONLY);
+      dup2(nothing, STDIN_FILENO);
+      dup2(out[1], STDOUT_FILENO);
+      dup2(err[1], STDERR_FILENO);
+      sigprocmask(SIG_SETMASK, &mask_of_children_, nullptr);
+      execve("/proc/self/exe", argv.data(), envp.data());
+      _exit(127);
+    }
+    close(out[1]);
+    close(err[1]);
+    if (process < 0) {
+      signal_all(SIGKILL);
+      fail("weft launch: rank {} cannot be started: {}", rank, std::strerror(errno));
+    }
+    const std::string prefix = rank == 0 ? "" : fmt::format("[rank {}] ", rank);
+    outputs_.emplace_back(out[0], rank == 0 ? STDOUT_FILENO : STDERR_FILENO, prefix);
+    outputs_.emplace_back(err[0], STDERR_FILENO, prefix);
+    ranks_.push_back({process});
+  }
+
+  std::int64_t running() const {
+    return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process > 0; });
+  }
+
+  void signal_all(int signal) const {
+    for (const Rank& rank : ranks_) {
+      if (rank.process > 0) kill(rank.process, signal);
+    }
+  }
+
+  // To save would take all ranks: the second signal ends those at once that the first asks to save.
+  void end_all() {
+    signal_all(SIGTERM);
+    signal_all(SIGUSR1);
+    if (!deadline_) deadline_ = Clock::now() + end_within;
+  }
+
+  void poll_once() {
+    std::vector<pollfd> entries{{signals_, POLLIN, 0}};
+    for (const Output& output : outputs_) entries.push_back({output.descriptor(), POLLIN, 0});
+    poll(entries.data(), entries.size(), deadline_ ? 100 : 1000);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      if (entries[i + 1].revents != 0) outputs_[i].take();
+    }
+    signalfd_siginfo info{};
+    while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      // They save, and those that leave do so when they are done.
+      if (signal != SIGCHLD) signal_all(signal);
+    }
+  }
+
+  void note_the_dead() {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      int status = 0;
+      if (ranks_[rank].process <= 0 || waitpid(ranks_[rank].process, &status, WNOHANG) <= 0) continue;
+      ranks_[rank].process = -1;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (code == stopped_by_signal) stopped_ = true;
+      if (code == 0 || code == stopped_by_signal || exit_code_ != 0) continue;
+      exit_code_ = code;
+      const std::string how =
+          WIFEXITED(status) ? fmt::format("ended with {}", code)
+                            : fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+      fmt::print(stderr, "weft launch: rank {} {}; the others are told to end\n", rank, how);
+      end_all();
+    }
+  }
+
+  sigset_t mask_of_children_{};
+  int signals_ = -1;
+  std::vector<Rank> ranks_;
+  std::vector<Output> outputs_;
+  std::optional<Clock::time_point> deadline_;  // after which those that still run are killed
+  int exit_code_ = 0;
+  bool stopped_ = false;  // a rank saved and left
+};
+
+}  // namespace
+
+void add_launch_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("launch", "start ranks that are processes on this machine");
+  const auto request = std::make_shared<LaunchRequest>();
+  command->add_option("--ranks", request->ranks, "processes to start")->required()->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--ranks-per-device", request->ranks_per_device,
+                   "passed on as --run.ranks_per_device: ranks that share a GPU")
+      ->check(CLI::PositiveNumber);
+  command->add_option("ARGUMENTS", request->arguments, "after --: what each rank runs, such as train CONFIG")
+      ->required();
+  command->footer(
+      "Ranks find their place in torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Standard output is that of\n"
+      "rank 0; what others print comes to standard error, marked [rank N]. When one fails, the rest is ended within 5 "
+      "s\n"
+      "and its exit code returned. SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to all ranks.");
+  command->callback([request] {
+    if (const int code = Launch(*request).wait_for_all(); code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,60 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "tools/command/commands.h"
+#include "tools/command/kept_whole.h"
+#include "tools/run/launch_gate.h"
+#include "trainer/console.h"
+#include "trainer/run_signals.h"
+#include "trainer/train.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* signals_help = R"(
+Checkpoints and signals:
+  --checkpoint.interval=100 saves every 100 steps below run.directory/checkpoints; the same command goes on from the
+  newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and leave with exit
+  code 75, a second one ends at once, as the first does before the first step; SIGUSR2 saves and goes on.)";
+
+// Domain and range names are those of nvtx.h and execute.h.
+constexpr const char* profiling_help = R"(
+Profiling:
+  --profiling.first_step=10 --profiling.last_step=12 records these steps. Every rank leaves trace_rank<R>.json in
+  run.directory, for ui.perfetto.dev; on a GPU cudaProfilerStart and cudaProfilerStop stand around the steps.
+
+  Their timeline, with every action as an NVTX range:
+    nsys profile --trace=cuda,nvtx,cublas,cudnn --capture-range=cudaProfilerApi --capture-range-end=stop \
+        --nvtx-domain-include=weft --output=weft \
+        weft train CONFIG --profiling.first_step=10 --profiling.last_step=12
+
+  The kernels of one action of a step, here the forward of a segment:
+    ncu --profile-from-start off --nvtx --nvtx-include "weft@PP:0F blocks.1.experts]" --set full --export weft \
+        weft train CONFIG --profiling.first_step=10
+
+  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard, reshard, reduce_grad and tie_grad
+  <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
+
+}  // namespace
+
+void add_train_command(CLI::App& program, const std::string& command_line) {
+  CLI::App* command = program.add_subcommand("train", "run CONFIG; leaves metrics and a summary in run.directory");
+  const auto file = std::make_shared<std::string>();
+  add_config_arguments(*command, *file)->required();
+  command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
+  command->callback([command, file, command_line] {
+    const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    warn_of_kept_whole(resolved.config);
+    require_fit(*command, *file, resolved.config);
+    Console console(std::cout, isatty(STDOUT_FILENO) != 0);
+    RunSignals signals;
+    const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
+                               [&] { signals.begin(); }};
+    const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
+    if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
+  });
+}
+
+}  // namespace weft

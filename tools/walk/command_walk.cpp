@@ -1,0 +1,181 @@
+// `weft walk`: what one rank does in a step, gather by gather, with bytes, under each way of sharding. For people who
+// learn sharded data parallelism: the list that is walked is the one that a run executes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "tools/walk/walk_numbers.h"
+#include "tools/walk/walk_report.h"
+#include "tools/walk/walk_strategies.h"
+#include "trainer/unit_policy.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct WalkRequest {
+  std::string file;
+  std::vector<std::string> strategies;
+  std::optional<int> ranks;
+  WalkToy toy;
+  int rank = 0;
+  bool segments = false, summary = false, numbers = false, json = false;
+};
+
+// A configuration that can be read again with more said about it.
+class WalkSource {
+ public:
+  WalkSource(const CLI::App& command, const WalkRequest& request)
+      : file_(request.file), overrides_(overrides_given_to(command)) {
+    if (!file_.empty()) {
+      read_config_given_to(command, file_);  // says warnings, once
+    } else {
+      WalkToy toy = request.toy;
+      toy.ranks = request.ranks.value_or(toy.ranks);
+      toy_ = toy_config(toy);
+    }
+  }
+
+  bool is_toy() const { return file_.empty(); }
+  // What the command line says wins over what a strategy says.
+  Config read(Overrides first = {}) const {
+    first.insert(first.end(), overrides_.begin(), overrides_.end());
+    return is_toy() ? read_config_text(toy_, "the toy of weft walk", first).config : read_config(file_, first).config;
+  }
+
+ private:
+  std::string file_, toy_;
+  Overrides overrides_;
+};
+
+struct LeftOut {
+  std::string strategy, why;
+};
+
+struct Walks {
+  std::vector<WalkedStrategy> walked;
+  std::vector<LeftOut> left_out;
+};
+
+WalkedStrategy walk_config(const std::string& name, const Config& config, const WalkRequest& request) {
+  return {name, config.microbatches(), walk_step(config, request.rank, request.segments)};
+}
+
+// `all` walks what the ranks allow, and says what they do not.
+Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
+  Walks walks;
+  std::vector<std::string> names = request.strategies;
+  if (names.empty() && source.is_toy()) names = {"all"};
+  if (names.empty()) walks.walked.push_back(walk_config("as configured", source.read(), request));
+  for (const std::string& name : names) {
+    if (name != "all") {
+      const WalkStrategy strategy = walk_strategy(name, source.read());
+      walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
+      continue;
+    }
+    for (const std::string& each : all_walk_strategies()) {
+      try {
+        const WalkStrategy strategy = walk_strategy(each, source.read());
+        walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::request) throw;
+        walks.left_out.push_back({each, error.what()});
+      }
+    }
+    if (walks.walked.empty()) throw Error(ErrorKind::request, walks.left_out.front().why);
+  }
+  return walks;
+}
+
+void require_ranks(const WalkRequest& request, const Config& config) {
+  const Degrees& d = config.parallelism;
+  if (!request.ranks || *request.ranks == d.world()) return;
+  fail_request(
+      "weft walk: error: --ranks {} does not fit {}: its world is {} = pipeline {} x data_replicate {} x data_shard {} "
+      "x "
+      "context {} x tensor {}; leave --ranks out, or give --parallelism.data_shard=N",
+      *request.ranks, request.file.empty() ? "what is given" : request.file, d.world(), d.pipeline, d.data_replicate,
+      d.data_shard, d.context, d.tensor);
+}
+
+Json numbers_json(const WalkNumbers& numbers) {
+  return {{"ranks", numbers.ranks},
+          {"rows", numbers.rows},
+          {"shards", numbers.shards},
+          {"all_gather", numbers.gathered},
+          {"gradients", numbers.gradients},
+          {"reduce_scatter", numbers.reduced},
+          {"all_reduce", numbers.all_reduced},
+          {"all_gather_of_reduce_scatter", numbers.composed},
+          {"payload_bytes",
+           {{"all_gather", numbers.gather_payload},
+            {"reduce_scatter", numbers.reduce_payload},
+            {"all_reduce", numbers.all_reduce_payload}}}};
+}
+
+void print_walks(const Walks& walks, const WalkRequest& request) {
+  if (request.json) {
+    Json strategies = Json::array(), left_out = Json::array();
+    for (const WalkedStrategy& walked : walks.walked) strategies.push_back(walk_json(walked));
+    for (const auto& [strategy, why] : walks.left_out) left_out.push_back({{"strategy", strategy}, {"why", why}});
+    fmt::print(
+        "{}\n",
+        Json{{"strategies", strategies}, {"left_out", left_out}, {"lessons", walk_lessons(walks.walked)}}.dump());
+    return;
+  }
+  if (!request.summary) {
+    for (const WalkedStrategy& walked : walks.walked) fmt::print("{}\n", walk_text(walked));
+  }
+  fmt::print("{}", summary_text(walks.walked));
+  for (const auto& [strategy, why] : walks.left_out) fmt::print("- {} is left out: {}\n", strategy, why);
+}
+
+void run_walk(const CLI::App& command, const WalkRequest& request) {
+  const WalkSource source(command, request);
+  const Config config = source.read();
+  require_ranks(request, config);
+  if (request.rank < 0 || request.rank >= config.parallelism.pipeline) {
+    fail_request("weft walk: error: --rank {} is not one of the {} ranks of the pipeline", request.rank,
+                 config.parallelism.pipeline);
+  }
+  if (!request.numbers) return print_walks(walk_strategies(source, request), request);
+  const WalkNumbers numbers = walk_numbers(static_cast<int>(shard_ranks(config.parallelism, Family::dense)));
+  fmt::print("{}", request.json ? Json{{"numbers", numbers_json(numbers)}}.dump() + "\n" : numbers_text(numbers));
+}
+
+}  // namespace
+
+void add_walk_command(CLI::App& program) {
+  CLI::App* command =
+      program.add_subcommand("walk", "what one rank gathers, computes, frees and reduces in a step, line by line");
+  const auto request = std::make_shared<WalkRequest>();
+  CLI::Option* config = add_config_arguments(*command, request->file);
+  config->description("TOML file that describes the run; without it a toy model is walked");
+  command
+      ->add_option(
+          "--strategy", request->strategies,
+          "full_shard, shard_grad_op, optimizer, no_shard, hybrid, \"island N\" or all; several times. By itself "
+          "all of the toy, and CONFIG as it is")
+      ->allow_extra_args(false);
+  command->add_option("--ranks", request->ranks, "of the toy, or what CONFIG must have");
+  const auto of_the_toy = [&](CLI::Option* option) { option->excludes(config); };
+  of_the_toy(command->add_option("--blocks", request->toy.blocks, "of the toy")->capture_default_str());
+  of_the_toy(command->add_option("--hidden", request->toy.hidden, "of the toy")->capture_default_str());
+  of_the_toy(command->add_option("--microbatches", request->toy.microbatches, "of the toy")->capture_default_str());
+  of_the_toy(command->add_flag("--moe", request->toy.moe, "every second block of the toy has experts"));
+  command->add_option("--rank", request->rank, "pipeline rank whose list is walked")->capture_default_str();
+  command->add_flag("--segments", request->segments, "a line for each part of a block");
+  CLI::Option* numbers = command->add_flag(
+      "--numbers", request->numbers, "instead: all-gather, reduce-scatter and all-reduce as numbers on the ranks");
+  command->add_flag("--summary", request->summary, "only what strategies have beside each other")->excludes(numbers);
+  command->add_flag("--json", request->json, "print one JSON document");
+  command->callback([command, request] { run_walk(*command, *request); });
+}
+
+}  // namespace weft
