@@ -19,7 +19,7 @@ void run_process_rank(const Config&, const RankMain&, const Admission&) {
 }
 
 std::optional<std::string> why_no_cuda() {
-  return "this program was built without CUDA (README, Build)";
+  return "this program was built without CUDA (docs/install.md)";
 }
 
 std::optional<std::int64_t> cuda_memory() {

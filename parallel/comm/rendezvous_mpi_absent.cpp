@@ -6,7 +6,7 @@ namespace weft {
 
 std::unique_ptr<Rendezvous> make_mpi_rendezvous(const RendezvousOptions&) {
   fail_request(
-      "rendezvous mpi:// cannot be used: this program was built without MPI (README, Build); name tcp://host:port or "
+      "rendezvous mpi:// cannot be used: this program was built without MPI (docs/install.md); name tcp://host:port or "
       "file:///folder/name");
 }
 

@@ -106,9 +106,9 @@ TEST(KnownModels, RunFilesIncludeThem) {
   EXPECT_EQ(plan.model, model_of("llama3_8b"));
 }
 
-// README.md lists them with their sizes.
+// docs/huggingface.md lists them with their sizes.
 TEST(KnownModels, ReadmeSaysTheirSizes) {
-  std::ifstream file(fs::path(WEFT_SOURCE_DIR) / "README.md");
+  std::ifstream file(fs::path(WEFT_SOURCE_DIR) / "docs/huggingface.md");
   const std::string readme(std::istreambuf_iterator<char>(file), {});
   for (const KnownModel& known : known_models) {
     const auto grouped = [](std::int64_t number) {

@@ -160,16 +160,16 @@ constexpr std::array<Hardware, 8> rows = {
         .node_bytes_per_second = one_of_200,
         .node_latency = network_latency,
     },
-    // Half of what README.md ("Speed on the CPU") measures on two cores.
+    // Half of what docs/performance.md measures on two cores.
     Hardware{
         .name = "cpu",
         .summary = "a core for each rank, all in one machine",
         .memory = {},
         .reserved_memory = {0.0, "ranks are threads: what is beside their ledgers is the program's alone"},
         .flops_per_second_16bit =
-            {200e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, README.md, Speed on the CPU"},
+            {200e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
         .flops_per_second_float32 =
-            {100e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, README.md, Speed on the CPU"},
+            {100e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
         .reached = {1.0, "the rates are measured ones"},
         .ranks_per_node = {1 << 20, "all ranks are threads of one machine"},
         .link_bytes_per_second = {8e9, "estimate: copies in shared memory, most ranks copying at once"},

@@ -1,0 +1,99 @@
+// What the documents promise of themselves: a short README, links that lead somewhere, every command and every key.
+#include <algorithm>
+#include <regex>
+#include <sstream>
+#include <vector>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+const std::filesystem::path documents_root = WEFT_SOURCE_DIR;
+
+std::string text_of_document(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::vector<std::filesystem::path> all_documents() {
+  std::vector<std::filesystem::path> documents;
+  for (const char* folder : {"", "docs"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(documents_root / folder)) {
+      if (entry.path().extension() == ".md") documents.push_back(entry.path());
+    }
+  }
+  return documents;
+}
+
+TEST(Documents, ReadmeIsShort) {
+  const std::string readme = text_of_document(documents_root / "README.md");
+  EXPECT_LE(std::ranges::count(readme, '\n'), 120);
+}
+
+TEST(Documents, LinksLeadToFiles) {
+  const std::regex link(R"(\]\(([^)#:\s]+)(#[^)]*)?\))");
+  int links = 0;
+  for (const auto& path : all_documents()) {
+    std::istringstream lines(text_of_document(path));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("    ")) continue;  // of a program
+      for (auto found = std::sregex_iterator(line.begin(), line.end(), link); found != std::sregex_iterator();
+           ++found) {
+        ++links;
+        EXPECT_TRUE(std::filesystem::exists(path.parent_path() / (*found)[1].str())) << path << ": " << line;
+      }
+    }
+  }
+  EXPECT_GT(links, 40);
+}
+
+// A page that no other names is read by nobody.
+TEST(Documents, EveryPageIsLinkedFromTheReadme) {
+  const std::string readme = text_of_document(documents_root / "README.md");
+  for (const auto& path : all_documents()) {
+    if (path.filename() == "README.md") continue;
+    const std::string relative = std::filesystem::relative(path, documents_root).string();
+    EXPECT_NE(readme.find("(" + relative + ")"), std::string::npos) << relative;
+  }
+}
+
+class DocumentedCommands : public ProgramTest {
+ protected:
+  // Of the list at the end of a help text.
+  std::vector<std::string> subcommands_of(const std::string& command) const {
+    const std::string help = weft(command + " --help").output, heading = "Subcommands:\n";
+    std::vector<std::string> names;
+    const std::size_t begin = help.find(heading);
+    if (begin == std::string::npos) return names;
+    std::istringstream lines(help.substr(begin + heading.size()));
+    for (std::string line, name; std::getline(lines, line) && std::istringstream(line) >> name;) names.push_back(name);
+    return names;
+  }
+};
+
+TEST_F(DocumentedCommands, AreAllInTheList) {
+  const std::string list = text_of_document(documents_root / "docs/cli.md");
+  const auto expect_listed = [&](const std::string& command) {
+    EXPECT_TRUE(std::regex_search(list, std::regex("weft " + command + "\\b"))) << command;
+  };
+  const auto commands = subcommands_of("");
+  EXPECT_GE(commands.size(), 18u);
+  for (const std::string& command : commands) {
+    const auto parts = subcommands_of(command);
+    if (parts.empty()) expect_listed(command);
+    for (const std::string& part : parts) expect_listed(command + " " + part);
+  }
+}
+
+TEST_F(DocumentedCommands, KeysAreThoseOfTheProgram) {
+  const auto keys = weft("keys");
+  ASSERT_EQ(keys.exit_code, 0);
+  EXPECT_NE(
+      text_of_document(documents_root / "docs/configuration.md").find("$ build/weft keys\n" + keys.output + "```"),
+      std::string::npos)
+      << "tools/docs-tables.sh docs/configuration.md writes them anew";
+}
+
+}  // namespace
+}  // namespace weft
