@@ -86,6 +86,21 @@ TEST_F(DocumentedCommands, AreAllInTheList) {
   }
 }
 
+// The reader's first file of his own.
+TEST_F(DocumentedCommands, TheReadmesConfigurationTrains) {
+  std::istringstream lines(text_of_document(documents_root / "README.md"));
+  std::string line, config;
+  while (std::getline(lines, line) && line != "    # mine.toml") continue;
+  while (std::getline(lines, line) && line.starts_with("    ")) config += line.substr(4) + "\n";
+  put("mine.toml", config);
+  put("mine.txt", std::string(100'000, 'w'));
+  EXPECT_EQ(weft("check mine.toml").exit_code, 0);
+  const auto trained =
+      weft("train mine.toml --parallelism.pipeline=2 --shard.experts.residency=each_use --run.steps=2");
+  EXPECT_EQ(trained.exit_code, 0) << trained.messages;
+  EXPECT_EQ(weft("generate runs/mine --prompt T --max-tokens 2").exit_code, 0);
+}
+
 TEST_F(DocumentedCommands, KeysAreThoseOfTheProgram) {
   const auto keys = weft("keys");
   ASSERT_EQ(keys.exit_code, 0);
