@@ -39,10 +39,10 @@ Config large_config(int lookahead) {
   config.parallelism = {.data_shard = ranks};
   config.shard = {ShardStrategy::full_shard, "each_use", lookahead, "last_microbatch"};
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
-  config.run.steps = steps;
+  config.run.steps = overlap_steps;
   config.run.device = DeviceKind::cuda;
   config.run.ranks_per_device = ranks;
-  config.profiling = {.first_step = first_measured, .last_step = steps};
+  config.profiling = {.first_step = first_measured, .last_step = overlap_steps};
   return config;
 }
 
@@ -90,11 +90,11 @@ Timed measured(int lookahead, double gather_delay, double reduce_delay) {
     const auto backend = make_cuda_backend(0);
     SlowLinkCommunicator slow(world, {link_of(gather_delay), link_of(reduce_delay)});
     RankRun run(resolved, data, domain, {*backend, slow});
-    for (std::int64_t step = 1; step <= steps; ++step) run.step(step);
+    for (std::int64_t step = 1; step <= overlap_steps; ++step) run.step(step);
     if (world.rank() == 0) spans = run.profiler().trace()->spans();
   });
   Timed best{.compute_lane = 1e30};
-  for (std::int64_t step = first_measured; step <= steps; ++step) {
+  for (std::int64_t step = first_measured; step <= overlap_steps; ++step) {
     const Timed one = timed(spans, step);
     if (one.compute_lane < best.compute_lane) best = one;
   }
