@@ -186,12 +186,17 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
 // The program with as much of the lists of others as sends to this rank: a pipeline may have a thousand ranks.
 Program list_of_rank(const Program& program, int pipeline_rank) {
   Program own{static_cast<const ProgramTables&>(program), program.microbatches, {}};
-  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
-    const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-    auto& kept = own.ranks.emplace_back();
-    if (rank == pipeline_rank) kept = actions;
-    const auto sends_here = [&](const Action& action) { return is_send(action.op) && action.peer == pipeline_rank; };
-    if (rank != pipeline_rank) std::ranges::copy_if(actions, std::back_inserter(kept), sends_here);
+  own.ranks.resize(program.ranks.size());
+  auto& list = own.ranks[static_cast<std::size_t>(pipeline_rank)] =
+      program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  std::set<int> senders;
+  for (const Action& action : list) {
+    if (is_receive(action.op) && *action.peer != pipeline_rank) senders.insert(*action.peer);
+  }
+  const auto sends_here = [&](const Action& action) { return is_send(action.op) && action.peer == pipeline_rank; };
+  for (const auto sender : senders) {
+    std::ranges::copy_if(program.ranks[static_cast<std::size_t>(sender)],
+                         std::back_inserter(own.ranks[static_cast<std::size_t>(sender)]), sends_here);
   }
   return own;
 }

@@ -65,7 +65,7 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
     }
     SimulatedVariant variant{options.title,       config,          forecast_of(run, simulated), "",
                              source.text(config), costs.unit_time, source.certainty(config)};
-    if (format == "text") variant.grid = time_grid(picture_of(simulated.program, simulated.step, options));
+    if (format == "text") variant.grid = time_grid(simulated.program, simulated.step, options);
     variants.push_back(std::move(variant));
   }
   write_result(simulate_command,

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "parallel/pipeline/text.h"
+
 namespace weft {
 namespace {
 
@@ -71,6 +73,15 @@ std::string time_grid(const Picture& picture, int columns) {
     text += fmt::format("rank {:<3}|{}|\n", picture.ranks[r].rank, line);
   }
   return text;
+}
+
+std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options, int columns) {
+  std::size_t computations = 0;
+  for (const std::vector<Action>& actions : program.ranks) {
+    computations += at_detail(actions, Detail::compute_only).size();
+  }
+  if (computations > program.ranks.size() * static_cast<std::size_t>(columns)) return "";
+  return time_grid(picture_of(program, step, options), columns);
 }
 
 }  // namespace weft
