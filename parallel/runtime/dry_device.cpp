@@ -87,7 +87,7 @@ class NumberedDevice final : public DryDevice {
     if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
     return data;
   }
-  // Kept for the next of the size: a step's come from nowhere for every microbatch of every block.
+  // Kept for the next request of this size: every MoE block asks once for each microbatch.
   void release_staging(void* data, std::int64_t bytes) override { free_staging_[bytes].emplace_back(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;

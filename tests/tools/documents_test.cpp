@@ -48,7 +48,7 @@ TEST(Documents, LinksLeadToFiles) {
   EXPECT_GT(links, 40);
 }
 
-// A page that no other names is read by nobody.
+// Readers find a page by its link alone.
 TEST(Documents, EveryPageIsLinkedFromTheReadme) {
   const std::string readme = text_of_document(documents_root / "README.md");
   for (const auto& path : all_documents()) {

@@ -101,7 +101,7 @@ struct RunOutline {
   StepTime time;
 };
 RunOutline outline_run(const Config& config, const Hardware& hardware);
-// Whether it fits. Where it does not, ranks are looked at until one tells so. Throws as outline_run does.
+// Whether the fullest rank fits, with even routing. Stops at the first rank that does not. Throws as outline_run does.
 bool fits_on(const Config& config, const Hardware& hardware);
 
 // The time alone; `program` is that of the first rank, run.device that which is planned for.
