@@ -7,8 +7,9 @@
 namespace weft {
 namespace {
 
-// Blocks, and parentheses inside each other; a typing error, not a model, lies beyond.
-constexpr std::size_t largest_model = 4096;
+// Blocks (DeepNet, the deepest published, has 1,000: Wang et al. 2022), and parentheses inside each other; a typing
+// error, not a model, lies beyond.
+constexpr std::size_t largest_model = 1024;
 constexpr int deepest_group = 64;
 
 // Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | '(' sequence ')'.
@@ -61,7 +62,7 @@ class LayerPattern {
         wrong("expected d (dense), e (experts) or a group in parentheses");
       }
       const std::size_t times = take('*') ? number() : 1;
-      if (blocks.size() + item.size() * times > largest_model) wrong("more than 4096 blocks");
+      if (blocks.size() + item.size() * times > largest_model) wrong("more than 1024 blocks");
       for (std::size_t i = 0; i < times; ++i) blocks.insert(blocks.end(), item.begin(), item.end());
     }
   }
@@ -72,7 +73,7 @@ class LayerPattern {
     const std::size_t begin = at_;
     while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
       value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
-      if (value > largest_model) wrong("more than 4096 blocks");
+      if (value > largest_model) wrong("more than 1024 blocks");
     }
     if (at_ == begin || value == 0) wrong("expected a number of repeats, at least 1");
     return value;

@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/runtime/spread_work.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/costs/verdict.h"
+#include "trainer/dry_run.h"
 #include "trainer/rank_classes.h"
 #include "trainer/step_plan.h"
 #include "trainer/unit_policy.h"
@@ -23,21 +23,17 @@ namespace {
 // What is kept whole for the step, of the routed experts and of all other families.
 struct Kept {
   bool parameters = false, gradients = false;
+  bool keeps(const Kept& other) const { return parameters >= other.parameters && gradients >= other.gradients; }
   bool operator==(const Kept&) const = default;
 };
 struct Choice {
   Kept experts, others;
+  // All that the other keeps.
+  bool keeps(const Choice& other) const { return experts.keeps(other.experts) && others.keeps(other.others); }
   bool operator==(const Choice&) const = default;
 
   const Kept& of(Family family) const { return family == Family::experts ? experts : others; }
   Kept& of(Family family) { return family == Family::experts ? experts : others; }
-};
-
-struct Candidate {
-  Choice choice;
-  double seconds = 0.0;
-  std::int64_t bytes = 0;  // of the fullest rank, with what the hardware reserves
-  bool fits = false;
 };
 
 bool has_family(const Config& config, Family family) {
@@ -98,10 +94,7 @@ std::vector<Choice> choices_of(const Choice& open) {
   std::vector<Choice> choices;
   for (int bits = 0; bits < 16; ++bits) {
     const Choice choice{{(bits & 1) != 0, (bits & 2) != 0}, {(bits & 4) != 0, (bits & 8) != 0}};
-    const auto within = [](const Kept& kept, const Kept& allowed) {
-      return (!kept.parameters || allowed.parameters) && (!kept.gradients || allowed.gradients);
-    };
-    if (within(choice.experts, open.experts) && within(choice.others, open.others)) choices.push_back(choice);
+    if (open.keeps(choice)) choices.push_back(choice);
   }
   return choices;
 }
@@ -113,11 +106,25 @@ double simulated_seconds(const ResolvedRun& run) {
   return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
 }
 
-Candidate evaluated(const Config& config, const Choice& choice, const Hardware& hardware) {
-  const ResolvedRun run(with_choice(config, choice, {}));
-  const Verdict verdict = judge(hardware, fullest_peak(run));
-  return {choice, simulated_seconds(run), verdict.needed, verdict.fits()};
-}
+// A choice as a run, timed at once and weighed where it is asked for.
+class Candidate {
+ public:
+  Candidate(const Config& config, const Choice& choice)
+      : choice_(choice), run_(with_choice(config, choice, {})), seconds_(simulated_seconds(run_)) {}
+
+  const Choice& choice() const { return choice_; }
+  double seconds() const { return seconds_; }
+  const Verdict& verdict(const Hardware& hardware) const {
+    if (!verdict_) verdict_ = judge(hardware, fullest_peak(run_));
+    return *verdict_;
+  }
+
+ private:
+  Choice choice_;
+  ResolvedRun run_;
+  double seconds_;
+  mutable std::optional<Verdict> verdict_;
+};
 
 std::string kept_text(const Kept& kept) {
   if (kept.parameters && kept.gradients) return "parameters and gradients kept whole";
@@ -126,22 +133,57 @@ std::string kept_text(const Kept& kept) {
   return "parameters dropped after each use, gradients reduced after each microbatch";
 }
 
-std::string figures_text(const Candidate& candidate) {
-  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.bytes) / 0x1p30,
-                     candidate.seconds);
+std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
+  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.verdict(hardware).needed) / 0x1p30,
+                     candidate.seconds());
 }
 
-std::string why_text(const Candidate& best, const std::optional<Candidate>& next, const Hardware& hardware,
-                     bool has_experts) {
+std::string why_text(const Candidate& best, const Candidate* next, const Hardware& hardware, bool has_experts) {
   const auto words = [&](const Choice& choice) {
     if (!has_experts || choice.experts == choice.others) return kept_text(choice.others);
     return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
   };
-  std::string text =
-      fmt::format("{}: {} of {:.2f} GiB", words(best.choice), figures_text(best), hardware.memory->value / 0x1p30);
+  std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice()), figures_text(best, hardware),
+                                 hardware.memory->value / 0x1p30);
   if (!next) return text;
-  return text +
-         fmt::format("; {}: {}{}", words(next->choice), figures_text(*next), next->fits ? "" : ", which does not fit");
+  return text + fmt::format("; {}: {}{}", words(next->choice()), figures_text(*next, hardware),
+                            next->verdict(hardware).fits() ? "" : ", which does not fit");
+}
+
+// Fastest first.
+std::vector<Candidate> candidates_of(const Config& config, const std::vector<Choice>& choices) {
+  std::vector<std::optional<Candidate>> candidates(choices.size());
+  spread_work(choices.size(), dry_threads(), [&](std::size_t i) { candidates[i].emplace(config, choices[i]); });
+  std::vector<Candidate> by_time;
+  for (std::optional<Candidate>& each : candidates) by_time.push_back(*std::move(each));
+  std::ranges::stable_sort(by_time, {}, &Candidate::seconds);
+  return by_time;
+}
+
+// By time: the first that fits, but for one of them, or else none.
+const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const Hardware& hardware,
+                                   const Candidate* but = nullptr) {
+  for (const Candidate& each : by_time) {
+    if (&each != but && each.verdict(hardware).fits()) return &each;
+  }
+  return nullptr;
+}
+
+// What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
+// Whoever keeps more of one thing and no less of another takes no less: such candidates are not weighed.
+const Candidate& best_of(const std::vector<Candidate>& by_time, const Hardware& hardware) {
+  const Candidate* fastest = fastest_that_fits(by_time, hardware);
+  const double most = fastest ? timing_tie * fastest->seconds() : std::numeric_limits<double>::infinity();
+  const auto tied = [&](const Candidate& each) { return each.seconds() <= most; };
+  const Candidate* best = nullptr;
+  for (const Candidate& each : by_time) {
+    const auto keeps_less = [&](const Candidate& other) {
+      return &other != &each && tied(other) && each.choice().keeps(other.choice());
+    };
+    if (!tied(each) || std::ranges::any_of(by_time, keeps_less)) continue;
+    if (!best || each.verdict(hardware).needed < best->verdict(hardware).needed) best = &each;
+  }
+  return *best;
 }
 
 // Whether timing is written where full_shard alone would have kept its promise.
@@ -204,30 +246,27 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
   return warnings;
 }
 
+Config with_least_kept(const Config& config) {
+  return with_choice(config, {}, "");
+}
+
 Config with_chosen_timing(const Config& config, const Mesh& mesh) {
   const bool known = config.hardware.memory.has_value() || !config.hardware.name.empty();
   const Choice open = open_choice(config);
   const Hardware hardware = hardware_of(config);
-  if (!known || !hardware.memory || open == Choice{}) return with_choice(config, {}, "");
+  if (!known || !hardware.memory || open == Choice{}) return with_least_kept(config);
   // A limit on memory would deal blocks by what is kept; without one they are dealt alike for all.
   const Config dealt = config.memory_budget ? config : with_layout(config, stage_layout(config));
-  std::vector<Candidate> candidates = {evaluated(dealt, {}, hardware)};
+  std::vector<Choice> choices = choices_of(open);
   const double room = Verdict::limit * hardware.memory->value - hardware.reserved_memory.value;
-  for (const Choice& choice : choices_of(open)) {
-    if (choice == Choice{} || static_cast<double>(least_bytes(dealt, mesh, choice)) > room) continue;
-    candidates.push_back(evaluated(dealt, choice, hardware));
-  }
-  // What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Candidate& each : candidates) fastest = each.fits ? std::min(fastest, each.seconds) : fastest;
-  const auto key = [&](const Candidate& each) {
-    const bool tied = each.seconds <= timing_tie * fastest;
-    return std::tuple(!each.fits, tied || !each.fits ? 0.0 : each.seconds, each.bytes);
-  };
-  std::ranges::stable_sort(candidates, {}, key);
-  const std::optional<Candidate> next = candidates.size() > 1 ? std::optional(candidates[1]) : std::nullopt;
-  const std::string why = why_text(candidates.front(), next, hardware, has_family(config, Family::experts));
-  return with_choice(config, candidates.front().choice, why);
+  std::erase_if(choices, [&](const Choice& choice) {
+    return choice != Choice{} && static_cast<double>(least_bytes(dealt, mesh, choice)) > room;
+  });
+  const std::vector<Candidate> by_time = candidates_of(dealt, choices);
+  const Candidate& best = best_of(by_time, hardware);
+  const Candidate* next = fastest_that_fits(by_time, hardware, &best);
+  if (!next && by_time.size() > 1) next = &by_time[&best == &by_time[0] ? 1 : 0];
+  return with_choice(config, best.choice(), why_text(best, next, hardware, has_family(config, Family::experts)));
 }
 
 }  // namespace weft

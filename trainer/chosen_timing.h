@@ -19,10 +19,13 @@ inline constexpr double timing_tie = 1.01;
 
 // The configuration with each open choice made: parameters of all families but the experts, parameters of the experts,
 // and likewise gradients, are dropped after each use or kept for the step, as a simulated step (step_costs.h) is
-// fastest and a dry run (dry_run.h) fits the card. Each family's `why` has the figures of the choice and of the next
-// alternative. Where neither hardware.name nor hardware.memory says what a card holds, the promise is kept and written
-// out.
+// fastest and a dry run (dry_run.h) fits the card. Each family's `why` has the figures of the choice and of the fastest
+// other that fits. Where neither hardware.name nor hardware.memory says what a card holds, the promise is kept and
+// written out.
 Config with_chosen_timing(const Config& config, const Mesh& mesh);
+
+// Each open choice made as for a card of unknown memory. No other choice takes less on the fullest rank.
+Config with_least_kept(const Config& config);
 
 // What families with strategy "full_shard" keep whole against its promise, because the configuration as given says so:
 // full parameters from the first forward to the last backward, and whole gradients until the last microbatch. A

@@ -11,6 +11,7 @@
 #include "parallel/comm/dry_communicator.h"
 #include "parallel/runtime/dry_device.h"
 #include "parallel/runtime/dry_kernel.h"
+#include "parallel/runtime/spread_work.h"
 #include "trainer/checkpoint/checkpoint_rows.h"
 #include "trainer/rank_step.h"
 
@@ -235,6 +236,16 @@ class DryRank {
   std::optional<RankStep> step_;
 };
 
+// What `make` gives for each pipeline rank that otherwise stands where `at` does, several at a time.
+template <typename Made, typename Make>
+std::vector<Made> by_pipeline_rank(const Mesh& mesh, const Coordinates& at, Make make) {
+  std::vector<Made> made(static_cast<std::size_t>(mesh.degrees().pipeline));
+  spread_work(made.size(), dry_threads(), [&](std::size_t rank) {
+    made[rank] = make(mesh.rank_at(static_cast<int>(rank), at.dp_replicate, at.dp_shard, at.cp, at.tp));
+  });
+  return made;
+}
+
 }  // namespace
 
 bool routing_decides(const Config& config) {
@@ -301,12 +312,16 @@ std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, co
 
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,
                              Routing routing) {
-  std::vector<DryRun> runs;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const int of_mesh = mesh.rank_at(rank, at.dp_replicate, at.dp_shard, at.cp, at.tp);
-    runs.push_back(dry_run(config, mesh, program, of_mesh, routing));
-  }
-  return runs;
+  return by_pipeline_rank<DryRun>(mesh, at, [&](int rank) { return dry_run(config, mesh, program, rank, routing); });
+}
+
+std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
+  return std::ranges::max(by_pipeline_rank<std::int64_t>(
+      mesh, {}, [&](int rank) { return dry_peak(config, mesh, program, rank, routing).total(); }));
+}
+
+std::size_t dry_threads() {
+  return std::min<std::size_t>(host_cores(), 8);
 }
 
 }  // namespace weft

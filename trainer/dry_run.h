@@ -61,8 +61,15 @@ void dry_walk(const Config& config, const Mesh& mesh, const Program& program, in
 // The products that the rank's step computes, each shape once.
 std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank);
 
+// As many threads as dry runs take where nothing else is to do: the host's cores, and no more than eight, each of which
+// has a rank's action list and tensors.
+std::size_t dry_threads();
+
 // By pipeline rank, of those that otherwise stand where `at` does, whose program it is.
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at = {},
                              Routing routing = Routing::even);
+// The largest of their peaks, for less work.
+std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program,
+                              Routing routing = Routing::even);
 
 }  // namespace weft

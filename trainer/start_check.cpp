@@ -43,13 +43,7 @@ CheckedStart check_step(const Config& config) {
   const ResolvedRun run(config);
   const Mesh& mesh = run.mesh();
   CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}};
-  const auto peak = [&](Routing routing) {
-    std::int64_t most = 0;
-    for (const DryRun& rank : dry_runs(run.config(), mesh, start.program, {}, routing)) {
-      most = std::max(most, rank.peak.total());
-    }
-    return most;
-  };
+  const auto peak = [&](Routing routing) { return largest_dry_peak(run.config(), mesh, start.program, routing); };
   start.predicted.even = peak(Routing::even);
   if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
   return start;

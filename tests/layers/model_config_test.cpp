@@ -31,8 +31,8 @@ TEST(LayerPattern, NamesTheColumnOfAFault) {
   EXPECT_NE(message("d x").find("column 3"), std::string::npos) << message("d x");
   EXPECT_NE(message("(d e").find("not closed"), std::string::npos);
   EXPECT_NE(message("d*0").find("at least 1"), std::string::npos);
-  EXPECT_NE(message("d*99999999").find("more than 4096 blocks"), std::string::npos);
-  EXPECT_NE(message("((d*64)*8)*9").find("more than 4096 blocks"), std::string::npos);
+  EXPECT_NE(message("d*99999999").find("more than 1024 blocks"), std::string::npos);
+  EXPECT_NE(message("((d*64)*8)*9").find("more than 1024 blocks"), std::string::npos);
   EXPECT_NE(message("  ").find("no block"), std::string::npos);
 }
 

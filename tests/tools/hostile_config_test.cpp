@@ -92,7 +92,7 @@ const std::vector<Mutated>& mutated_keys() {
                                                  "1e9",       "\"x\""};
   static const std::vector<const char*> degrees = {"1", "2", "4", "8", "16", "64", "100", "512", "4096", "32768"};
   static const std::vector<Mutated> keys = {
-      {"model.layers", {"d", "e", "d*100 e*100", "d e*4095", "d*4096", "(d e)*2048", "d*99999", "((((d*9)*9)*9)*9)*9"}},
+      {"model.layers", {"d", "e", "d*100 e*100", "d e*1023", "d*1024", "(d e)*512", "d*99999", "((((d*9)*9)*9)*9)*9"}},
       {"model.hidden_size", sizes},
       {"model.intermediate_size", sizes},
       {"model.num_attention_heads", sizes},

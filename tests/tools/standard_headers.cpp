@@ -53,7 +53,7 @@ const std::map<std::string, std::string>& header_of_names() {
        "uncaught_exceptions"},
       {"filesystem", "filesystem"},
       {"fstream", "fstream ifstream ofstream"},
-      {"functional", "cref function greater hash less plus ref reference_wrapper"},
+      {"functional", "cref function greater hash less less_equal not_fn plus ref reference_wrapper"},
       {"future", "async future future_status packaged_task promise"},
       {"initializer_list", "initializer_list"},
       {"ios", "ios ios_base streamoff streamsize"},

@@ -3,11 +3,15 @@
 // fastest choice that fits, found here by planning each.
 #include "trainer/chosen_timing.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <random>
 #include <set>
@@ -156,6 +160,30 @@ TEST(ChosenTiming, IsTheFastestThatFits) {
     for (const Planned& planned : all) {
       if (planned.seconds > timing_tie * fastest) continue;
       EXPECT_LE(plan.peak().total(), planned.bytes);
+    }
+  }
+}
+
+// So a search for what fits needs no other, and of candidates that take as long those that keep more are not weighed.
+TEST(ChosenTiming, TakesLeastOfMemoryWhereLeastIsKept) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 20; ++trial) {
+    const TinyLayout layout = random_layout(random);
+    SCOPED_TRACE(fmt::format("trial {}: {} {} lookahead {}", trial, layout.schedule, layout.layers, layout.lookahead));
+    const Config config = config_of(layout);
+    std::map<std::array<int, 4>, std::int64_t> bytes;
+    for (int bits = 0; bits < 16; ++bits) {
+      const std::array<int, 4> kept = {bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1};
+      const auto residency = [](int step) { return step != 0 ? "step" : "each_use"; };
+      const Config written = written_out(config, {residency(kept[0]), residency(kept[1]), kept[2] == 0, kept[3] == 0});
+      bytes[kept] = fullest_peak(ResolvedRun(written)).total();
+    }
+    EXPECT_EQ(fullest_peak(ResolvedRun(with_least_kept(config))).total(), bytes.at({}));
+    for (const auto& [less, least] : bytes) {
+      for (const auto& [more, most] : bytes) {
+        const bool keeps = std::ranges::equal(less, more, std::ranges::less_equal{});
+        EXPECT_TRUE(!keeps || least <= most) << fmt::format("{} {}", fmt::join(less, ""), fmt::join(more, ""));
+      }
     }
   }
 }

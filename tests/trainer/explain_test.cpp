@@ -132,7 +132,9 @@ TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
       return Overrides{fmt::format("--{}={}", limit.what, value),
                        fmt::format("--training.global_batch_size={}", sequences)};
     };
-    EXPECT_TRUE(fits(read, card, words(limit.fits))) << limit.what;
+    const Verdict verdict = plan_run(read(words(limit.fits)), card).verdict;
+    EXPECT_TRUE(verdict.fits()) << limit.what;
+    EXPECT_EQ(verdict.needed, limit.fits_bytes) << limit.what;
     EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
   }
 }

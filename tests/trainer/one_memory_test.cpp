@@ -36,7 +36,8 @@ void raise(Said& most, std::int64_t even, std::optional<std::int64_t> worst) {
 void expect_one_memory(const Config& config) {
   const ResolvedRun run(config);
   Said plan, layout;
-  for (const RankPlan& rank : plan_ranks(run)) raise(plan, rank.peak.total(), rank.worst_bytes);
+  StepPrograms programs(run);
+  for (const RankPlan& rank : plan_ranks(programs)) raise(plan, rank.peak.total(), rank.worst_bytes);
   for (const RoutedBytes& rank : layout_memory(run).peak) raise(layout, rank.even, rank.worst);
   EXPECT_EQ(layout, plan);
   const RoutedBytes banner = check_step(config).predicted;

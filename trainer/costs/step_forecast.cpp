@@ -145,10 +145,7 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
     forecast.gathered_bytes += window.gathered_bytes;
   }
   if (routing_decides(run.config())) {
-    forecast.worst_peak_bytes = 0;
-    for (const DryRun& worst : dry_runs(run.config(), run.mesh(), program, {}, Routing::worst)) {
-      forecast.worst_peak_bytes = std::max(*forecast.worst_peak_bytes, worst.peak.total());
-    }
+    forecast.worst_peak_bytes = largest_dry_peak(run.config(), run.mesh(), program, Routing::worst);
   }
   forecast.path = shares_of(program, step);
   forecast.longest_waits = waits_of(program, step);

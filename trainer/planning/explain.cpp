@@ -9,6 +9,7 @@
 
 #include "layers/head.h"
 #include "parallel/runtime/spread_work.h"
+#include "trainer/dry_run.h"
 #include "trainer/planning/more_ranks.h"
 #include "trainer/rank_classes.h"
 #include "trainer/step_plan.h"
@@ -18,14 +19,19 @@ namespace {
 
 constexpr int many_times = 64;
 
-std::vector<TriedMove> tried(const Trials& trials, std::span<const Move> moves) {
+// Those against the cause, and those that cannot help, of which what frees enough all the same comes last of the
+// others.
+void try_moves(const Trials& trials, Explanation& explanation) {
+  const std::span<const Move> against = moves_for(explanation.cause);
+  std::vector<Move> moves(against.begin(), against.end());
+  for (const Move& move : moves_that_cannot_help(explanation.cause)) moves.push_back(move);
   std::vector<std::optional<Trial>> best(moves.size());
-  spread_work(moves.size(), class_threads(), [&](std::size_t i) { best[i] = trials.best(moves[i], {}); });
-  std::vector<TriedMove> result;
+  spread_work(moves.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(moves[i], {}); });
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    if (best[i]) result.push_back({moves[i], *std::move(best[i])});
+    if (!best[i]) continue;
+    auto& list = i < against.size() || best[i]->fits() ? explanation.moves : explanation.cannot;
+    list.push_back({moves[i], *std::move(best[i])});
   }
-  return result;
 }
 
 // The words of all moves together; a move that is not among them anymore has left no trace.
@@ -77,6 +83,27 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
   }
 }
 
+// Where no move fits by itself: the first combination that does, with its words or those that came nearest.
+Overrides combine_moves(const Trials& trials, const Config& config, Explanation& explanation) {
+  if (explanation.first_that_fits()) return {};
+  const RunPlan& plan = explanation.plan;
+  const Trial base{.words = {},
+                   .refused = {},
+                   .world = plan.world,
+                   .batch = config.training.global_batch_size,
+                   .peak = plan.peak(),
+                   .verdict = plan.verdict,
+                   .seconds = plan.time.seconds};
+  Greedy greedy = combine(trials, explanation.cause, base);
+  Overrides words = greedy.trial.words;
+  if (greedy.trial.fits()) {
+    prune(trials, greedy, base.world);
+    explanation.combined = std::move(greedy.moves);
+    explanation.combination = std::move(greedy.trial);
+  }
+  return words;
+}
+
 ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   const Mesh mesh(config.parallelism);
   const Degrees& d = config.parallelism;
@@ -106,36 +133,38 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
 
 // How often a size can be doubled, by trials where a line through the last two leads: what a size needs is nearly one.
 // The last trials are the two on either side of the limit, so that the answer is that of doubling step by step.
-std::optional<Limit> limit_of(const Trials& trials, const RunPlan& plan, std::string_view what, std::int64_t now,
+std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::int64_t now,
                               const std::function<Overrides(std::int64_t)>& words) {
   constexpr int most_doublings = 12;
-  const double room = static_cast<double>(plan.verdict.memory - plan.verdict.reserved);
-  Limit limit{.what = what, .fits = now, .fits_bytes = plan.verdict.needed};
+  Limit limit{.what = what, .fits = now};
+  std::int64_t fits_bytes = trials.least({}).verdict.needed;
   int fits = 0, beyond = most_doublings + 1, next = 1;
   while (fits + 1 < beyond) {
     const std::int64_t size = now << next;
-    const Trial trial = trials.with(words(size));
-    if (!trial.refused.empty() && next == 1) return std::nullopt;
-    const double bytes_each =
-        static_cast<double>(trial.verdict.needed - limit.fits_bytes) / static_cast<double>(size - limit.fits);
-    if (trial.fits()) {
+    const Need need = trials.least(words(size));
+    const Verdict& verdict = need.verdict;
+    if (!need.refused.empty() && next == 1) return std::nullopt;
+    const double bytes_each = static_cast<double>(verdict.needed - fits_bytes) / static_cast<double>(size - limit.fits);
+    if (need.fits()) {
       fits = next;
       limit.fits = size;
-      limit.fits_bytes = trial.verdict.needed;
+      fits_bytes = verdict.needed;
     } else {
       beyond = next;
-      limit.exceeds = trial.refused.empty() ? std::optional(size) : std::nullopt;
-      limit.exceeds_bytes = trial.verdict.needed;
+      limit.exceeds = need.refused.empty() ? std::optional(size) : std::nullopt;
+      limit.exceeds_bytes = verdict.needed;
     }
-    const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(limit.fits_bytes)) / bytes_each;
+    const double room = static_cast<double>(verdict.memory - verdict.reserved);
+    const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(fits_bytes)) / bytes_each;
     const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // many for a level line
-    next = trial.refused.empty() ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
+    next = need.refused.empty() ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
     next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
   }
+  limit.fits_bytes = trials.with(fits == 0 ? Overrides{} : words(limit.fits)).verdict.needed;
   return limit;
 }
 
-std::vector<Limit> limits_of(const Trials& trials, const Config& config, const RunPlan& plan) {
+std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
   std::vector<Limit> limits;
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
@@ -148,8 +177,8 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config, const R
   };
   std::array<std::optional<Limit>, 2> found;
   spread_work(found.size(), host_cores(), [&](std::size_t i) {
-    found[i] = i == 0 ? limit_of(trials, plan, "training.microbatch_size", training.microbatch_size, microbatch)
-                      : limit_of(trials, plan, "training.sequence_length", training.sequence_length, sequence);
+    found[i] = i == 0 ? limit_of(trials, "training.microbatch_size", training.microbatch_size, microbatch)
+                      : limit_of(trials, "training.sequence_length", training.sequence_length, sequence);
   });
   for (auto& limit : found) {
     if (limit) limits.push_back(*std::move(limit));
@@ -173,7 +202,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   const Verdict& verdict = result.plan.verdict;
   if (verdict.fit == Fit::unknown) return result;
   if (verdict.fits()) {
-    result.limits = limits_of(trials, config, result.plan);
+    result.limits = limits_of(trials, config);
     return result;
   }
   const BucketBytes& peak = result.plan.peak();
@@ -182,34 +211,23 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
-  result.moves = tried(trials, moves_for(result.cause));
-  for (TriedMove& other : tried(trials, moves_that_cannot_help(result.cause))) {
-    // What frees enough all the same comes last.
-    (other.trial.fits() ? result.moves : result.cannot).push_back(std::move(other));
-  }
+  try_moves(trials, result);
   const int shards = config.parallelism.data_shard;
   if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
     result.more_sharding = trials.with(scaled_words(config, many_times * shards));
   }
+  // More ranks help state whatever else does, so both are looked for at once; elsewhere only where nothing else helps.
   Overrides all;
-  if (!result.first_that_fits()) {
-    const Trial base{.words = {},
-                     .refused = {},
-                     .world = result.plan.world,
-                     .batch = config.training.global_batch_size,
-                     .peak = peak,
-                     .verdict = verdict,
-                     .seconds = result.plan.time.seconds};
-    Greedy greedy = combine(trials, result.cause, base);
-    all = greedy.trial.words;
-    if (greedy.trial.fits()) {
-      prune(trials, greedy, base.world);
-      result.combined = std::move(greedy.moves);
-      result.combination = std::move(greedy.trial);
-    }
+  result.asked_for_ranks = result.cause == Cause::state;
+  spread_work(result.asked_for_ranks ? 2 : 1, dry_threads(), [&](std::size_t i) {
+    if (i == 0) all = combine_moves(trials, config, result);
+    if (i == 1) result.more_ranks = ranks_that_fit(trials);
+  });
+  if (!result.asked_for_ranks && !result.first_that_fits() && !result.combination) {
+    result.asked_for_ranks = true;
+    result.more_ranks = ranks_that_fit(trials);
   }
-  result.asked_for_ranks = result.cause == Cause::state || (!result.first_that_fits() && !result.combination);
-  if (result.asked_for_ranks) result.more_ranks = ranks_that_fit(trials, all);
+  if (result.asked_for_ranks && !result.more_ranks && !all.empty()) result.more_ranks = find_ranks(trials, all);
   return result;
 }
 

@@ -42,7 +42,7 @@ std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words
   return MoreRanks{words, trials.with(scaled(*found))};
 }
 
-std::optional<MoreRanks> ranks_that_fit(const Trials& trials, const Overrides& all) {
+std::optional<MoreRanks> ranks_that_fit(const Trials& trials) {
   if (auto found = find_ranks(trials, {})) return found;
   std::optional<MoreRanks> fewest;
   const auto consider = [&](const Overrides& words) {
@@ -56,7 +56,6 @@ std::optional<MoreRanks> ranks_that_fit(const Trials& trials, const Overrides& a
     words = trial->words;
     consider(words);
   }
-  if (!fewest && !all.empty()) consider(all);
   return fewest;
 }
 

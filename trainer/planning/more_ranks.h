@@ -15,8 +15,7 @@ struct MoreRanks {
 // With `words`: the smallest data_shard beyond the configured one that fits, in whole nodes where one is not enough,
 // the batch growing along; absent where no number up to 65,536 ranks does.
 std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words);
-// As the configuration is. Where that fits on no number, the fewest with what takes less of everything but state, or
-// with `all`.
-std::optional<MoreRanks> ranks_that_fit(const Trials& trials, const Overrides& all);
+// As the configuration is. Where that fits on no number, the fewest with what takes less of everything but state.
+std::optional<MoreRanks> ranks_that_fit(const Trials& trials);
 
 }  // namespace weft

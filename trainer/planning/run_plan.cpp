@@ -11,7 +11,9 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
 #include "trainer/checkpoint/rank_writer.h"
+#include "trainer/chosen_timing.h"
 #include "trainer/costs/step_costs.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
@@ -137,6 +139,11 @@ ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   return ResolvedRun(judged);
 }
 
+// At the same time, where the host has the cores.
+void both(const std::function<void()>& one, const std::function<void()>& other) {
+  spread_work(2, dry_threads(), [&](std::size_t i) { (i == 0 ? one : other)(); });
+}
+
 }  // namespace
 
 std::int64_t RunPlan::sent_bytes() const {
@@ -153,10 +160,11 @@ std::optional<std::int64_t> RunPlan::worst_bytes() const {
   return most;
 }
 
-std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings) {
+std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) {
+  const ResolvedRun& run = programs.run();
   const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
   std::vector<RankPlan> plans(classes.size());
-  for_each_class(run, classes, class_threads(), [&](std::size_t number, const Program& program) {
+  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
     const RankClass& ranks = classes[number];
     const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
     const DryRun dry = dry_run(run.config(), run.mesh(), program, ranks.first);
@@ -196,15 +204,21 @@ RunOutline outline_run(const Config& config, const Hardware& hardware) {
   const ResolvedRun run = resolved_for(config, hardware);
   RunOutline outline;
   outline.world = run.mesh().world();
-  outline.peak = fullest_peak(run);
+  StepPrograms programs(run);
+  const Program& program = programs.of_first_rank();
+  both([&] { outline.peak = fullest_peak(programs); },
+       [&] { outline.time = step_time(run.config(), run.mesh(), program, hardware); });
   outline.verdict = judge(hardware, outline.peak);
-  outline.time = step_time(run.config(), run.mesh(), step_program(run, run.mesh().coordinates(0)), hardware);
   return outline;
+}
+
+Verdict least_need(const Config& config, const Hardware& hardware) {
+  return judge(hardware, fullest_peak(resolved_for(with_least_kept(config), hardware)));
 }
 
 bool fits_on(const Config& config, const Hardware& hardware) {
   const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak).fits(); };
-  return fits(fullest_peak_until(resolved_for(config, hardware), std::not_fn(fits)));
+  return fits(fullest_peak_until(resolved_for(with_least_kept(config), hardware), std::not_fn(fits)));
 }
 
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {
@@ -222,12 +236,13 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   plan.parameters = count_parameters(config.model);
   plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
   plan.step_flops = published_step_flops(config);
-  plan.ranks = plan_ranks(run, routings);
+  StepPrograms programs(run);
+  const Program& program = programs.of_first_rank();
+  both([&] { plan.ranks = plan_ranks(programs, routings); },
+       [&] { plan.time = step_time(config, mesh, program, hardware); });
   const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
-  const Program program = step_program(run, mesh.coordinates(0));
-  plan.time = step_time(config, mesh, program, hardware);
   const double adapters =
       config.pipeline.has_cost_table()
           ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), channels_of(config))

@@ -101,13 +101,16 @@ struct RunOutline {
   StepTime time;
 };
 RunOutline outline_run(const Config& config, const Hardware& hardware);
-// Whether the fullest rank fits, with even routing. Stops at the first rank that does not. Throws as outline_run does.
+// What the fullest rank takes with the least that the configuration leaves to be kept (chosen_timing.h), and even
+// routing: it fits where outline_run's does. Throws as outline_run does.
+Verdict least_need(const Config& config, const Hardware& hardware);
+// Whether that fits. Stops at the first rank that does not.
 bool fits_on(const Config& config, const Hardware& hardware);
 
 // The time alone; `program` is that of the first rank, run.device that which is planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
 
 // The memory alone, of each class of ranks.
-std::vector<RankPlan> plan_ranks(const ResolvedRun& run, PlanRoutings routings = PlanRoutings::even_and_worst);
+std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings = PlanRoutings::even_and_worst);
 
 }  // namespace weft

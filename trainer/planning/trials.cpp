@@ -43,6 +43,13 @@ Trial Trials::with(const Overrides& words) const {
   return known_.try_emplace(words, std::move(trial)).first->second;
 }
 
+Need Trials::least(const Overrides& words) const {
+  Need need;
+  const auto refused = refusal_of([&] { need.verdict = least_need(read_(words), hardware_); });
+  if (refused) need.refused = reason_of(*refused);
+  return need;
+}
+
 bool Trials::fits(const Overrides& words) const {
   {
     const std::lock_guard lock(mutex_);

@@ -28,6 +28,13 @@ struct Trial {
 };
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
 
+// The least that a run with words added takes, where it is not refused.
+struct Need {
+  std::string refused;
+  Verdict verdict;
+  bool fits() const { return refused.empty() && verdict.fits(); }
+};
+
 // Trials of one configuration on one card, which both outlive them.
 class Trials {
  public:
@@ -37,7 +44,9 @@ class Trials {
   int node_ranks() const { return hardware_.node_ranks(); }
   // Each set of words is planned once. May be called by several threads.
   Trial with(const Overrides& words) const;
-  // Whether a trial fits, in a fraction of its time where it does not.
+  // Of a trial that fits no more than it needs, in a fraction of its time.
+  Need least(const Overrides& words) const;
+  // Whether a trial fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
   // With a strength of a move on top. Further words for families are there only where they change something.
   Trial with(const Overrides& words, const MoveWords& strength) const;
