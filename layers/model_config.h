@@ -10,8 +10,9 @@ namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
 enum class Scoring : std::uint8_t { softmax, sigmoid };
-// Over which tokens the load-balancing loss takes its statistics: each sequence, or all of a rank's microbatch.
-enum class AuxiliaryLoss : std::uint8_t { sequence, batch };
+// Over which tokens the load-balancing loss takes its statistics: each sequence; all of a rank's microbatch; or, of the
+// choices, all microbatches so far of a step on all data ranks.
+enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };
 
 // Reads a layer pattern: `d` a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
 // ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.

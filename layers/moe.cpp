@@ -1,5 +1,7 @@
 #include "layers/moe.h"
 
+#include <optional>
+
 #include "layers/conversion.h"
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
@@ -74,8 +76,12 @@ class Moe final : public Segment {
       // rank is counted too, so this is what all_to_all counts, exactly: out and back move the same rows in sum.
       const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
       const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
-      result.push_back({When::forward, CollectiveOp::all_gather, Group::ep, 1,
-                        setup_.expert * moe.num_experts * size_of(DType::int32), false});
+      result.push_back({.when = When::forward,
+                        .op = CollectiveOp::all_gather,
+                        .group = Group::ep,
+                        .count = 1,
+                        .bytes = setup_.expert * moe.num_experts * size_of(DType::int32),
+                        .once = true});
       for (When when : {When::forward, When::backward_input}) {
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false});
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out});
@@ -84,8 +90,12 @@ class Moe final : public Segment {
     if (setup_.expert_tensor > 1) {
       const std::int64_t gathered = bank_.bound_rows() * row;
       const std::int64_t even = setup_.expert_tensor * setup_.slice_tokens() * moe.num_experts_per_tok * row;
-      result.push_back({When::forward, CollectiveOp::all_gather, Group::etp, 1,
-                        setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32), false});
+      result.push_back({.when = When::forward,
+                        .op = CollectiveOp::all_gather,
+                        .group = Group::etp,
+                        .count = 1,
+                        .bytes = setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32),
+                        .once = true});
       for (When when : {When::forward, When::backward_input}) {
         result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true, even});
         result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true, even});
@@ -107,7 +117,8 @@ class Moe final : public Segment {
                  std::unique_ptr<Saved>& saved) override {
     KernelContext& kernels = context.kernels;
     MemoryLedger& ledger = kernels.ledger;
-    auto kept = std::make_unique<SavedMoe>();
+    std::unique_ptr<SavedMoe> kept(static_cast<SavedMoe*>(saved.release()));
+    if (!kept) kept = std::make_unique<SavedMoe>();
     norm_.forward(context, weights[0], std::move(x), kept->norm);
     const Tensor& normed = kept->norm.normed;
 
@@ -116,13 +127,17 @@ class Moe final : public Segment {
     Tensor counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
     kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
     sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
-    if (!context.again) add_counts(kernels, counts, context.report.expert_tokens(block_));
     // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
     // queued behind them.
-    ExpertCounts expert_counts(context, counts);
+    std::optional<ExpertCounts> expert_counts;
+    if (!context.again) {
+      add_counts(kernels, counts, context.report.expert_tokens(block_));
+      router_.balance(context, kept->router);
+      expert_counts.emplace(context, counts);
+    }
     Tensor permuted = permuted_rows(kernels, normed, kept->slots);
 
-    kept->exchange = plan_exchange(context, expert_counts.wait());
+    if (expert_counts) kept->exchange = plan_exchange(context, expert_counts->wait());
     RowsUnderWay under_way = begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
     Tensor y = shared_forward(context, weights, *kept);
     Tensor rows =
@@ -138,6 +153,15 @@ class Moe final : public Segment {
 
   bool forwards_again() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
+  // Tokens go the same way again: who sends how many rows to whom is not asked twice.
+  std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const override {
+    auto& all = static_cast<SavedMoe&>(*saved);
+    auto routing = std::make_unique<SavedMoe>();
+    routing->router.expert_counts = std::move(all.router.expert_counts);
+    routing->exchange = std::move(all.exchange);
+    return routing;
+  }
+  std::int64_t remembered_bytes() const override { return router_.balance_bytes(); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);

@@ -28,8 +28,11 @@ TokenSlice Router::slice() const {
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
-  return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 +
-         (balances() ? 2 * balanced_sequences() * moe.num_experts * 4 : 0);
+  return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 + balance_bytes();
+}
+
+std::int64_t Router::balance_bytes() const {
+  return balances() ? 2 * balanced_sequences() * setup_.model.moe.num_experts * size_of(DType::float32) : 0;
 }
 
 std::int64_t Router::pending_bytes() const {
@@ -40,10 +43,24 @@ std::int64_t Router::pending_bytes() const {
 
 std::vector<SegmentTraffic> Router::traffic() const {
   if (!balances()) return {};
-  const std::int64_t bytes = 2 * balanced_sequences() * setup_.model.moe.num_experts * size_of(DType::float32);
+  using When = SegmentTraffic::When;
+  if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
+    return {{.when = When::forward,
+             .op = CollectiveOp::all_reduce,
+             .group = Group::tokens,
+             .count = 1,
+             .bytes = setup_.model.moe.num_experts * size_of(DType::float64),
+             .once = true}};
+  }
   std::vector<SegmentTraffic> traffic;
   for (const auto& [group, ranks] : {std::pair(Group::tp, setup_.tensor), std::pair(Group::cp, setup_.context)}) {
-    if (ranks > 1) traffic.push_back({SegmentTraffic::When::forward, CollectiveOp::all_reduce, group, 1, bytes, false});
+    if (ranks == 1) continue;
+    traffic.push_back({.when = When::forward,
+                       .op = CollectiveOp::all_reduce,
+                       .group = group,
+                       .count = 1,
+                       .bytes = balance_bytes(),
+                       .once = true});
   }
   return traffic;
 }
@@ -69,7 +86,16 @@ void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorV
   kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
   route_forward(kernels, kept.logits, moe.scoring, moe.norm_topk_prob, kept.scores, kept.indices, kept.weights);
-  balance(context, kept);
+}
+
+// The step's choices so far, this rank's from the report, over all that see other tokens.
+void Router::average_choices(LayerContext& context, TensorView counts) const {
+  KernelContext& kernels = context.kernels;
+  Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.num_experts, 1);
+  cast(kernels.stream, context.report.expert_tokens(block_), choices);
+  context.tokens.all_reduce(choices);
+  const int data_ranks = context.tokens.size() / (context.tensor.size() * context.sequence.size());
+  scale_counts(kernels, choices, 1.0 / (static_cast<double>(data_ranks) * context.microbatches), counts);
 }
 
 void Router::balance(LayerContext& context, Kept& kept) const {
@@ -82,11 +108,17 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
-  context.tensor.all_reduce(kept.expert_counts);
-  context.sequence.all_reduce(kept.expert_counts);
-  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens. Every rank of both groups
-  // knows the loss of the whole microbatch; it is counted once.
-  if (context.tensor.rank() == 0 && context.sequence.rank() == 0 && !context.again) {
+  // Every rank of both groups then knows the loss of the whole microbatch; it is counted once. Where choices are those
+  // of all ranks, each counts the loss of its own scores.
+  const bool global = moe.aux_loss == AuxiliaryLoss::global;
+  if (global) {
+    average_choices(context, counts);
+  } else {
+    context.tensor.all_reduce(kept.expert_counts);
+    context.sequence.all_reduce(kept.expert_counts);
+  }
+  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens.
+  if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
     const std::int64_t length = slice().sequence_length;
     const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.loss_factor;
     auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, length, factor,

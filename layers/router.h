@@ -1,6 +1,7 @@
 // The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated
 // in float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
-// microbatch size nor the layout changes the objective; or of the whole microbatch where the model asks for that.
+// microbatch size nor the layout changes the objective; or of the whole microbatch, or of the step so far, where the
+// model asks for that.
 #pragma once
 
 #include "layers/kernels/load_balance.h"
@@ -18,7 +19,8 @@ class Router {
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
     // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of scores; only with an
-    // auxiliary loss. One sequence where it is taken over the microbatch.
+    // auxiliary loss. One sequence where it is taken over the microbatch. Of a step so far: counts of all ranks, as
+    // many as a microbatch has on average, and this rank's sums of scores.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
   };
@@ -30,8 +32,12 @@ class Router {
   bool reads_x_for_weight() const { return setup_.trains(Family::routing) && !keeps_input(); }
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept`; reports the load-balancing loss.
+  // x: this rank's slice, any dtype. Fills `kept`, but for expert_counts.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
+  // Makes expert_counts and reports the load-balancing loss, once the report has the choices. Once a microbatch: a
+  // forward again is handed them.
+  void balance(LayerContext& context, Kept& kept) const;
+  std::int64_t balance_bytes() const;
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
   // z loss, which comes with its gradient. The choices are not kept any longer.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
@@ -45,7 +51,7 @@ class Router {
   // What the auxiliary loss takes for sequences: so many in a microbatch, and what this rank holds of them.
   std::int64_t balanced_sequences() const;
   TokenSlice slice() const;
-  void balance(LayerContext& context, Kept& kept) const;
+  void average_choices(LayerContext& context, TensorView counts) const;
 
   SegmentSetup setup_;
   std::string name_;

@@ -23,6 +23,10 @@ Tensor Segment::take_input(Saved&) {
   fail("{} does not run forward again", name());
 }
 
+std::unique_ptr<Saved> Segment::remembered(std::unique_ptr<Saved>) const {
+  return nullptr;
+}
+
 void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!setup.trains(parameters[i].family) && !gradients[i].empty()) {

@@ -99,6 +99,7 @@ struct LayerContext {
   Communicator& sequence;  // the context group
   Communicator& expert;
   Communicator& expert_tensor;
+  Communicator& tokens;          // all ranks of the stage, which see different tokens
   ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport report;
@@ -106,6 +107,7 @@ struct LayerContext {
   GenerationState* generation = nullptr;  // where text is generated
   // A forward that the microbatch has been through before: nothing of it is reported again.
   bool again = false;
+  int microbatches = 1;  // of this step that the segment's forward has seen, this one among them
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };
@@ -130,6 +132,7 @@ struct SegmentTraffic {
   std::int64_t bytes = 0;
   bool is_bound = false;
   std::int64_t even_bytes = 0;  // where `bytes` is a bound: what it is when tokens are dealt evenly
+  bool once = false;            // not in a forward again
 };
 
 // Throws Error (failure) when there is a gradient of a family that is frozen.
@@ -150,7 +153,8 @@ class Segment {
   virtual std::int64_t pending_bytes() const = 0;
   virtual std::vector<SegmentTraffic> traffic() const = 0;
 
-  // Takes the activations (none for the embedding) and gives the next ones (none for the head).
+  // Takes the activations (none for the embedding) and gives the next ones (none for the head). In a forward again,
+  // `saved` is what was remembered of the first.
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                          std::unique_ptr<Saved>& saved) = 0;
   // Whether its forward may run again from what take_input gives.
@@ -158,6 +162,9 @@ class Segment {
   // The activations that forward took, out of what it saved, of which nothing else is read afterwards. Throws Error
   // (failure) where forwards_again() is false.
   virtual Tensor take_input(Saved& saved);
+  // What a forward again does not make anew, out of what forward saved; and its bytes a microbatch.
+  virtual std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const;
+  virtual std::int64_t remembered_bytes() const { return 0; }
   // Whether backward_input reads its weights; to one that does not, none need be passed.
   virtual bool reads_weights_backward() const { return true; }
   // Takes the gradient of what forward gave and returns that of what it took. Adds to no gradient of a weight, and

@@ -28,7 +28,8 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 }  // namespace
 
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
-                       const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups, KernelContext& kernels)
+                       const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
+                       KernelContext& kernels)
     : inputs_(std::move(inputs)),
       planned_(std::move(planned)),
       local_segment_(places_on_rank(tables.segments, planned_)),
@@ -148,6 +149,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
   loss_scale_ = loss_scale;
   report_ = report;
   generation_ = generation;
+  for (Piece& piece : pieces_) piece.forwards = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
   }
@@ -189,12 +191,14 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
 void RankStages::forward(int segment, int microbatch) {
   Piece& here = piece(segment);
   LayerContext layer = context();
+  layer.microbatches = ++here.forwards;
   Tensor x = take_flowing(here.stage, microbatch);
   std::unique_ptr<Saved> kept;
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
   // Without a backward nobody reads what the segment kept.
   if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
-  if (!forward_only_ && !here.recomputed) saved_[{here.segment, microbatch}] = std::move(kept);
+  if (here.recomputed) kept = here.segment->remembered(std::move(kept));
+  if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
   if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
 }
 

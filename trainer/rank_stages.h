@@ -84,8 +84,9 @@ class RankStages {
     // The stages on this rank that take what it makes: its own, or the neighbour's where a stage ends and the next one
     // is here too, which hands the tensor over as it is. What goes to another rank stays with its own until it is sent.
     int next_stage = 0, previous_stage = 0;
-    // In a region of the program's tables (ProgramSegment) forward saves nothing, and of its first piece the input;
-    // recompute hands on to the next piece, unless this is the last.
+    int forwards = 0;  // of the step in progress
+    // In a region of the program's tables (ProgramSegment) forward saves what segments remember, and of its first piece
+    // the input; recompute hands on to the next piece, unless this is the last.
     bool recomputed = false, begins_region = false, ends_region = false;
   };
 
@@ -107,6 +108,7 @@ class RankStages {
             groups_.on(Lane::compute, Group::cp),
             groups_.on(Lane::exchange, Group::ep),
             groups_.on(Lane::compute, Group::etp),
+            groups_.on(Lane::compute, Group::tokens),
             rotary_table_,
             loss_factor_,
             report_,

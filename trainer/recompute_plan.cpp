@@ -12,7 +12,8 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
       continue;
     }
     const bool begins = s == 0 || !kept.back().region || stage.segments[s - 1]->scope() != segment.scope();
-    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region, begins ? boundary.bytes() : 0});
+    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region,
+                    (begins ? boundary.bytes() : 0) + segment.remembered_bytes()});
   }
   return kept;
 }
@@ -25,7 +26,7 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
     std::vector<SegmentCollective>& collectives = entries[s].collectives;
     for (std::size_t i = 0, count = collectives.size(); i < count; ++i) {
       SegmentCollective again = collectives[i];
-      if (again.during != Op::forward) continue;
+      if (again.during != Op::forward || again.once) continue;
       again.during = Op::recompute;
       collectives.push_back(again);
     }

@@ -19,8 +19,8 @@ struct KeptBySegment {
 std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
                                             const PlannedStage& stage);
 
-// Puts the same into the program's entries of the stage's segments, and the collectives of R: those of the forward.
-// `first_segment`: the place of the first of them in the program's table.
+// Puts the same into the program's entries of the stage's segments, and the collectives of R: those of the forward but
+// for what is done once. `first_segment`: the place of the first of them in the program's table.
 void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std::span<ProgramSegment> entries);
 
 }  // namespace weft

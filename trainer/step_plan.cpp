@@ -265,9 +265,8 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
                              const std::vector<StageBlocks>& layout) {
-  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary, [&](int stage) {
-    return plan_stage(config, mesh, at, stage, layout);
-  });
+  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary,
+                                      [&](int stage) { return plan_stage(config, mesh, at, stage, layout); });
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
   return tables;
@@ -305,7 +304,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
       for (const SegmentTraffic& traffic : segment->traffic()) {
         if (traffic.count == 0) continue;
         entry.collectives.push_back({op_of(traffic.when), traffic.op, traffic.group, traffic.count, traffic.bytes,
-                                     traffic.is_bound, traffic.even_bytes});
+                                     traffic.is_bound, traffic.even_bytes, traffic.once});
       }
       stage.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(std::move(entry));

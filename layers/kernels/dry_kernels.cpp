@@ -133,7 +133,7 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace) {
       .cross_entropy = {DryKernel<"vocabulary_max">(), DryKernel<"vocabulary_sums">(),
                         DryKernel<"cross_entropy_gradient">()},
       .embedding = dry_embedding(),
-      .load_balance = {DryKernel<"expert_statistics">(), DryKernel<"auxiliary_loss">(),
+      .load_balance = {DryKernel<"expert_statistics">(), DryKernel<"scale_counts">(), DryKernel<"auxiliary_loss">(),
                        DryKernel<"auxiliary_loss_backward", Writes::onto>(), DryKernel<"z_loss", Writes::onto>()},
       .permutation = {DryKernel<"sort_by_expert">(), DryKernel<"add_counts", Writes::onto>(),
                       DryKernel<"permute_rows">(), DryKernel<"unpermute_rows", Writes::onto>(),

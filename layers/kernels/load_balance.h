@@ -26,6 +26,8 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
 // score_sums[e] * counts[e], which is one a sequence when routing is uniform (Fedus et al. 2021, Switch Transformers).
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss);
+// counts, float32, = factor * choices, float64 of as many elements.
+void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts);
 // dscores [T, E] += factor * gradient of auxiliary_loss, for the tokens of this slice. `counts` is whole and constant.
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
@@ -37,6 +39,7 @@ void z_loss(KernelContext& context, ConstTensorView logits, double factor, float
 
 struct LoadBalanceKernels {
   decltype(&expert_statistics) statistics;
+  decltype(&weft::scale_counts) scale_counts;
   decltype(&weft::auxiliary_loss) auxiliary_loss;
   decltype(&weft::auxiliary_loss_backward) auxiliary_loss_backward;
   decltype(&weft::z_loss) z_loss;

@@ -102,6 +102,7 @@ struct SegmentCollective {
   std::int64_t bytes = 0;
   bool is_bound = false;
   std::int64_t even_bytes = 0;  // where `bytes` is a bound: what it is when tokens are dealt evenly
+  bool once = false;            // of a forward: not when it runs again
 
   bool operator==(const SegmentCollective&) const = default;
 };
@@ -128,8 +129,8 @@ struct ProgramSegment {
   // to weight gradient (bounds with routed tokens).
   std::int64_t activation_bytes = 0, pending_bytes = 0;
   // Segments of one region follow each other in a stage. Their forward keeps `checkpoint_bytes` until R runs it again,
-  // before the first input gradient of the region: of the first segment its input, of the others nothing. Absent where
-  // all is kept. The number has no other meaning.
+  // before the first input gradient of the region: of the first segment its input, and of any what it remembers. Absent
+  // where all is kept. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
   std::vector<SegmentCollective> collectives = {};

@@ -62,6 +62,14 @@ std::vector<double> normalised(std::vector<double> row, Scoring scoring) {
   return row;
 }
 
+TEST_F(LoadBalance, CountsAreRoundedOnce) {
+  const Tensor choices = tensor_of(DType::float64, 4, 1, {0x1.0p40 + 3, 2, 0, 7});
+  Tensor counts = poisoned(DType::float32, 1, 4);
+  scale_counts(context, choices, 1.0 / 3.0, counts);
+  EXPECT_EQ(doubles(counts),
+            (std::vector<double>{static_cast<float>((0x1.0p40 + 3) / 3.0), 2.0f / 3.0f, 0, 7.0f / 3.0f}));
+}
+
 TEST_F(LoadBalance, StatisticsMatchReference) {
   for_each_case([&](std::int64_t experts, Scoring scoring) {
     const Statistics kernel = statistics(scoring, 0, tokens);

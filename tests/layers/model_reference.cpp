@@ -162,12 +162,12 @@ std::vector<std::size_t> ModelReference::choose(const Values& scores) const {
   return experts;
 }
 
-MoeReference ModelReference::moe(int block, const Values& x) const {
+MoeReference ModelReference::moe(int block, const Values& x, const Values& balanced) const {
   const std::string scope = fmt::format("blocks.{}", block);
   const MoeConfig& moe = model_.moe;
   const std::size_t hidden = to_size(model_.hidden_size), experts = to_size(moe.num_experts);
   const std::size_t tokens = x.size() / hidden;
-  const std::size_t length = moe.aux_loss == AuxiliaryLoss::batch ? tokens : to_size(sequence_length_);
+  const std::size_t length = moe.aux_loss == AuxiliaryLoss::sequence ? to_size(sequence_length_) : tokens;
   const Values normed = norm(x, scope + ".experts.norm.weight");
   const Values logits = product_with_transpose(normed, parameter(scope + ".router.weight"), hidden);
 
@@ -199,6 +199,7 @@ MoeReference ModelReference::moe(int block, const Values& x) const {
         ++result.expert_tokens[e];
       }
     }
+    if (!balanced.empty()) counts = balanced;
     for (std::size_t e = 0; e < experts; ++e) result.auxiliary_loss += balance_factor * score_sums[e] * counts[e];
   }
   return result;

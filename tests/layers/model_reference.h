@@ -33,7 +33,8 @@ class ModelReference {
   Values embedding(std::span<const std::int32_t> tokens) const;
   Values attention(int block, const Values& x) const;
   Values mlp(int block, const Values& x) const;
-  MoeReference moe(int block, const Values& x) const;
+  // `balanced`: the choices by expert that the load-balancing loss takes in the place of the microbatch's own.
+  MoeReference moe(int block, const Values& x, const Values& balanced = {}) const;
   // The sum over tokens of the cross-entropy, in nats.
   double head(const Values& x, std::span<const std::int32_t> targets) const;
   // What a step minimises: loss_factor * cross-entropy of the chained segments, plus every auxiliary loss.

@@ -30,10 +30,14 @@ SegmentCase moe_case(Scoring scoring, bool normalise, std::int64_t shared_width,
   return the_case;
 }
 
-void expect_reference(const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
-  const Outcome actual = assemble(the_case, run_segment(the_case, inputs));
+void expect_outcome(const SegmentCase& the_case, const std::vector<RankOutcome>& ranks, const Outcome& expected) {
+  const Outcome actual = assemble(the_case, ranks);
   EXPECT_LE(largest_relative_error(actual, expected), tolerance(the_case));
   EXPECT_EQ(actual.expert_tokens, expected.expert_tokens);
+}
+
+void expect_reference(const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
+  expect_outcome(the_case, run_segment(the_case, inputs), expected);
 }
 
 void expect_reference_in_all_layouts(Scoring scoring, bool normalise, std::int64_t shared_width) {
@@ -70,6 +74,28 @@ TEST_F(MoeSegment, BalancesTheMicrobatch) {
     // By sequence it is another loss.
     const Outcome by_sequence = expected_outcome(moe_case(scoring, true, 0, {2, 1, 1}), inputs);
     EXPECT_GT(largest_relative_error(by_sequence, expected), 100 * tolerance(batch_case({2, 1, 1})));
+  }
+}
+// Choices of all ranks in the step so far: of the third microbatch on two ranks, of six.
+TEST_F(MoeSegment, BalancesTheStepSoFar) {
+  for (const Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {
+    const auto global_case = [&](Layout layout) {
+      SegmentCase the_case = moe_case(scoring, true, 0, layout);
+      the_case.model.moe.aux_loss = AuxiliaryLoss::global;
+      the_case.microbatches = 3;
+      return the_case;
+    };
+    const SegmentInputs inputs = draw_inputs(global_case({2, 1, 1}));
+    const Outcome expected = expected_outcome(global_case({2, 1, 1}), inputs);
+    for (const Layout& layout : layouts) {
+      if (layout.data == 2) expect_reference(global_case(layout), inputs, expected);
+    }
+    // What is made again takes the choices of the first time, whatever came in between.
+    SegmentCase again = global_case({2, 2, 2});
+    expect_outcome(again, run_segment(again, inputs, {.forward_again = true}), expected);
+    // By microbatch it is another loss.
+    again.model.moe.aux_loss = AuxiliaryLoss::batch;
+    EXPECT_GT(largest_relative_error(expected_outcome(again, inputs), expected), 100 * tolerance(again));
   }
 }
 TEST_F(MoeSegment, SoftmaxNormalisedWithSharedExpert) {

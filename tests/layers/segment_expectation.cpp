@@ -14,6 +14,22 @@ double dot(const Values& a, const Values& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
+// What the load-balancing loss over a step so far takes for choices in a rank's m-th microbatch: those of all ranks in
+// microbatches up to it, as many as one has on average. They are constants to every derivative.
+Values balanced_choices(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
+                        std::size_t g) {
+  if (the_case.model.moe.aux_loss != AuxiliaryLoss::global) return {};
+  const auto microbatches = static_cast<std::size_t>(the_case.microbatches), last = g % microbatches;
+  const double seen = static_cast<double>(the_case.data) * static_cast<double>(last + 1);
+  Values choices(static_cast<std::size_t>(the_case.model.moe.num_experts), 0.0);
+  for (std::size_t other = 0; other < inputs.x.size(); ++other) {
+    if (other % microbatches > last) continue;
+    const MoeReference moe = reference.moe(0, inputs.x[other]);
+    for (std::size_t e = 0; e < choices.size(); ++e) choices[e] += static_cast<double>(moe.expert_tokens[e]) / seen;
+  }
+  return choices;
+}
+
 // What one microbatch adds to the objective.
 double objective(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
                  std::size_t g, const Values& x) {
@@ -25,7 +41,7 @@ double objective(const SegmentCase& the_case, const ModelReference& reference, c
     case SegmentKind::mlp:
       return dot(reference.mlp(0, x), inputs.dy[g]);
     case SegmentKind::moe: {
-      const MoeReference moe = reference.moe(0, x);
+      const MoeReference moe = reference.moe(0, x, balanced_choices(the_case, reference, inputs, g));
       return dot(moe.y, inputs.dy[g]) + moe.auxiliary_loss + moe.z_loss;
     }
     case SegmentKind::head:
@@ -48,7 +64,7 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       outcome.y.push_back(reference.mlp(0, x));
       return;
     case SegmentKind::moe: {
-      MoeReference moe = reference.moe(0, x);
+      MoeReference moe = reference.moe(0, x, balanced_choices(the_case, reference, inputs, g));
       outcome.y.push_back(std::move(moe.y));
       outcome.auxiliary_loss += moe.auxiliary_loss;
       outcome.z_loss += moe.z_loss;

@@ -93,6 +93,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
       sequence(group_of(world, the_case.mesh(), Group::cp, *stream)),
       expert(expert_group(world, the_case, *stream, drop_expert_row)),
       expert_tensor(group_of(world, the_case.mesh(), Group::etp, *stream)),
+      all_tokens(group_of(world, the_case.mesh(), Group::tokens, *stream)),
       rotary(
           ledger.allocate(Bucket::replicated_parameters, DType::float32, setup.local_sequence(), setup.model.head_dim)),
       report(ledger.allocate(Bucket::workspace, DType::float64,
@@ -102,6 +103,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               *sequence,
               *expert,
               *expert_tensor,
+              *all_tokens,
               rotary,
               the_case.loss_factor,
               StepReport(report, setup.model.moe.num_experts),

@@ -50,9 +50,10 @@ TEST(ConfigReader, CommunicationTimesOutAfterFiveMinutesOrAsWritten) {
   }
 }
 
-TEST(ConfigReader, TheLoadBalancingLossHasTwoConventions) {
+TEST(ConfigReader, TheLoadBalancingLossHasThreeConventions) {
   EXPECT_EQ(read(complete(), {"--model.moe.aux_loss=batch"}).config.model.moe.aux_loss, AuxiliaryLoss::batch);
-  EXPECT_THROW(read(complete(), {"--model.moe.aux_loss=global"}), Error);
+  EXPECT_EQ(read(complete(), {"--model.moe.aux_loss=global"}).config.model.moe.aux_loss, AuxiliaryLoss::global);
+  EXPECT_THROW(read(complete(), {"--model.moe.aux_loss=world"}), Error);
 }
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {

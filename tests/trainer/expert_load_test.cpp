@@ -88,6 +88,56 @@ TEST_P(ExpertLoad, CountsEveryChoiceOnce) {
   EXPECT_EQ(counted, (std::vector<std::int64_t>{0, 2 * choices, 0, 2 * choices}));
 }
 
+KeptRun run_balanced_globally(TinyLayout layout, std::int64_t microbatch) {
+  layout.layers = "d e d e";
+  layout.aux_loss = AuxiliaryLoss::global;
+  Config config = config_of(layout);
+  config.training.microbatch_size = microbatch;
+  config.model.moe.router_aux_loss_coef = 0.5;
+  config.run.steps = 4;
+  return run_kept(config);
+}
+
+void expect_alike(const KeptRun& found, const KeptRun& right) {
+  ASSERT_EQ(found.steps.size(), right.steps.size());
+  for (std::size_t s = 0; s < right.steps.size(); ++s) {
+    EXPECT_NEAR(found.steps[s].loss, right.steps[s].loss, 1e-5 * right.steps[s].loss) << "step " << s + 1;
+    EXPECT_NEAR(found.steps[s].gradient_norm, right.steps[s].gradient_norm, 1e-4 * right.steps[s].gradient_norm);
+    for (std::size_t b = 0; b < right.steps[s].moe.size(); ++b) {
+      const double loss = right.steps[s].moe[b].auxiliary_loss;
+      EXPECT_NEAR(found.steps[s].moe[b].auxiliary_loss, loss, 1e-5 * loss) << "step " << s + 1;
+    }
+  }
+}
+
+// Choices of all data ranks: dealt over them, a batch has the loss that it has as one microbatch on one rank.
+TEST(GlobalBalance, OfOneMicrobatchARankIsThatOfOneRank) {
+  const KeptRun one = run_balanced_globally({}, 16);
+  for (const auto& [degrees, microbatch] :
+       {std::pair(Degrees{.data_shard = 4}, 4), std::pair(Degrees{.data_shard = 4, .expert = 4}, 4),
+        std::pair(Degrees{.data_replicate = 2, .data_shard = 2, .expert = 2}, 4),
+        std::pair(Degrees{.data_shard = 2, .tensor = 2, .expert = 2}, 8), std::pair(Degrees{.context = 2}, 16),
+        std::pair(Degrees{.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2}, 8)}) {
+    SCOPED_TRACE(fmt::format("pipeline {} data {} context {} tensor {} expert {}", degrees.pipeline, degrees.data(),
+                             degrees.context, degrees.tensor, degrees.expert));
+    expect_alike(run_balanced_globally({.degrees = degrees}, microbatch), one);
+  }
+}
+
+// Over several microbatches too, whatever comes between the forwards of two of them.
+TEST(GlobalBalance, IsThatOfTheSameMicrobatchesUnderEverySchedule) {
+  const KeptRun one = run_balanced_globally({.degrees = {.data_shard = 2}}, 1);
+  for (const TinyLayout& layout :
+       {TinyLayout{.degrees = {.pipeline = 2, .data_shard = 2}},
+        TinyLayout{.degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}, .schedule = "gpipe"},
+        TinyLayout{.degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2},
+        TinyLayout{.degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "dualpipev", .chunks = 2},
+        TinyLayout{.degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2}, .schedule = "interleaved", .chunks = 2}}) {
+    SCOPED_TRACE(fmt::format("{} tensor {}", layout.schedule, layout.degrees.tensor));
+    expect_alike(run_balanced_globally(layout, 1), one);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, ExpertLoad, ::testing::ValuesIn(expert_load_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 

@@ -25,6 +25,7 @@ struct TinyLayout {
   int microbatch_group = 0;
   bool tied = false;  // one weight for embedding and head
   Recompute recompute = Recompute::none;
+  AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -40,6 +41,7 @@ inline Config config_of(const TinyLayout& layout) {
   config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;
   config.training.recompute = layout.recompute;
+  config.model.moe.aux_loss = layout.aux_loss;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;
 }

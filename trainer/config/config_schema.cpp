@@ -142,18 +142,15 @@ Keys moe_keys() {
       number_key(
           "model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
           [](auto& c) -> auto& { return c.model.moe.router_aux_loss_coef; }),
-      // "global" is left out: over all of a step, the backward of the first microbatch would need the choices of the
-      // last.
       choice_key<AuxiliaryLoss>(
           "model.moe.aux_loss",
           "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
-          "over "
-          "MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and microbatch size "
-          "has "
-          "the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends on "
-          "microbatch_size and data ranks",
-          {{"sequence", AuxiliaryLoss::sequence}, {"batch", AuxiliaryLoss::batch}}, {},
-          [](auto& c) -> auto& { return c.model.moe.aux_loss; }),
+          "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and microbatch "
+          "size has the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends "
+          "on microbatch_size and data ranks; or of the choices of all data ranks in all microbatches of the step so "
+          "far and the scores of a microbatch, and the mean over microbatches",
+          {{"sequence", AuxiliaryLoss::sequence}, {"batch", AuxiliaryLoss::batch}, {"global", AuxiliaryLoss::global}},
+          {}, [](auto& c) -> auto& { return c.model.moe.aux_loss; }),
       number_key(
           "model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
           [](auto& c) -> auto& { return c.model.moe.router_z_loss_coef; }),

@@ -66,6 +66,12 @@ void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView i
   }
 }
 
+void scale_counts(KernelContext&, ConstTensorView choices, double factor, TensorView counts) {
+  const auto from = choices.as<double>();
+  const auto to = counts.as<float>();
+  for (std::size_t e = 0; e < to.size(); ++e) to[e] = static_cast<float>(factor * from[e]);
+}
+
 void auxiliary_loss(KernelContext&, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
   const auto count = counts.as<float>(), sums = score_sums.as<float>();
@@ -104,6 +110,7 @@ void z_loss(KernelContext&, ConstTensorView logits, double factor, float gradien
   loss.as<double>()[0] += factor * sum;
 }
 
-const LoadBalanceKernels load_balance_kernels = {expert_statistics, auxiliary_loss, auxiliary_loss_backward, z_loss};
+const LoadBalanceKernels load_balance_kernels = {expert_statistics, scale_counts, auxiliary_loss,
+                                                 auxiliary_loss_backward, z_loss};
 
 }  // namespace weft::cpu

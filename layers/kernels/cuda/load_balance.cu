@@ -37,6 +37,11 @@ __device__ float inverse_sum(const float* scores, int experts) {
   return 1.0f / (sum_of_warp(sum) + smallest_sum);
 }
 
+__global__ void scale_counts_kernel(const double* choices, std::int64_t size, double factor, float* counts) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < size) counts[i] = static_cast<float>(factor * choices[i]);
+}
+
 // Statistics of `tokens_of_chunk` consecutive tokens of one sequence.
 constexpr int tokens_of_chunk = 64;
 // Experts that a block has counters for; beyond, blocks differ in y.
@@ -213,6 +218,11 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
          elements<float>(score_sums));
 }
 
+void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts) {
+  launch(native(context.stream), dim3(blocks_for(counts.size(), threads_of_block)), dim3(threads_of_block), 0,
+         scale_counts_kernel, elements<double>(choices), counts.size(), factor, elements<float>(counts));
+}
+
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
   const auto length = static_cast<double>(sequence_length);
@@ -248,6 +258,7 @@ void z_loss(KernelContext& context, ConstTensorView logits, double factor, float
 
 }  // namespace
 
-const LoadBalanceKernels load_balance_kernels = {expert_statistics, auxiliary_loss, auxiliary_loss_backward, z_loss};
+const LoadBalanceKernels load_balance_kernels = {expert_statistics, scale_counts, auxiliary_loss,
+                                                 auxiliary_loss_backward, z_loss};
 
 }  // namespace weft::cuda
