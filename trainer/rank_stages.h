@@ -39,6 +39,8 @@ class RankStages {
   // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
   // `loss_scale` multiplies every gradient, and `generation` is what segments that generate are handed
   // (layers/segment.h).
+  // Hears of the work of segments; outlives its being set.
+  void set_observer(WorkObserver* observer) { observer_ = observer; }
   void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
                   GenerationState* generation = nullptr);
   // The caller's compute lane has waited for the reduce lane: inputs of reductions are given back.
@@ -113,7 +115,8 @@ class RankStages {
             loss_factor_,
             report_,
             loss_scale_,
-            generation_};
+            generation_,
+            observer_};
   }
 
   // A microbatch's tensor between segments or stages.
@@ -146,6 +149,7 @@ class RankStages {
   double loss_factor_ = 0.0, loss_scale_ = 1.0;
   StepReport report_;
   GenerationState* generation_ = nullptr;
+  WorkObserver* observer_ = nullptr;
   // By stage and microbatch: activations on their way forward, or gradients on their way back. A stage has at most one
   // of a microbatch.
   std::map<std::pair<int, int>, Flowing> flowing_;

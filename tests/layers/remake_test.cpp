@@ -191,8 +191,8 @@ std::int64_t balance_bytes(const SegmentCase& the_case) {
   return 2 * the_case.sequences * the_case.model.moe.num_experts * size_of(DType::float32);
 }
 
-// What a forward does not ask again, by hand, of one microbatch: how many rows each expert has on each rank, and what the
-// load-balancing loss reads of other ranks.
+// What a forward does not ask again, by hand, of one microbatch: how many rows each expert has on each rank, and what
+// the load-balancing loss reads of other ranks.
 PhaseTraffic asked_once(const SegmentCase& the_case) {
   if (the_case.kind != SegmentKind::moe) return {};
   PhaseTraffic once;

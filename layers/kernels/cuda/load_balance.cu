@@ -4,13 +4,16 @@
 // Bytes a token: statistics 4 E + 4 K read (scores twice when they are sigmoids, the second time from a cache) and
 // 8 E / 64 of partial sums written and read; auxiliary_loss_backward 4 E read and written (4 E more read for sigmoids);
 // z_loss 8 E read, 4 E written.
-#include "layers/kernels/cuda/exponential.cuh"
+#include <thrust/transform.h>
 
 #include <algorithm>
+
+#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/thrust.cuh"
 #include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {
@@ -37,10 +40,10 @@ __device__ float inverse_sum(const float* scores, int experts) {
   return 1.0f / (sum_of_warp(sum) + smallest_sum);
 }
 
-__global__ void scale_counts_kernel(const double* choices, std::int64_t size, double factor, float* counts) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < size) counts[i] = static_cast<float>(factor * choices[i]);
-}
+struct ScaledOnce {
+  double factor;
+  __host__ __device__ float operator()(double choices) const { return static_cast<float>(factor * choices); }
+};
 
 // Statistics of `tokens_of_chunk` consecutive tokens of one sequence.
 constexpr int tokens_of_chunk = 64;
@@ -219,8 +222,11 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
 }
 
 void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts) {
-  launch(native(context.stream), dim3(blocks_for(counts.size(), threads_of_block)), dim3(threads_of_block), 0,
-         scale_counts_kernel, elements<double>(choices), counts.size(), factor, elements<float>(counts));
+  const auto* const from = elements<double>(choices);
+  auto* const to = elements<float>(counts);
+  const std::int64_t experts = counts.size();
+  thrust_on(native(context.stream),
+            [=](const auto& policy) { thrust::transform(policy, from, from + experts, to, ScaledOnce{factor}); });
 }
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,

@@ -5,6 +5,14 @@
 // written. unpermute_rows_backward n R (only for dweights) + T R read (K times, all but once from a cache), n R
 // written. move_blocks the blocks read and written once. sort_by_expert about 28 n and what the sort moves, 16 n for
 // each 8 bits of the number of experts.
+#include <thrust/binary_search.h>
+#include <thrust/functional.h>
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/scatter.h>
+#include <thrust/sequence.h>
+#include <thrust/tabulate.h>
+#include <thrust/transform.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -13,6 +21,7 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/sort.h"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/thrust.cuh"
 #include "parallel/runtime/cuda/vector.cuh"
 #include "parallel/runtime/element_type.h"
 
@@ -27,9 +36,6 @@ constexpr int units_of_lane = 4;
 unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
   return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
 }
-__device__ std::int64_t thread_of_grid() {
-  return static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x;
-}
 __device__ std::int64_t warp_of_grid() {
   return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;
 }
@@ -37,44 +43,16 @@ __device__ int lane_of_warp() {
   return static_cast<int>(threadIdx.x) % warp_size;
 }
 
-__global__ void number_choices(std::int32_t* numbers, std::int64_t count) {
-  const std::int64_t i = thread_of_grid();
-  if (i < count) numbers[i] = static_cast<std::int32_t>(i);
-}
+// How many of sorted keys are `expert`.
+struct CountOf {
+  const std::int32_t* sorted_experts;
+  std::int64_t count;
 
-__global__ void scatter_slots(const std::int32_t* sorted_choices, std::int64_t count, std::int32_t* slots) {
-  const std::int64_t i = thread_of_grid();
-  if (i < count) slots[sorted_choices[i]] = static_cast<std::int32_t>(i);
-}
-
-// Where the first key that is not below `key` stands.
-__device__ std::int64_t lower_bound(const std::int32_t* keys, std::int64_t count, std::int64_t key) {
-  std::int64_t begin = 0;
-  while (count > 0) {
-    const std::int64_t half = count / 2;
-    if (keys[begin + half] < key) {
-      begin += half + 1;
-      count -= half + 1;
-    } else {
-      count = half;
-    }
+  __host__ __device__ std::int32_t operator()(std::int32_t expert) const {
+    const auto range = thrust::equal_range(thrust::seq, sorted_experts, sorted_experts + count, expert);
+    return static_cast<std::int32_t>(range.second - range.first);
   }
-  return begin;
-}
-
-// From sorted keys, so that no counter is shared.
-__global__ void count_sorted(const std::int32_t* sorted_experts, std::int64_t count, std::int64_t experts,
-                             std::int32_t* counts) {
-  const std::int64_t expert = thread_of_grid();
-  if (expert >= experts) return;
-  counts[expert] = static_cast<std::int32_t>(lower_bound(sorted_experts, count, expert + 1) -
-                                             lower_bound(sorted_experts, count, expert));
-}
-
-__global__ void add_counts_kernel(const std::int32_t* counts, std::int64_t size, double* totals) {
-  const std::int64_t i = thread_of_grid();
-  if (i < size) totals[i] += counts[i];
-}
+};
 
 // Calls body with a value of the widest type in which rows of `row_bytes` can be moved between these places.
 template <typename Body>
@@ -291,21 +269,30 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView 
     const auto scratch_bytes = static_cast<std::int64_t>(sort_scratch_bytes(count, bits));
     Tensor numbers = allocate(count, 1), sorted_choices = allocate(count, 1);
     Tensor scratch = allocate((scratch_bytes + 3) / 4, 1);
-    const dim3 blocks(blocks_for(count, threads_of_block)), threads(threads_of_block);
-    launch(stream, blocks, threads, 0, number_choices, elements<std::int32_t>(numbers.view()), count);
-    sort_pairs(stream, elements<std::int32_t>(indices), elements<std::int32_t>(sorted_experts.view()),
-               elements<std::int32_t>(numbers.view()), elements<std::int32_t>(sorted_choices.view()), count, bits,
-               scratch.view().data(), static_cast<std::size_t>(scratch_bytes));
-    launch(stream, blocks, threads, 0, scatter_slots, elements<std::int32_t>(sorted_choices.view()), count,
-           elements<std::int32_t>(slots));
+    auto* const number = elements<std::int32_t>(numbers.view());
+    auto* const sorted = elements<std::int32_t>(sorted_choices.view());
+    auto* const slot = elements<std::int32_t>(slots);
+    thrust_on(stream, [=](const auto& policy) { thrust::sequence(policy, number, number + count); });
+    sort_pairs(stream, elements<std::int32_t>(indices), elements<std::int32_t>(sorted_experts.view()), number, sorted,
+               count, bits, scratch.view().data(), static_cast<std::size_t>(scratch_bytes));
+    thrust_on(stream, [=](const auto& policy) {
+      const thrust::counting_iterator<std::int32_t> place(0);
+      thrust::scatter(policy, place, place + count, sorted, slot);
+    });
   }
-  launch(stream, dim3(blocks_for(experts, threads_of_block)), dim3(threads_of_block), 0, count_sorted,
-         elements<std::int32_t>(sorted_experts.view()), count, experts, elements<std::int32_t>(counts));
+  // From sorted keys, so that no counter is shared.
+  auto* const result = elements<std::int32_t>(counts);
+  const CountOf count_of{elements<std::int32_t>(sorted_experts.view()), count};
+  thrust_on(stream, [=](const auto& policy) { thrust::tabulate(policy, result, result + experts, count_of); });
 }
 
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
-  launch(native(context.stream), dim3(blocks_for(counts.size(), threads_of_block)), dim3(threads_of_block), 0,
-         add_counts_kernel, elements<std::int32_t>(counts), counts.size(), elements<double>(totals));
+  const auto* const count = elements<std::int32_t>(counts);
+  auto* const total = elements<double>(totals);
+  const std::int64_t experts = counts.size();
+  thrust_on(native(context.stream), [=](const auto& policy) {
+    thrust::transform(policy, count, count + experts, total, total, thrust::plus<double>());
+  });
 }
 
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {

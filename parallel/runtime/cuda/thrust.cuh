@@ -1,0 +1,26 @@
+// Thrust on a stream of ours. Only algorithms that take no memory of their own belong here (sequence, scatter,
+// transform, tabulate, for_each, searches): what they would take comes from cudaMalloc, which waits for the device.
+// The tests put a header of the same name before this one that runs them on the host (tests/cuda_emulator).
+#pragma once
+
+#include <thrust/execution_policy.h>
+#include <thrust/system_error.h>
+
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/error.h"
+
+namespace weft::cuda {
+
+// Calls queue(policy), which hands the policy to an algorithm: its kernel is queued on the stream, and nothing is
+// waited for. `queue` holds pointers and sizes by value. Throws Error naming the place of the call when it cannot be
+// queued.
+template <typename Queue>
+void thrust_on(LaunchStream on, const Queue& queue) {
+  try {
+    queue(thrust::cuda::par_nosync.on(on.stream));
+  } catch (const thrust::system_error& error) {
+    fail("{}:{}: an algorithm of Thrust could not be queued: {}", on.place.file_name(), on.place.line(), error.what());
+  }
+}
+
+}  // namespace weft::cuda
