@@ -122,30 +122,35 @@ class Moe final : public Segment {
     norm_.forward(context, weights[0], std::move(x), kept->norm);
     const Tensor& normed = kept->norm.normed;
 
-    router_.forward(context, weights[1], normed, kept->router);
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    Tensor counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
-    kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
-    sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
+    Tensor counts;
     // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
     // queued behind them.
     std::optional<ExpertCounts> expert_counts;
-    if (!context.again) {
+    during(context.observer, Work::route, [&] {
+      router_.forward(context, weights[1], normed, kept->router);
+      counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
+      kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
+      sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
+      if (context.again) return;
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept->router);
       expert_counts.emplace(context, counts);
-    }
-    Tensor permuted = permuted_rows(kernels, normed, kept->slots);
-
-    if (expert_counts) kept->exchange = plan_exchange(context, expert_counts->wait());
-    RowsUnderWay under_way = begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
+    });
+    Tensor permuted =
+        during(context.observer, Work::permute, [&] { return permuted_rows(kernels, normed, kept->slots); });
+    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
+      if (expert_counts) kept->exchange = plan_exchange(context, expert_counts->wait());
+      return begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
+    });
     Tensor y = shared_forward(context, weights, *kept);
-    Tensor rows =
-        for_experts(kernels, finish_dispatch(context, kept->exchange, std::move(under_way), bank_.bound_rows()));
-    Tensor out = bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
+    Tensor rows = to_experts(context, kept->exchange, std::move(under_way));
+    Tensor out = during(context.observer, Work::products, [&] {
+      return bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
+    });
     kept->expert_out = from_experts(context, kept->exchange, std::move(out));
-
-    unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y);
+    during(context.observer, Work::combine,
+           [&] { unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y); });
     norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return y;
@@ -170,25 +175,31 @@ class Moe final : public Segment {
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     Tensor dexperts = ledger.allocate(Bucket::moe_routing, setup_.compute, dy.rows() * choices, dy.columns());
     Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), choices);
-    unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
-    kept.expert_out.reset();
-
-    dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing);
-    RowsUnderWay under_way = begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
+    during(context.observer, Work::combine, [&] {
+      unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
+      kept.expert_out.reset();
+      dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing);
+    });
+    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
+      return begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
+    });
     Tensor dshared;
     if (has_shared()) {
+      const WorkScope scope(context.observer, Work::shared);
       kept.dy = gather_gradient(context, dy);
       dshared = scatter_tokens(context,
                                shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
     }
-    Tensor dout =
-        for_experts(kernels, finish_dispatch(context, kept.exchange, std::move(under_way), bank_.bound_rows()));
-    Tensor drows =
-        bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
+    Tensor dout = to_experts(context, kept.exchange, std::move(under_way));
+    Tensor drows = during(context.observer, Work::products, [&] {
+      return bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout),
+                                  kept.bank);
+    });
     drows = from_experts(context, kept.exchange, std::move(drows));
 
-    Tensor dnormed = router_.backward_input(context, weights[1], dweights, kept.router);
-    unpermute_rows(kernels, drows, kept.slots, {}, dnormed);
+    Tensor dnormed = during(context.observer, Work::route,
+                            [&] { return router_.backward_input(context, weights[1], dweights, kept.router); });
+    during(context.observer, Work::permute, [&] { unpermute_rows(kernels, drows, kept.slots, {}, dnormed); });
     kept.slots.reset();
     if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
@@ -201,9 +212,13 @@ class Moe final : public Segment {
     auto& kept = static_cast<SavedMoe&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (reads_normed_for_weights()) norm_.begin_backward_weight(context, kept.norm);
-    bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
-    router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router);
+    during(context.observer, Work::products, [&] {
+      bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
+    });
+    during(context.observer, Work::route,
+           [&] { router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router); });
     if (trains_shared()) {
+      const WorkScope scope(context.observer, Work::shared);
       const GatheredTokens normed(context, kept.norm.normed);
       shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
     }
@@ -234,10 +249,13 @@ class Moe final : public Segment {
     permute_rows(kernels, normed, slots, permuted);
     return permuted;
   }
-  Tensor for_experts(KernelContext& kernels, Tensor rows) const {
-    return converted(kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
+  Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const {
+    const WorkScope scope(context.observer, Work::exchange);
+    Tensor rows = finish_dispatch(context, plan, std::move(under_way), bank_.bound_rows());
+    return converted(context.kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
   }
   Tensor from_experts(LayerContext& context, const ExchangePlan& plan, Tensor rows) const {
+    const WorkScope scope(context.observer, Work::exchange);
     KernelContext& kernels = context.kernels;
     rows = converted(kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
     rows = return_rows(context, plan, std::move(rows), bank_.bound_rows());
@@ -248,6 +266,7 @@ class Moe final : public Segment {
   Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept) const {
     const Tensor& x = kept.norm.x;
     if (has_shared()) {
+      const WorkScope scope(context.observer, Work::shared);
       const GatheredTokens normed(context, kept.norm.normed);
       return shared_.forward(context, weights.subspan(first_shared_), normed.view(), x, kept.shared);
     }

@@ -18,6 +18,7 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/parameter.h"
+#include "parallel/runtime/work.h"
 
 namespace weft {
 
@@ -105,6 +106,7 @@ struct LayerContext {
   StepReport report;
   double loss_scale = 1.0;
   GenerationState* generation = nullptr;  // where text is generated
+  WorkObserver* observer = nullptr;       // where somebody wants to know what a segment is at
   // A forward that the microbatch has been through before: nothing of it is reported again.
   bool again = false;
   int microbatches = 1;  // of this step that the segment's forward has seen, this one among them

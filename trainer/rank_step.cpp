@@ -42,6 +42,13 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
   }
 }
 
+void RankStep::walk(std::span<ActionObserver* const> observers) {
+  WorkForObservers work(observers);
+  stages_->set_observer(observers.empty() ? nullptr : &work);
+  execute(program_, actions_, *this, observers);
+  stages_->set_observer(nullptr);
+}
+
 void RankStep::begin(const StepInputs& inputs) {
   inputs_ = inputs;
   const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);

@@ -34,7 +34,7 @@ class RankStep final : private ActionHandler {
 
   // A step is begin(), once the text is there, then walk() and end().
   void begin(const StepInputs& inputs);
-  void walk(std::span<ActionObserver* const> observers) { execute(program_, actions_, *this, observers); }
+  void walk(std::span<ActionObserver* const> observers);
   void end() { stages_->end_step(); }
 
   // Ids of all microbatches, then targets, [2 * tokens, 1] int32 in device memory.

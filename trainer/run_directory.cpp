@@ -111,8 +111,9 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
   if (metrics_) metrics_->finish();
 }
 
-void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans) {
-  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix), to_chrome_trace(rank, spans));
+void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
+                 std::span<const TraceSpan> work) {
+  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix), to_chrome_trace(rank, spans, work));
 }
 
 }  // namespace weft

@@ -49,6 +49,7 @@ class RunDirectory {
 };
 
 // The file of one rank in an existing directory; ranks may write theirs at the same time.
-void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans);
+void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
+                 std::span<const TraceSpan> work = {});
 
 }  // namespace weft

@@ -9,6 +9,7 @@ StepProfiler::StepProfiler(const ProfilingConfig& config, NvtxDomain& domain, co
       device_(lanes[Lane::compute].device()),
       world_(world),
       step_name_(domain.registered("step")),
+      no_family_(domain.registered("-")),
       ranges_(domain, program, actions),
       trace_(config.first_step > 0 && config.trace ? std::make_unique<StepTrace>(program, actions, lanes) : nullptr),
       observers_{&ranges_, trace_.get()} {
@@ -22,7 +23,8 @@ void StepProfiler::begin_step(std::int64_t step) {
     world_.barrier();
   }
   ranges_.set_step(step);
-  step_range_.emplace(domain_, step_name_, nvtx_step_category, NvtxPayload{.step = static_cast<std::int32_t>(step)});
+  step_range_.emplace(domain_, step_name_, nvtx_step_category,
+                      NvtxPayload{.step = static_cast<std::int32_t>(step), .phase = step_name_, .family = no_family_});
   if (tracing()) trace_->begin_step(step);
 }
 

@@ -37,7 +37,7 @@ class StepProfiler {
   NvtxDomain& domain_;
   Device& device_;
   Communicator& world_;
-  NvtxDomain::Name step_name_;
+  NvtxDomain::Name step_name_, no_family_;
   ActionRanges ranges_;
   std::unique_ptr<StepTrace> trace_;
   std::array<ActionObserver*, 2> observers_;

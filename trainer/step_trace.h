@@ -1,17 +1,18 @@
-// What a rank did in chosen steps, and when: every action on its lane and what the host waited for, for the viewers of
-// Chrome's trace format (ui.perfetto.dev, chrome://tracing).
+// What a rank did in chosen steps, and when: every action on its lane, the work inside it, and what the host waited
+// for, for the viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing).
 //
 // An action lasts from where its lane has done all that was queued before to where it has done the action, so a wait
-// for another lane or rank inside it counts as its own. What an action queues on other lanes (the exchange between
-// experts) is not shown by itself. Times come from the lanes' own clocks, counted from the begin of the step, when host
-// and device meet: the host has waited for the totals of the step before, so the compute lane is idle and a fence on it
-// is reached at once.
+// for another lane or rank inside it counts as its own. Work (work.h) lasts on the compute lane; what it queues on
+// other lanes (the exchange between experts) is not shown by itself. Times come from the lanes' own clocks, counted
+// from the begin of the step, when host and device meet: the host has waited for the totals of the step before, so the
+// compute lane is idle and a fence on it is reached at once.
 #pragma once
 
 #include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "parallel/pipeline/execute.h"
@@ -25,6 +26,7 @@ struct TraceSpan {
   std::optional<int> microbatch;
   std::int64_t bytes = 0;
   double begin = 0.0, end = 0.0;  // seconds of the machine's steady clock, which its processes share
+  std::string inside = {};        // of work: the action's name
 
   bool operator==(const TraceSpan&) const = default;
 };
@@ -38,11 +40,14 @@ class StepTrace final : public ActionObserver {
   void begin_step(std::int64_t step);
   void begin(std::size_t action) override;
   void end(std::size_t action) override;
-  // Waits for the step's actions and keeps them, in their order, after the step and the host's spans.
+  void begin_work(Work work) override;
+  void end_work() override;
+  // Waits for the step's actions and keeps them, in their order, after the step and the host's spans; and their work.
   void end_step();
 
-  // Of all steps so far.
+  // Of all steps so far: all but work, and work.
   const std::vector<TraceSpan>& spans() const { return spans_; }
+  const std::vector<TraceSpan>& work() const { return work_; }
 
   // Something the host does, from construction to destruction. Does nothing without a trace.
   class HostSpan {
@@ -79,16 +84,17 @@ class StepTrace final : public ActionObserver {
   std::span<const Action> actions_;
   Lanes& lanes_;
   std::vector<std::string> names_;
-  std::vector<TraceSpan> spans_;
+  std::vector<TraceSpan> spans_, work_;
 
   // The step in progress.
   std::int64_t step_ = 0;
   std::size_t step_span_ = 0;
   Fence step_begin_;
   std::vector<Fences> fences_;
+  std::vector<std::pair<Work, Fences>> work_fences_;
 };
 
 // One JSON document: process `rank`, a thread for the host and for each lane.
-std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans);
+std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work = {});
 
 }  // namespace weft

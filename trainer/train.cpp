@@ -85,8 +85,9 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
-    if (trace != nullptr && metrics.step == config.profiling.last())
-      write_trace(config.run.directory, run.rank(), trace->spans());
+    if (trace != nullptr && metrics.step == config.profiling.last()) {
+      write_trace(config.run.directory, run.rank(), trace->spans(), trace->work());
+    }
     if (run.rank() != 0) return;
     if (const auto trouble = directory->append(metrics)) console.note("metrics", *trouble);
     console.step(metrics, config.run.steps);

@@ -55,6 +55,25 @@ std::string_view word_of(Op op) {
   return op == Op::scatter_gradient ? "scatter_grad" : "reduce_grad";
 }
 
+std::string_view phase_word(Op op) {
+  if (is_compute(op)) return name_of(op);
+  if (is_send(op) || is_receive(op)) return "message";
+  if (is_gather(op)) return "gather";
+  if (is_reshard(op)) return "reshard";
+  return op == Op::gradient_norm || op == Op::optimizer_step ? "update" : "reduce";
+}
+
+std::string_view family_word(const ProgramTables& tables, const Action& action) {
+  if (action.unit) return name_of(tables.units[static_cast<std::size_t>(*action.unit)].family);
+  if (!action.segment) return "-";
+  const PartKind kind = tables.segments[static_cast<std::size_t>(*action.segment)].part.kind;
+  return kind == PartKind::attention || kind == PartKind::mlp ? name_of(Family::dense) : name_of(kind);
+}
+
+std::optional<int> stage_of(const ProgramTables& tables, const Action& action) {
+  return action.unit ? tables.units[static_cast<std::size_t>(*action.unit)].stage : action.stage;
+}
+
 }  // namespace
 
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions) {
@@ -79,17 +98,49 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
 ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span<const Action> actions)
     : domain_(domain), program_(program), actions_(actions) {
   names_.reserve(actions.size());
+  payloads_.reserve(actions.size());
   for (const std::string& name : range_names(program, actions)) names_.push_back(domain.registered(name));
+  for (const Work work : all_work) {
+    work_names_[static_cast<std::size_t>(work)] = domain.registered(std::string(name_of(work)));
+  }
+  for (const Action& action : actions) {
+    payloads_.push_back({.bytes = action.bytes,
+                         .microbatch = action.microbatch.value_or(-1),
+                         .stage = stage_of(program, action).value_or(-1),
+                         .phase = domain.registered(std::string(phase_word(action.op))),
+                         .family = domain.registered(std::string(family_word(program, action)))});
+  }
 }
 
 void ActionRanges::begin(std::size_t action) {
-  const Action& begun = actions_[action];
-  open_.emplace(domain_, names_[action], nvtx_category(lane_of(program_, begun)),
-                NvtxPayload{begun.bytes, begun.microbatch.value_or(-1), step_});
+  action_ = action;
+  NvtxPayload payload = payloads_[action];
+  payload.step = step_;
+  open_.emplace(domain_, names_[action], nvtx_category(lane_of(program_, actions_[action])), payload);
 }
 
 void ActionRanges::end(std::size_t) {
   open_.reset();
+}
+
+void ActionRanges::begin_work(Work work) {
+  NvtxPayload payload = payloads_[action_];
+  payload.step = step_;
+  payload.bytes = 0;
+  work_.emplace(domain_, work_names_[static_cast<std::size_t>(work)],
+                nvtx_category(lane_of(program_, actions_[action_])), payload);
+}
+
+void ActionRanges::end_work() {
+  work_.reset();
+}
+
+void WorkForObservers::begin_work(Work work) {
+  for (ActionObserver* observer : observers_) observer->begin_work(work);
+}
+
+void WorkForObservers::end_work() {
+  for (auto observer = observers_.rbegin(); observer != observers_.rend(); ++observer) (*observer)->end_work();
 }
 
 void execute(const Program& program, std::span<const Action> actions, ActionHandler& handler,

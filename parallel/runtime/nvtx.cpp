@@ -27,7 +27,12 @@ std::uint64_t register_schema(nvtxDomainHandle_t domain) {
   const nvtxPayloadSchemaEntry_t entries[] = {
       entry(NVTX_PAYLOAD_ENTRY_TYPE_INT64, "bytes", "exchanged, gathered or reduced", offsetof(NvtxPayload, bytes)),
       entry(NVTX_PAYLOAD_ENTRY_TYPE_INT32, "microbatch", "-1: none", offsetof(NvtxPayload, microbatch)),
-      entry(NVTX_PAYLOAD_ENTRY_TYPE_INT32, "step", "from 1", offsetof(NvtxPayload, step))};
+      entry(NVTX_PAYLOAD_ENTRY_TYPE_INT32, "step", "from 1", offsetof(NvtxPayload, step)),
+      entry(NVTX_PAYLOAD_ENTRY_TYPE_INT32, "stage", "-1: none", offsetof(NvtxPayload, stage)),
+      entry(NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE, "phase",
+            "F, B, I, W, R, gather, reshard, reduce, message, update or step", offsetof(NvtxPayload, phase)),
+      entry(NVTX_PAYLOAD_ENTRY_TYPE_NVTX_REGISTERED_STRING_HANDLE, "family",
+            "dense, experts, embedding, head, root, routing, passage or -", offsetof(NvtxPayload, family))};
   nvtxPayloadSchemaAttr_t schema{};
   schema.fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NAME | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE |
                      NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES |

@@ -1,6 +1,6 @@
 // Named ranges for Nsight, in the domain "weft": registered names, a category for each lane, and as payload what would
-// make names many (step, microbatch, bytes). A range costs a few nanoseconds when no tool listens. Where the NVTX
-// headers are absent the same calls do nothing (nvtx.cpp).
+// make names many (step, microbatch, bytes) and what tools add up by (stage, phase, family). A range costs a few
+// nanoseconds when no tool listens. Where the NVTX headers are absent the same calls do nothing (nvtx.cpp).
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,6 @@ constexpr std::uint32_t nvtx_step_category = 1;
 constexpr std::uint32_t nvtx_category(Lane lane) {
   return nvtx_step_category + 1 + static_cast<std::uint32_t>(lane);
 }
-
-// Shown beside a range, by the schema "weft.range".
-struct NvtxPayload {
-  std::int64_t bytes = 0;
-  std::int32_t microbatch = -1;  // -1: none
-  std::int32_t step = 0;
-};
 
 // The domain, its names and its schema. One per process, because a domain's name is unique in it; whoever starts the
 // ranks owns it. Thread-safe. Ranges refer to it and are closed before it goes.
@@ -49,6 +42,15 @@ class NvtxDomain {
   std::uint64_t schema_ = 0;
   std::mutex mutex_;
   std::map<std::string, Name> names_;  // the texts stay where they are: tools may keep the pointers
+};
+
+// Shown beside a range, by the schema "weft.range".
+struct NvtxPayload {
+  std::int64_t bytes = 0;
+  std::int32_t microbatch = -1;  // -1: none
+  std::int32_t step = 0;
+  std::int32_t stage = -1;                   // -1: none
+  NvtxDomain::Name phase = {}, family = {};  // for tools to add up by
 };
 
 // From construction to destruction, on the calling thread; ranges of a thread nest.

@@ -3,7 +3,7 @@
 //
 //   domain NAME               schema NAME SIZE FIELD:TYPE:OFFSET ...       category NUMBER NAME
 //   string TEXT               thread THREAD NAME
-//   push THREAD CATEGORY BYTES MICROBATCH STEP NAME                        pop THREAD
+//   push THREAD CATEGORY BYTES MICROBATCH STEP STAGE PHASE FAMILY NAME     pop THREAD
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtPayload.h>
 #include <unistd.h>
@@ -20,7 +20,8 @@ namespace {
 // The layout that the program's schema describes.
 struct Payload {
   std::int64_t bytes;
-  std::int32_t microbatch, step;
+  std::int32_t microbatch, step, stage;
+  nvtxStringHandle_t phase, family;
 };
 constexpr std::uint64_t schema_number = 77;
 
@@ -63,7 +64,7 @@ void name_thread(std::uint32_t thread, const char* name) {
 }
 
 int push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event) {
-  Payload payload{-1, -1, -1};
+  Payload payload{-1, -1, -1, -1, nullptr, nullptr};
   if (event->payloadType == NVTX_PAYLOAD_TYPE_EXT && event->reserved0 == 1) {
     const auto* data = reinterpret_cast<const nvtxPayloadData_t*>(event->payload.ullValue);
     if (data->schemaId == schema_number && data->size == sizeof payload) {
@@ -71,8 +72,10 @@ int push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event) {
     }
   }
   const bool registered = event->messageType == NVTX_MESSAGE_TYPE_REGISTERED;
-  write("push\t%d\t%u\t%lld\t%d\t%d\t%s%s\n", gettid(), event->category, static_cast<long long>(payload.bytes),
-        payload.microbatch, payload.step, registered ? text_of(event->message.registered) : "unregistered ",
+  const auto word_of = [](nvtxStringHandle_t handle) { return handle == nullptr ? "nothing" : text_of(handle); };
+  write("push\t%d\t%u\t%lld\t%d\t%d\t%d\t%s\t%s\t%s%s\n", gettid(), event->category,
+        static_cast<long long>(payload.bytes), payload.microbatch, payload.step, payload.stage, word_of(payload.phase),
+        word_of(payload.family), registered ? text_of(event->message.registered) : "unregistered ",
         std::strcmp(text_of(domain), "weft") == 0 ? "" : " in another domain");
   return 0;
 }

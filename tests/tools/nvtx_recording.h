@@ -17,10 +17,16 @@ namespace weft {
 struct RecordedRange {
   std::string name, category;
   std::int64_t bytes = 0;
-  int microbatch = 0, step = 0;
+  int microbatch = 0, step = 0, stage = -1;
+  std::string phase = {}, family = {};
 
   bool operator==(const RecordedRange&) const = default;
 };
+inline void PrintTo(const RecordedRange& range, std::ostream* out) {
+  *out << fmt::format("{} [{}, {} bytes, microbatch {}, step {}, stage {}, phase {}, family {}]", range.name,
+                      range.category, range.bytes, range.microbatch, range.step, range.stage, range.phase,
+                      range.family);
+}
 
 // Begin of a range, or, without one, the end of the innermost.
 struct RecordedEvent {
@@ -51,8 +57,8 @@ struct NvtxRecording {
       if (what == "push") {
         events[thread_names[field.at(1)]].push_back(
             {true,
-             {field.at(6), categories[std::stoi(field.at(2))], std::stoll(field.at(3)), std::stoi(field.at(4)),
-              std::stoi(field.at(5))}});
+             {field.at(9), categories[std::stoi(field.at(2))], std::stoll(field.at(3)), std::stoi(field.at(4)),
+              std::stoi(field.at(5)), std::stoi(field.at(6)), field.at(7), field.at(8)}});
       }
     }
   }
@@ -73,27 +79,61 @@ inline RecordedRange range_of(const nlohmann::json& action, int step) {
     name = fmt::format("PP:{}{}", action["stage"].get<int>(), op);
     if (!action["segment"].is_null()) name += " " + text("segment");
   }
-  return {name, text("lane"), action["bytes"], action["microbatch"].is_null() ? -1 : action["microbatch"].get<int>(),
-          step};
+  const auto number = [&](const char* key) { return action[key].is_null() ? -1 : action[key].get<int>(); };
+  RecordedRange range{name, text("lane"), action["bytes"], number("microbatch"), step, number("stage")};
+  const std::map<std::string, std::string> phases = {{"UNSHARD", "gather"},
+                                                     {"RESHARD", "reshard"},
+                                                     {"REDUCE_GRAD", "reduce"},
+                                                     {"GRAD_NORM", "update"},
+                                                     {"STEP", "update"}};
+  range.phase = phases.contains(op) ? phases.at(op) : op.size() == 1 ? op : "message";
+  const std::string part = words.contains(op) ? text("unit") : action["segment"].is_null() ? "" : text("segment");
+  const std::string last = part.substr(part.rfind('.') + 1);
+  range.family = part.empty() ? "-" : last == "attention" || last == "mlp" ? "dense" : last;
+  return range;
+}
+
+// The work inside an action: of experts, in its order. `shared`: whether there is a shared expert.
+inline std::vector<std::string> work_of(const nlohmann::json& action, bool shared) {
+  if (action["segment"].is_null() || !action["segment"].get<std::string>().ends_with(".experts")) return {};
+  const std::string op = action["op"];
+  std::vector<std::string> work;
+  if (op == "F" || op == "R") {
+    work = {"route", "permute", "exchange", "shared", "exchange", "products", "exchange", "combine"};
+  }
+  if (op == "B" || op == "I") {
+    work = {"combine", "exchange", "shared", "exchange", "products", "exchange", "route", "permute"};
+  }
+  if (op == "B" || op == "W") work.insert(work.end(), {"products", "route", "shared"});
+  if (!shared) std::erase(work, "shared");
+  return work;
 }
 
 // What is wrong with the recording of a rank that took steps 1 to `steps` by the list `actions`; empty if nothing is.
-inline std::string fault_of(const std::vector<RecordedEvent>& events, const nlohmann::json& actions, int steps) {
+inline std::string fault_of(const std::vector<RecordedEvent>& events, const nlohmann::json& actions, int steps,
+                            bool shared = false) {
   std::vector<RecordedEvent> expected;
   for (int step = 1; step <= steps; ++step) {
-    expected.push_back({true, {"step", "step", 0, -1, step}});
+    expected.push_back({true, {"step", "step", 0, -1, step, -1, "step", "-"}});
     for (const auto& action : actions) {
       expected.push_back({true, range_of(action, step)});
+      for (const std::string& work : work_of(action, shared)) {
+        RecordedRange inside = range_of(action, step);
+        inside.name = work;
+        inside.bytes = 0;
+        expected.push_back({true, inside});
+        expected.push_back({});
+      }
       expected.push_back({});
     }
     expected.push_back({});
   }
   const auto describe = [](const std::vector<RecordedEvent>& list, std::size_t i) {
     if (i >= list.size()) return std::string("nothing");
-    const RecordedRange& range = list[i].range;
-    return list[i].begins ? fmt::format("{} [{}, {} bytes, microbatch {}, step {}]", range.name, range.category,
-                                        range.bytes, range.microbatch, range.step)
-                          : "an end";
+    if (!list[i].begins) return std::string("an end");
+    std::ostringstream out;
+    PrintTo(list[i].range, &out);
+    return out.str();
   };
   for (std::size_t i = 0; i < std::max(events.size(), expected.size()); ++i) {
     if (i < events.size() && i < expected.size() && events[i] == expected[i]) continue;

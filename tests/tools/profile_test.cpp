@@ -27,6 +27,8 @@ class Profile : public TinyTraining {
 
 #ifdef WEFT_NVTX_RECORDER
 
+const std::string with_shared = "--model.moe.shared_expert_intermediate_size=16";
+
 // For the programs that this process starts.
 class Nvtx : public Profile {
  protected:
@@ -51,6 +53,20 @@ TEST_F(Nvtx, RangesOfEveryRankAreTheProgram) {
   }
 }
 
+TEST_F(Nvtx, WorkInsideExpertsIsToldApart) {
+  for (const char* schedule : {"", " --pipeline.schedule=zb_h1"}) {
+    const std::string arguments = with_shared + " --training.recompute=full" + schedule;
+    const SortedJson ranks = program(arguments);
+    const NvtxRecording recording = record(arguments);
+    std::size_t experts = 0;
+    for (int rank = 0; rank < 8; ++rank) {
+      EXPECT_EQ(fault_of(recording.events.at(fmt::format("rank {}", rank)), ranks[rank], 3, true), "") << rank;
+      for (const SortedJson& action : ranks[rank]) experts += work_of(action, true).empty() ? 0 : 1;
+    }
+    EXPECT_GT(experts, 0u);
+  }
+}
+
 TEST_F(Nvtx, OneDomainWithCategoriesAndOneSchema) {
   const NvtxRecording recording = record("");
   EXPECT_EQ(recording.domains, std::vector<std::string>{"weft"});
@@ -67,9 +83,10 @@ TEST_F(Nvtx, OneDomainWithCategoriesAndOneSchema) {
                                                               {11, "send_gradients_down"},
                                                               {12, "receive_gradients_down"},
                                                               {13, "exchange"}}));
-  // Types by their numbers in nvToolsExtPayload.h: 17 is INT64, 15 INT32.
+  // Types by their numbers in nvToolsExtPayload.h: 17 is INT64, 15 INT32, 80 the handle of a registered string.
   ASSERT_EQ(recording.schemas.size(), 1u);
-  EXPECT_EQ(recording.schemas[0], "schema\tweft.range\t16\tbytes:17:0\tmicrobatch:15:8\tstep:15:12");
+  EXPECT_EQ(recording.schemas[0],
+            "schema\tweft.range\t40\tbytes:17:0\tmicrobatch:15:8\tstep:15:12\tstage:15:16\tphase:80:24\tfamily:80:32");
 }
 
 // Names are registered once, and neither more microbatches nor more steps make more of them.
@@ -77,16 +94,16 @@ TEST_F(Nvtx, NamesAreFew) {
   const auto names = [](const NvtxRecording& recording) {
     return std::set<std::string>(recording.strings.begin(), recording.strings.end());
   };
-  const NvtxRecording few = record("");
+  const NvtxRecording few = record(with_shared);
   EXPECT_EQ(names(few).size(), few.strings.size());
   std::set<std::string> pushed;
   for (const auto& [rank, events] : few.events) {
     for (const RecordedEvent& event : events) {
-      if (event.begins) pushed.insert(event.range.name);
+      if (event.begins) pushed.insert({event.range.name, event.range.phase, event.range.family});
     }
   }
   EXPECT_EQ(pushed, names(few));
-  EXPECT_EQ(names(record("--training.global_batch_size=32 --run.steps=5")), names(few));
+  EXPECT_EQ(names(record(with_shared + " --training.global_batch_size=32 --run.steps=5")), names(few));
 }
 
 TEST_F(Nvtx, TheCheckSeesActionsSwappedMissingOrNestedWrongly) {
@@ -116,8 +133,10 @@ TEST_F(Profile, TraceHoldsTheProgramOfTheChosenSteps) {
     const SortedJson trace =
         SortedJson::parse(std::ifstream(folder_ / fmt::format("out/tiny/trace_rank{}.json", rank)));
     std::map<int, std::string> threads;
-    std::map<int, std::vector<RecordedRange>> actions;   // by step
-    std::map<std::pair<int, std::string>, double> free;  // by step and lane: when it has done what it was given
+    std::map<int, std::vector<RecordedRange>> actions;  // by step
+    std::map<int, std::vector<std::string>> work;
+    std::map<std::string, std::pair<double, double>> when;  // by step, microbatch and action
+    std::map<std::pair<int, std::string>, double> free;     // by step and lane: when it has done what it was given
     std::map<int, std::pair<double, double>> steps;
     for (const SortedJson& event : trace["traceEvents"]) {
       EXPECT_EQ(event["pid"], rank);
@@ -132,17 +151,32 @@ TEST_F(Profile, TraceHoldsTheProgramOfTheChosenSteps) {
       EXPECT_GE(begin, steps.at(step).first - 1e-2) << event;
       EXPECT_LE(end, steps.at(step).second + 1e-2) << event;
       if (lane == "host") continue;
+      if (event["args"].contains("inside")) {
+        const std::string inside = event["args"]["inside"];
+        work[step].push_back(inside + " " + event["name"].get<std::string>());
+        const auto& [from, to] = when.at(fmt::format("{} {} {}", step, event["args"]["microbatch"].get<int>(), inside));
+        EXPECT_GE(begin, from - 1e-2) << event;
+        EXPECT_LE(end, to + 1e-2) << event;
+        continue;
+      }
       double& done = free[{step, lane}];
       EXPECT_GE(begin, done - 1e-2) << event;
       done = end;
-      actions[step].push_back({event["name"], lane, event["args"].value("bytes", std::int64_t{0}),
-                               event["args"].value("microbatch", -1), step});
+      const int microbatch = event["args"].value("microbatch", -1);
+      when[fmt::format("{} {} {}", step, microbatch, event["name"].get<std::string>())] = {begin, end};
+      actions[step].push_back({event["name"], lane, event["args"].value("bytes", std::int64_t{0}), microbatch, step});
     }
     ASSERT_EQ(actions.size(), 2u);
     for (const int step : {2, 3}) {
       std::vector<RecordedRange> expected;
-      for (const SortedJson& action : ranks[rank]) expected.push_back(range_of(action, step));
+      std::vector<std::string> expected_work;
+      for (const SortedJson& action : ranks[rank]) {
+        const RecordedRange range = range_of(action, step);
+        expected.push_back({range.name, range.category, range.bytes, range.microbatch, step});
+        for (const std::string& name : work_of(action, false)) expected_work.push_back(range.name + " " + name);
+      }
       EXPECT_EQ(actions.at(step), expected) << "rank " << rank << ", step " << step;
+      EXPECT_EQ(work[step], expected_work) << "rank " << rank << ", step " << step;
     }
   }
 }

@@ -59,7 +59,7 @@ TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
     std::ifstream in(entry.path());
     const Json trace = Json::parse(in);
     for (const Json& event : trace["traceEvents"]) {
-      if (event["ph"] != "X" || event["name"] == "step") continue;
+      if (event["ph"] != "X" || event["name"] == "step" || event["args"].contains("inside")) continue;
       lanes[event["cat"].get<std::string>()] += 1e-6 * event["dur"].get<double>();
       all += 1e-6 * event["dur"].get<double>();
     }
@@ -70,6 +70,19 @@ TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
   const auto by_phase = sums("'" + directory + "'");
   for (const char* labels : {"F dense", "F experts", "F embedding", "F head", "update -"}) {
     EXPECT_TRUE(by_phase.contains(labels)) << labels;
+  }
+  // Work is a part of its action, never counted beside it.
+  const auto by_work = sums("'" + directory + "' --by phase,family,work");
+  double experts = 0.0, told = 0.0;
+  for (const auto& [labels, seconds] : by_work) {
+    if (labels.starts_with("F experts ")) experts += seconds;
+    told += seconds;
+  }
+  EXPECT_NEAR(experts, by_phase.at("F experts"), 1e-9);
+  EXPECT_NEAR(told, all, 1e-9 + 1e-6 * all);
+  for (const char* labels :
+       {"F experts -", "F experts route", "F experts products", "B experts combine", "F dense -"}) {
+    EXPECT_TRUE(by_work.contains(labels)) << labels;
   }
   EXPECT_TRUE(sums("'" + directory + "/trace_rank0.json' --by step").contains("2"));
   const std::string text = weft("trace sum '" + directory + "' --by phase").output;
@@ -126,12 +139,15 @@ TEST_F(TraceCommand, AddsUpKernelsByTheActionThatQueuedThem) {
   script += fmt::format("INSERT INTO NVTX_EVENTS VALUES(0, NULL, 75, 'NCCL', {}, NULL, 1);", two + 6);
   script += range(100, 900, one + 5, 1, "step 2") + range(100, 300, one + 5, 1, "PP:0F blocks.0.mlp") +
             range(300, 500, one + 5, 1, "PP:0B blocks.0.mlp") + range(100, 500, two + 6, 2, "PP:1F blocks.1.experts") +
-            range(120, 400, two + 6, 1, "ncclAllReduce");
+            range(120, 400, two + 6, 1, "ncclAllReduce") + range(410, 420, two + 6, 2, "route") +
+            range(420, 440, two + 6, 2, "products") + range(600, 700, two + 6, 2, "products");
   script += call(110, one + 5, 1) + call(290, one + 5, 2) + call(310, one + 5, 3) + call(600, one + 5, 4) +
-            call(950, one + 5, 5) + call(150, one + 8, 6) + call(150, two + 6, 1) + call(155, two + 6, 9);
+            call(950, one + 5, 5) + call(150, one + 8, 6) + call(150, two + 6, 1) + call(155, two + 6, 9) +
+            call(415, two + 6, 10) + call(430, two + 6, 11) + call(450, two + 6, 12) + call(650, two + 6, 13);
   script += kernel(1000, 100, one, 1, 1) + kernel(1100, 20, one, 2, 2) + kernel(1200, 300, one, 3, 1) +
             kernel(1500, 7, one, 4, 2) + kernel(1600, 9, one, 5, 2) + kernel(1700, 11, one, 6, 2) +
-            kernel(1000, 1000, two, 1, 1);
+            kernel(1000, 1000, two, 1, 1) + kernel(3000, 30, two, 10, 2) + kernel(3100, 50, two, 11, 1) +
+            kernel(3200, 6, two, 12, 2) + kernel(3300, 2, two, 13, 2);
   script += fmt::format("INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES(2000, 2004, {}, 9, 7, 64);", two);
   sqlite3* data = nullptr;
   ASSERT_EQ(sqlite3_open((folder_ / "run.sqlite").c_str(), &data), SQLITE_OK);
@@ -147,15 +163,19 @@ TEST_F(TraceCommand, AddsUpKernelsByTheActionThatQueuedThem) {
       EXPECT_NEAR(found.at(labels), 1e-9 * nanoseconds, 1e-15) << labels;
     }
   };
-  near(sums("run.sqlite"), {{"F dense", 120.0}, {"B dense", 300.0}, {"F experts", 1004.0}, {"other -", 27.0}});
+  near(sums("run.sqlite"), {{"F dense", 120.0}, {"B dense", 300.0}, {"F experts", 1090.0}, {"other -", 29.0}});
   near(sums("run.sqlite --by name,kernel"), {{"PP:0F blocks.0.mlp gemm", 100.0},
                                              {"PP:0F blocks.0.mlp norm", 20.0},
                                              {"PP:0B blocks.0.mlp gemm", 300.0},
-                                             {"PP:1F blocks.1.experts gemm", 1000.0},
+                                             {"PP:1F blocks.1.experts gemm", 1050.0},
+                                             {"PP:1F blocks.1.experts norm", 36.0},
+                                             {"products norm", 2.0},
                                              {"PP:1F blocks.1.experts fill", 4.0},
                                              {"step 2 norm", 7.0},
                                              {"outside norm", 20.0}});
-  near(sums("run.sqlite --by rank"), {{"0", 447.0}, {"1", 1004.0}});
+  near(sums("run.sqlite --by family,work"),
+       {{"dense -", 420.0}, {"experts -", 1010.0}, {"experts route", 30.0}, {"experts products", 50.0}, {"- -", 29.0}});
+  near(sums("run.sqlite --by rank"), {{"0", 447.0}, {"1", 1092.0}});
 }
 #endif
 

@@ -10,6 +10,7 @@
 #include "parallel/comm/local.h"
 #include "tests/parallel/clocked_device.h"
 #include "tests/trainer/tiny_run.h"
+#include "trainer/costs/measured_costs.h"
 #include "trainer/step_profiler.h"
 
 namespace weft {
@@ -55,6 +56,43 @@ TEST(StepTrace, TakesTheTimeOfEachActionsLane) {
     EXPECT_EQ(unshard, (TraceSpan{"unshard head", Lane::gather, step, std::nullopt, 64, begin + 2.0, begin + 7.0}));
     EXPECT_EQ(forward, (TraceSpan{"PP:0F", Lane::compute, step, 5, 0, begin + 1.0, begin + 1.5}));
   }
+}
+
+// Work of an action lasts on the compute lane, and is kept apart from actions.
+TEST(StepTrace, TakesTheTimeOfWorkInsideAnAction) {
+  const Program program = two_actions();
+  ClockedDevice device;
+  Lanes lanes(device);
+  ClockedStream& compute = clocked(lanes[Lane::compute]);
+  StepTrace trace(program, program.ranks[0], lanes);
+  for (const int step : {3, 4}) {
+    trace.begin_step(step);
+    trace.begin(0);
+    trace.end(0);
+    trace.begin(1);
+    for (const Work work : {Work::route, Work::products}) {
+      compute.time += 1.0;
+      trace.begin_work(work);
+      compute.time += 0.5;
+      trace.end_work();
+    }
+    trace.end(1);
+    trace.end_step();
+  }
+  ASSERT_EQ(trace.spans().size(), 6u);
+  ASSERT_EQ(trace.work().size(), 4u);
+  for (const int step : {3, 4}) {
+    const std::size_t first = step == 3 ? 0 : 2;
+    const double begin = trace.spans()[step == 3 ? 0 : 3].begin;
+    EXPECT_EQ(trace.work()[first], (TraceSpan{"route", Lane::compute, step, 5, 0, begin + 1.0, begin + 1.5, "PP:0F"}));
+    EXPECT_EQ(trace.work()[first + 1],
+              (TraceSpan{"products", Lane::compute, step, 5, 0, begin + 2.5, begin + 3.0, "PP:0F"}));
+  }
+  const RankTrace read = parse_chrome_trace(to_chrome_trace(2, trace.spans(), trace.work()), "trace");
+  EXPECT_EQ(read.spans.size(), 6u);
+  ASSERT_EQ(read.work.size(), 4u);
+  EXPECT_EQ(read.work[1].inside, "PP:0F");
+  EXPECT_EQ(read.work[1].name, "products");
 }
 
 TEST(StepTrace, BecomesATraceOfChrome) {

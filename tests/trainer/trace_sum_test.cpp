@@ -110,6 +110,31 @@ TEST(TraceSums, AddUpWhatLabelsDoNotTellApart) {
   }
 }
 
+// Told apart from the rest of its action, or part of it: 10 seconds of experts either way.
+TEST(TraceSums, CountWorkOnce) {
+  const auto lasting = [](const char* name, int step, double seconds, const char* inside) {
+    return TraceSpan{name, Lane::compute, step, 0, 0, 1.0, 1.0 + seconds, inside};
+  };
+  RankTrace trace{3, {}};
+  for (int step : {1, 2}) {
+    trace.spans.push_back(lasting("PP:0F blocks.0.experts", step, 5.0, ""));
+    trace.spans.push_back(lasting("PP:0F blocks.1.mlp", step, 7.0, ""));
+    trace.work.push_back(lasting("exchange", step, step, "PP:0F blocks.0.experts"));
+    trace.work.push_back(lasting("exchange", step, 0.5, "PP:0F blocks.0.experts"));
+  }
+  const std::vector<TimedSpan> spans = timed_spans({&trace, 1});
+  const auto by = [&](const char* keys) {
+    std::map<std::string, double> seconds;
+    for (const TraceSum& sum : sum_spans(spans, parse_trace_keys(keys))) seconds[sum.labels.back()] += sum.seconds;
+    return seconds;
+  };
+  using Seconds = std::map<std::string, double>;
+  EXPECT_EQ(by("family"), (Seconds{{"experts", 10.0}, {"dense", 14.0}}));
+  EXPECT_EQ(by("work"), (Seconds{{"exchange", 4.0}, {"-", 20.0}}));
+  EXPECT_EQ(by("work,family"), (Seconds{{"experts", 10.0}, {"dense", 14.0}}));
+  EXPECT_EQ(by("work,step"), (Seconds{{"1", 12.0}, {"2", 12.0}}));
+}
+
 TEST(TraceSums, AreByLabelsThatThereAre) {
   for (const char* keys : {"", "phases", "phase,", "phase,,family", " phase"}) {
     EXPECT_THROW(parse_trace_keys(keys), Error) << keys;

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "tools/run/nsys_export.h"
 #include "trainer/config/config_sources.h"
 
@@ -112,7 +112,8 @@ void add_trace_command(CLI::App& program) {
   command
       ->add_option("--by", request->by,
                    "labels that tell spans apart: phase, family, part, stage, microbatch, step, lane, rank, name, "
-                   "kernel; several with commas")
+                   "kernel, work (inside experts: route, permute, exchange, products, combine, shared); several with "
+                   "commas")
       ->capture_default_str();
   command->add_flag("--json", request->json, "print one JSON document");
   command->callback([request] { sum(*request); });

@@ -1,6 +1,7 @@
 #include "tools/run/nsys_export.h"
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/work.h"
 
 #ifdef WEFT_HAVE_SQLITE
 #include <sqlite3.h>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -89,14 +91,30 @@ std::map<std::int64_t, std::vector<NvtxSpan>> ranges_of(Export& data) {
   return ranges;
 }
 
-// The ranges around calls that are asked for in the order of time; ranges of a thread nest.
+// What a call was part of.
+struct Queued {
+  std::string action, work = "-";
+};
+
+bool is_work(const std::string& name) {
+  return std::ranges::any_of(all_work, [&](Work work) { return name_of(work) == name; });
+}
+
+// The ranges around calls that are asked for in the order of time; ranges of a thread nest. The innermost is an action,
+// or work inside one.
 class Innermost {
  public:
   explicit Innermost(const std::vector<NvtxSpan>& ranges) : ranges_(ranges) {}
-  const NvtxSpan* at(std::int64_t time) {
-    for (; next_ < ranges_.size() && ranges_[next_].begin <= time; ++next_) open_.push_back(&ranges_[next_]);
+  std::optional<Queued> at(std::int64_t time) {
     while (!open_.empty() && open_.back()->end < time) open_.pop_back();
-    return open_.empty() ? nullptr : open_.back();
+    for (; next_ < ranges_.size() && ranges_[next_].begin <= time; ++next_) {
+      while (!open_.empty() && open_.back()->end < ranges_[next_].begin) open_.pop_back();
+      if (ranges_[next_].end >= time) open_.push_back(&ranges_[next_]);
+    }
+    if (open_.empty()) return std::nullopt;
+    const std::string& name = open_.back()->name;
+    if (open_.size() > 1 && is_work(name)) return Queued{open_[open_.size() - 2]->name, name};
+    return Queued{name};
   }
 
  private:
@@ -120,18 +138,18 @@ std::vector<TimedSpan> read_nsys_export(const std::string& file) {
   const auto ranges = ranges_of(data);
   if (ranges.empty()) fail_request("{} holds no range of the domain \"weft\"", file);
 
-  // Which action a call of CUDA was part of, by process and correlation.
-  std::map<std::pair<std::int64_t, std::int64_t>, std::string> action_of;
+  // By process and correlation.
+  std::map<std::pair<std::int64_t, std::int64_t>, Queued> queued;
   std::map<std::int64_t, Innermost> innermost;
   for (const auto& [thread, all] : ranges) innermost.try_emplace(thread, all);
-  data.rows(
-      "SELECT start, globalTid, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start", [&](sqlite3_stmt* row) {
-        const std::int64_t thread = sqlite3_column_int64(row, 1);
-        const auto found = innermost.find(thread);
-        const NvtxSpan* range = found == innermost.end() ? nullptr : found->second.at(sqlite3_column_int64(row, 0));
-        if (range == nullptr) return;
-        action_of[{process_of(thread), sqlite3_column_int64(row, 2)}] = range->name;
-      });
+  data.rows("SELECT start, globalTid, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start",
+            [&](sqlite3_stmt* row) {
+              const std::int64_t thread = sqlite3_column_int64(row, 1);
+              const auto found = innermost.find(thread);
+              if (found == innermost.end()) return;
+              const auto within = found->second.at(sqlite3_column_int64(row, 0));
+              if (within) queued[{process_of(thread), sqlite3_column_int64(row, 2)}] = *within;
+            });
 
   std::map<std::int64_t, int> number_of_process;
   for (const auto& [thread, all] : ranges) number_of_process.try_emplace(process_of(thread), 0);
@@ -142,10 +160,11 @@ std::vector<TimedSpan> read_nsys_export(const std::string& file) {
     data.rows("SELECT start, \"end\", globalPid, correlationId, streamId, " + kernel + ", " + bytes + " FROM " + table,
               [&](sqlite3_stmt* row) {
                 const std::int64_t process = sqlite3_column_int64(row, 2);
-                const auto action = action_of.find({process, sqlite3_column_int64(row, 3)});
+                const auto action = queued.find({process, sqlite3_column_int64(row, 3)});
                 const auto number = number_of_process.find(process);
                 TimedSpan span;
-                span.name = action == action_of.end() ? "outside" : action->second;
+                span.name = action == queued.end() ? "outside" : action->second.action;
+                if (action != queued.end()) span.work = action->second.work;
                 span.lane = "stream " + std::to_string(sqlite3_column_int64(row, 4));
                 span.kernel = text_at(row, 5);
                 span.rank = number == number_of_process.end() ? -1 : number->second;

@@ -168,10 +168,11 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
       span.step = arguments.at("step");
       if (arguments.contains("microbatch")) span.microbatch = arguments.at("microbatch").get<int>();
       span.bytes = arguments.value("bytes", std::int64_t{0});
+      span.inside = arguments.value("inside", std::string());
       span.begin = 1e-6 * event.at("ts").get<double>();
       span.end = span.begin + 1e-6 * event.at("dur").get<double>();
       trace.rank = event.at("pid");
-      trace.spans.push_back(std::move(span));
+      (span.inside.empty() ? trace.spans : trace.work).push_back(std::move(span));
     }
   } catch (const nlohmann::json::exception& error) {
     fail_request("{} is no trace of a run: {}", name, error.what());

@@ -28,6 +28,7 @@ namespace weft {
 struct RankTrace {
   int rank = 0;  // in the world
   std::vector<TraceSpan> spans;
+  std::vector<TraceSpan> work = {};
 };
 
 // What to_chrome_trace has written; `name` stands for the file in messages. Throws Error (request) with what is

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -14,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, TraceKey>, 10> known_keys = {{{"phase", TraceKey::phase},
+constexpr std::array<std::pair<std::string_view, TraceKey>, 11> known_keys = {{{"phase", TraceKey::phase},
                                                                                {"family", TraceKey::family},
                                                                                {"part", TraceKey::part},
                                                                                {"stage", TraceKey::stage},
@@ -23,7 +24,8 @@ constexpr std::array<std::pair<std::string_view, TraceKey>, 10> known_keys = {{{
                                                                                {"lane", TraceKey::lane},
                                                                                {"rank", TraceKey::rank},
                                                                                {"name", TraceKey::name},
-                                                                               {"kernel", TraceKey::kernel}}};
+                                                                               {"kernel", TraceKey::kernel},
+                                                                               {"work", TraceKey::work}}};
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 8> unit_words = {{{"unshard", "gather"},
                                                                                       {"reshard", "reshard"},
@@ -60,6 +62,16 @@ ActionLabels of_stage(std::string_view name) {
   return labels;
 }
 
+TimedSpan timed_span(int rank, const TraceSpan& span) {
+  TimedSpan timed{.name = span.name, .lane = std::string(span.lane ? name_of(*span.lane) : "host")};
+  timed.rank = rank;
+  timed.step = span.step;
+  if (span.microbatch) timed.microbatch = *span.microbatch;
+  timed.bytes = span.bytes;
+  timed.seconds = span.end - span.begin;
+  return timed;
+}
+
 std::string optional_text(const std::optional<std::int64_t>& number) {
   return number ? fmt::format("{}", *number) : "-";
 }
@@ -86,6 +98,8 @@ std::string label_of(const TimedSpan& span, const ActionLabels& action, TraceKey
       return span.name;
     case TraceKey::kernel:
       return span.kernel;
+    case TraceKey::work:
+      return span.work;
   }
   return "-";
 }
@@ -114,14 +128,22 @@ ActionLabels labels_of(std::string_view name) {
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
   std::vector<TimedSpan> spans;
   for (const RankTrace& trace : traces) {
+    // An action with work inside stands once in a step.
+    using Key = std::tuple<std::int64_t, std::optional<int>, std::string_view>;
+    std::map<Key, double> seconds_of_work;
+    for (const TraceSpan& span : trace.work) {
+      TimedSpan timed = timed_span(trace.rank, span);
+      timed.name = span.inside;
+      timed.work = span.name;
+      timed.is_work = true;
+      seconds_of_work[{span.step, span.microbatch, span.inside}] += timed.seconds;
+      spans.push_back(std::move(timed));
+    }
     for (const TraceSpan& span : trace.spans) {
       if (!span.lane && span.name == "step") continue;
-      TimedSpan timed{.name = span.name, .lane = std::string(span.lane ? name_of(*span.lane) : "host")};
-      timed.rank = trace.rank;
-      timed.step = span.step;
-      if (span.microbatch) timed.microbatch = *span.microbatch;
-      timed.bytes = span.bytes;
-      timed.seconds = span.end - span.begin;
+      TimedSpan timed = timed_span(trace.rank, span);
+      const auto work = seconds_of_work.find({span.step, span.microbatch, span.name});
+      if (work != seconds_of_work.end()) timed.work_seconds = work->second;
       spans.push_back(std::move(timed));
     }
   }
@@ -150,8 +172,10 @@ std::vector<TraceKey> parse_trace_keys(std::string_view text) {
 }
 
 std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<const TraceKey> keys) {
+  const bool by_work = std::ranges::find(keys, TraceKey::work) != keys.end();
   std::map<std::vector<std::string>, std::vector<const TimedSpan*>> groups;
   for (const TimedSpan& span : spans) {
+    if (span.is_work && !by_work) continue;
     const ActionLabels action = labels_of(span.name);
     std::vector<std::string> labels;
     for (const TraceKey key : keys) labels.push_back(label_of(span, action, key));
@@ -163,8 +187,8 @@ std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<cons
     std::vector<double> seconds;
     for (const TimedSpan* span : members) {
       sum.bytes += span->bytes;
-      sum.seconds += span->seconds;
-      seconds.push_back(span->seconds);
+      seconds.push_back(span->seconds - (by_work ? span->work_seconds : 0.0));
+      sum.seconds += seconds.back();
     }
     std::ranges::sort(seconds);
     sum.least = seconds.front();

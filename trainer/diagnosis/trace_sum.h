@@ -32,15 +32,19 @@ struct TimedSpan {
   std::string name;          // of the action
   std::string lane;          // or "host"
   std::string kernel = "-";  // where one is known
+  std::string work = "-";    // inside the action (work.h), where it says so
   int rank = 0;
   std::optional<std::int64_t> step = {}, microbatch = {};
   std::int64_t bytes = 0;
   double seconds = 0.0;
+  // Of traces, where work has spans of its own: whether this is one, and how much of an action's time is in them.
+  bool is_work = false;
+  double work_seconds = 0.0;
 };
 // Without the spans of whole steps.
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces);
 
-enum class TraceKey : std::uint8_t { phase, family, part, stage, microbatch, step, lane, rank, name, kernel };
+enum class TraceKey : std::uint8_t { phase, family, part, stage, microbatch, step, lane, rank, name, kernel, work };
 // "phase,family". Throws Error (request) naming those that there are.
 std::vector<TraceKey> parse_trace_keys(std::string_view text);
 std::string_view name_of(TraceKey key);
@@ -50,7 +54,8 @@ struct TraceSum {
   std::int64_t count = 0, bytes = 0;
   double seconds = 0.0, least = 0.0, median = 0.0, most = 0.0;
 };
-// Longest first.
+// Longest first. Of an action with work inside, work is told apart from the rest where `work` is a key, and is part of
+// the action otherwise: either way the time is counted once.
 std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<const TraceKey> keys);
 
 }  // namespace weft
