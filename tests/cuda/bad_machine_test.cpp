@@ -15,7 +15,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_writer.h"
-#include "trainer/console.h"
+#include "trainer/run/console.h"
 
 namespace weft {
 namespace {

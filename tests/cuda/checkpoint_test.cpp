@@ -7,7 +7,7 @@
 
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

@@ -1,7 +1,7 @@
 // The kernels of a CUDA device for the tests of layers.
 #include "parallel/runtime/cuda/device.h"
 #include "tests/layers/test_backend.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

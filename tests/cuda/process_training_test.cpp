@@ -11,7 +11,7 @@
 #include "tests/tools/program.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_writer.h"
 

@@ -8,7 +8,7 @@
 
 #include "tests/cuda/nccl_ranks.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

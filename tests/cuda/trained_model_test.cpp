@@ -4,8 +4,8 @@
 
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/evaluation.h"
-#include "trainer/generation.h"
+#include "trainer/inference/evaluation.h"
+#include "trainer/inference/generation.h"
 
 namespace weft {
 namespace {

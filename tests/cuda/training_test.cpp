@@ -7,7 +7,7 @@
 
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

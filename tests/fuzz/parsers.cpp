@@ -13,17 +13,17 @@
 
 #include "layers/model_config.h"
 #include "parallel/comm/rendezvous_channel.h"
-#include "parallel/pipeline/orders/order_csv.h"
+#include "parallel/pipeline/passes/order_csv.h"
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/weight_folder.h"
-#include "trainer/layout/layout_text.h"
+#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // What observers see of a list while it runs, and what its actions are called.
-#include "parallel/pipeline/execute.h"
+#include "parallel/pipeline/execute/execute.h"
 
 #include <gtest/gtest.h>
 

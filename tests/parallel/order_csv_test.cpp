@@ -1,5 +1,5 @@
 // A user's own schedule: what is read, and that everything wrong is named at once with its place.
-#include "parallel/pipeline/orders/order_csv.h"
+#include "parallel/pipeline/passes/order_csv.h"
 
 #include <gtest/gtest.h>
 

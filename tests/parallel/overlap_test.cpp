@@ -1,12 +1,12 @@
 // Overlapped pairs through all passes: what is printed, exchanged, gathered and checked.
-#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/program/overlap.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"

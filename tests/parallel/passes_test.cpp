@@ -1,4 +1,4 @@
-#include "parallel/pipeline/passes.h"
+#include "parallel/pipeline/passes/passes.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/passes.h"
-#include "parallel/pipeline/program.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/program.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
-#include "parallel/pipeline/timeline.h"
-#include "parallel/pipeline/traffic.h"
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/text/timeline.h"
+#include "parallel/pipeline/accounts/traffic.h"
+#include "parallel/pipeline/accounts/window.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/stream_interpreter.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/accounts/window.h"
 #include "tests/parallel/program_grid.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 #include <map>
 #include <tuple>
 
-#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/program_grid.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

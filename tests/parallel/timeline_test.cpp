@@ -1,4 +1,4 @@
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/text/timeline.h"
 
 #include <gtest/gtest.h>
 

@@ -138,7 +138,7 @@ std::size_t include_fault_count(std::string_view path, std::string_view header) 
 TEST(FloorsCheck, CatchesIncludesThatPointUp) {
   const std::string_view runtime = "parallel/runtime/tensor.h", mesh = "parallel/mesh/mesh.h",
                          comm = "parallel/comm/communicator.h", shard = "parallel/shard/unit.h",
-                         pipeline = "parallel/pipeline/action.h", layers = "layers/kernels/rotary.h",
+                         pipeline = "parallel/pipeline/program/action.h", layers = "layers/kernels/rotary.h",
                          trainer = "trainer/config/config.h", tools = "tools/command.h";
   const std::vector<std::string_view> all = {runtime, mesh, comm, shard, pipeline, layers, trainer, tools};
   // Row by row, who may include whom; the columns are in the order of `all`.
@@ -156,7 +156,7 @@ TEST(FloorsCheck, CatchesIncludesThatPointUp) {
 TEST(FloorsCheck, CatchesRoomsOfToolsThatSeeOneAnother) {
   for (const char* room : {"plan", "layout", "program", "walk", "bench", "checkpoint", "run"}) {
     const std::string path = fmt::format("tools/{}/file.cpp", room), header = fmt::format("tools/{}/file.h", room);
-    for (const char* base : {"tools/command/commands.h", "tools/report/bench_table.h", "trainer/data.h"}) {
+    for (const char* base : {"tools/command/commands.h", "tools/report/bench_table.h", "trainer/data/data.h"}) {
       EXPECT_EQ(include_fault_count(path, base), 0u) << path << " includes " << base;
     }
     EXPECT_EQ(include_fault_count("tools/report/file.cpp", header), 1u) << header;
@@ -167,21 +167,21 @@ TEST(FloorsCheck, CatchesRoomsOfToolsThatSeeOneAnother) {
 }
 
 TEST(FloorsCheck, SaysWhereAndWhat) {
-  EXPECT_EQ(include_faults("layers/block.cpp", "#include \"layers/block.h\"\n\n#include \"trainer/data.h\"\n"),
-            std::vector<std::string>{"layers/block.cpp:3: layers may not include \"trainer/data.h\""});
+  EXPECT_EQ(include_faults("layers/block.cpp", "#include \"layers/block.h\"\n\n#include \"trainer/data/data.h\"\n"),
+            std::vector<std::string>{"layers/block.cpp:3: layers may not include \"trainer/data/data.h\""});
 }
 
 TEST(FloorsCheck, CatchesIncludesThatEvadeTheFloors) {
   EXPECT_EQ(include_fault_count("layers/block.cpp", "block.h"), 1u);
   EXPECT_EQ(include_fault_count("layers/block.cpp", "tests/helper.h"), 1u);
   EXPECT_EQ(include_fault_count("layers/block.cpp", "layers/../trainer/data.h"), 1u);
-  EXPECT_EQ(include_faults("layers/block.cpp", "  #  include <trainer/data.h>").size(), 1u);
+  EXPECT_EQ(include_faults("layers/block.cpp", "  #  include <trainer/data/data.h>").size(), 1u);
   EXPECT_EQ(include_faults("layers/block.cpp", "#include <../trainer/data.h>").size(), 1u);
   EXPECT_EQ(include_faults("parallel/other/file.h", "").size(), 1u);
   EXPECT_EQ(include_faults("parallel/file.h", "").size(), 1u);
   // What only looks like one.
   EXPECT_EQ(include_faults("layers/block.cpp", "#include <vector>\n#include <oneapi/dnnl/dnnl.hpp>\n").size(), 0u);
-  EXPECT_EQ(include_faults("layers/block.cpp", "// #include \"trainer/data.h\"\n").size(), 0u);
+  EXPECT_EQ(include_faults("layers/block.cpp", "// #include \"trainer/data/data.h\"\n").size(), 0u);
 }
 
 TEST(FloorsCheck, CatchesLastingState) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/tools/program.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/run_plan.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 

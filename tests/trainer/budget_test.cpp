@@ -6,8 +6,8 @@
 #include <initializer_list>
 
 #include "parallel/runtime/refusal.h"
-#include "trainer/config/config_reader.h"
-#include "trainer/rank_classes.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/rank_classes.h"
 
 namespace weft {
 namespace {

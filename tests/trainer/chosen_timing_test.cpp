@@ -1,7 +1,7 @@
 // What full_shard means by itself: by the ledgers of runs, a rank has whole parameters and whole gradients of the units
 // in use and of what lookahead and reductions in flight add; and where memory is known to be free, what is kept is the
 // fastest choice that fits, found here by planning each.
-#include "trainer/chosen_timing.h"
+#include "trainer/resolve/chosen_timing.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -18,9 +18,9 @@
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/planning/run_plan.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
-#include "trainer/train.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "parallel/runtime/refusal.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/trainer/config_sample.h"
-#include "trainer/optimizer/groups.h"
+#include "trainer/config/update_groups.h"
 
 namespace weft {
 namespace {

@@ -12,7 +12,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_writer.h"
-#include "trainer/learning_rate.h"
+#include "trainer/optimizer/learning_rate.h"
 
 namespace weft {
 namespace {

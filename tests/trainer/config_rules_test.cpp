@@ -1,5 +1,5 @@
 // What must hold between keys. Messages show the arithmetic.
-#include "trainer/config/config_rules.h"
+#include "trainer/resolve/config_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft::config_sample {
 

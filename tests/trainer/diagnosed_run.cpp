@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "trainer/costs/hardware.h"
-#include "trainer/costs/step_costs.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

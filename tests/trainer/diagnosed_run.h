@@ -9,7 +9,7 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/diagnosis/diagnose.h"
-#include "trainer/train.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 

@@ -10,8 +10,8 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/diagnosed_run.h"
-#include "trainer/dry_run.h"
-#include "trainer/resolved_run.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -1,15 +1,15 @@
 // A dry run against the ledgers and counters of real ones: every bucket of every rank at its peak to the byte, and
 // every call of a communicator. Where experts are dealt over ranks, the rows that a rank receives are the router's
 // affair: the dry run deals them evenly, or as the worst routing does, which no run exceeds.
-#include "trainer/dry_run.h"
+#include "trainer/rank/dry_run.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

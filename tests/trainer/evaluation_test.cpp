@@ -1,5 +1,5 @@
 // Held-out loss against a model in double, against the first step of training, and of every layout against one rank.
-#include "trainer/evaluation.h"
+#include "trainer/inference/evaluation.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/initial_weights.h"
 #include "tests/trainer/used_layouts.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 
 namespace weft {
 namespace {

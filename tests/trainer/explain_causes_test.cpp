@@ -4,7 +4,7 @@
 
 #include <ostream>
 
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/explain.h"
 
 namespace weft {

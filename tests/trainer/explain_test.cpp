@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

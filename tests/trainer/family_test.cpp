@@ -9,7 +9,7 @@
 
 #include "parallel/shard/replicated.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_rules.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // Text made a token at a time against the whole model in double, and of every layout against one rank.
-#include "trainer/generation.h"
+#include "trainer/inference/generation.h"
 
 #include <gtest/gtest.h>
 

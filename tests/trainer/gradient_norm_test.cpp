@@ -1,5 +1,5 @@
 // The norm of the model's gradient counts every distinct element once, whatever the mesh holds several times.
-#include "trainer/gradient_norm.h"
+#include "trainer/plan/gradient_norm.h"
 
 #include <gtest/gtest.h>
 

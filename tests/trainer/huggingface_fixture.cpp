@@ -10,7 +10,7 @@
 #include "parallel/runtime/element_type.h"
 #include "trainer/checkpoint/tensor_file.h"
 #include "trainer/huggingface/model_section.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft::huggingface_test {
 namespace {

@@ -11,7 +11,7 @@
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 #include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 
 #include "tests/layers/model_reference.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/forward_run.h"
+#include "trainer/inference/forward_run.h"
 
 namespace weft {
 

@@ -1,5 +1,5 @@
 // Initial weights are a function of seed, name and global place alone: any layout begins with the same model.
-#include "trainer/initialize.h"
+#include "trainer/rank/initialize.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/program/exchange.h"
 #include "trainer/config/config.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "trainer/train.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 

@@ -9,10 +9,10 @@
 #include <set>
 
 #include "tests/trainer/config_sample.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/huggingface/model_section.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/trainer/tiny_layout.h"
 #include "tests/trainer/update_arrays.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

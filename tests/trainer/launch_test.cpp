@@ -1,5 +1,5 @@
 // Who may run: one run in a directory, and all processes of a run or none.
-#include "trainer/launch.h"
+#include "trainer/rank/launch.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/run_lock.h"
+#include "trainer/run/run_lock.h"
 
 namespace weft {
 namespace {

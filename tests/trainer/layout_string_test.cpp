@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include "trainer/layout/layout_text.h"
+#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {

@@ -8,8 +8,8 @@
 #include "tests/trainer/tiny_run.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/step_plan.h"
-#include "trainer/unit_policy.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/live_log.h"
+#include "trainer/rank/live_log.h"
 
 #include <gtest/gtest.h>
 

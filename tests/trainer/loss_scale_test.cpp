@@ -1,6 +1,6 @@
 // The scale of the loss in float16: when it moves, and that a step whose gradients overflow on one rank never was, for
 // all of them.
-#include "trainer/loss_scaler.h"
+#include "trainer/rank/loss_scaler.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Costs back from traces: of runs that were simulated, whose costs are known, and of one that really ran.
-#include "trainer/costs/measured_costs.h"
+#include "trainer/measure/measured_costs.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolved_run.h"
-#include "trainer/run_directory.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/run_directory.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // What a step tells, on the console and in metrics.jsonl, where something is computed in float16.
-#include "trainer/metrics.h"
+#include "trainer/rank/metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "trainer/console.h"
+#include "trainer/run/console.h"
 #include "trainer/diagnosis/run_outputs.h"
 
 namespace weft {

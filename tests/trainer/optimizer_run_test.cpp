@@ -10,7 +10,7 @@
 #include "tests/parallel/cpu_rank.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/optimizer/optimizer.h"
-#include "trainer/optimizer/state_layout.h"
+#include "trainer/plan/state_layout.h"
 
 namespace weft {
 namespace {

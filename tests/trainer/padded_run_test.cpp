@@ -14,9 +14,9 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/costs/padded_run.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/measure/padded_run.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -13,10 +13,10 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_rules.h"
-#include "trainer/dry_run.h"
-#include "trainer/resolved_run.h"
-#include "trainer/train.h"
+#include "trainer/resolve/config_rules.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

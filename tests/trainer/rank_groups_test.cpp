@@ -1,6 +1,6 @@
 // One communicator for each pair of a lane and a group that works on it; of messages one for those that no rank both
 // sends and receives.
-#include "trainer/rank_groups.h"
+#include "trainer/rank/rank_groups.h"
 
 #include <gtest/gtest.h>
 

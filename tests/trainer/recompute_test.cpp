@@ -6,10 +6,10 @@
 
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/forward_plan.h"
+#include "trainer/inference/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolved_run.h"
-#include "trainer/solved_timing.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/optimizer/groups.h"
+#include "trainer/config/update_groups.h"
 
 namespace weft {
 namespace {

@@ -1,6 +1,6 @@
 // A rank that compiled another step than the others ends the run before its first step, and is named.
-#include "trainer/resolved_run.h"
-#include "trainer/same_program.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/rank/same_program.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/solved_timing.h"
+#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/sampling.h"
+#include "trainer/inference/sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 #include "tests/trainer/saved_run.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 #include <algorithm>
 

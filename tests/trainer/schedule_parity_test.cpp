@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/passes.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/text/text.h"
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 

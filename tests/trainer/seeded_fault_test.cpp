@@ -9,7 +9,7 @@
 #include "parallel/runtime/staging.h"
 #include "tests/trainer/step_copy.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -1,6 +1,6 @@
 // Residency "auto" as it is run: under every order and budget a run learns what any other residency learns, and holds
 // no more than its budget.
-#include "trainer/solved_timing.h"
+#include "trainer/resolve/solved_timing.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/costs/step_costs.h"
-#include "trainer/dry_run.h"
-#include "trainer/pipeline_order.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -11,7 +11,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/config_sample.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -7,9 +7,9 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/backend.h"
-#include "trainer/resolved_run.h"
-#include "trainer/unit_policy.h"
+#include "trainer/rank/backend.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

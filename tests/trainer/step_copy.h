@@ -7,7 +7,7 @@
 
 #include "tests/trainer/faulty_link.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/gradient_norm.h"
+#include "trainer/plan/gradient_norm.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "trainer/costs/step_costs.h"
+#include "trainer/resolve/step_costs.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/planning/run_plan.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // What ranks measured comes back summed, each number in its own place.
-#include "trainer/step_totals.h"
+#include "trainer/rank/step_totals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Traces on a device that runs behind the host, and the profiler's window. What a whole run leaves behind is in
 // tests/tools/profile_test.cpp.
-#include "trainer/step_trace.h"
+#include "trainer/rank/step_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include "parallel/comm/local.h"
 #include "tests/parallel/clocked_device.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/costs/measured_costs.h"
-#include "trainer/step_profiler.h"
+#include "trainer/measure/measured_costs.h"
+#include "trainer/rank/step_profiler.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/stop_text.h"
+#include "trainer/inference/stop_text.h"
 
 #include <gtest/gtest.h>
 

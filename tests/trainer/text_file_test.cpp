@@ -1,5 +1,5 @@
 // What is read as text and what is not, and which models text is for.
-#include "trainer/text_file.h"
+#include "trainer/data/text_file.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/data.h"
-#include "trainer/evaluation.h"
-#include "trainer/generation.h"
-#include "trainer/text_windows.h"
+#include "trainer/data/data.h"
+#include "trainer/inference/evaluation.h"
+#include "trainer/inference/generation.h"
+#include "trainer/data/text_windows.h"
 
 namespace weft {
 namespace {

@@ -7,16 +7,16 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/passes.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/text/text.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_rules.h"
+#include "trainer/resolve/config_rules.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_summary.h"
-#include "trainer/resolved_run.h"
-#include "trainer/solved_timing.h"
-#include "trainer/verify_step.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/solved_timing.h"
+#include "trainer/rank/verify_step.h"
 
 namespace weft {
 namespace {

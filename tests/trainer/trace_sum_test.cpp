@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/execute.h"
+#include "parallel/pipeline/execute/execute.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

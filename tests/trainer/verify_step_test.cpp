@@ -1,5 +1,5 @@
 // Who owns what over whole layouts, counted element by element, and what a run refuses to begin with.
-#include "trainer/verify_step.h"
+#include "trainer/rank/verify_step.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

@@ -9,12 +9,12 @@
 #include <set>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/accounts/window.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/walked_step.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -1,7 +1,7 @@
 // The live window of a 7B model by dry run: what units, residency and lookahead decide, against figures worked out by
 // hand (LLaMA-2 7B: 32 blocks of 202,383,360 parameters; embedding, head and final norm 262,148,096; bfloat16). Nothing
 // is allocated.
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/accounts/window.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

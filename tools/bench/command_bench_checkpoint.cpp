@@ -17,8 +17,8 @@
 #include "parallel/runtime/error.h"
 #include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
-#include "trainer/resolved_run.h"
-#include "trainer/train.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

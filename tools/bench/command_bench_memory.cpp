@@ -12,7 +12,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
-#include "trainer/train.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
-#include "trainer/costs/padded_run.h"
+#include "trainer/measure/padded_run.h"
 
 namespace weft {
 namespace {

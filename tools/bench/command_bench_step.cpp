@@ -19,8 +19,8 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/initialize.h"
-#include "trainer/train.h"
+#include "trainer/rank/initialize.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

@@ -6,11 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/window.h"
+#include "parallel/pipeline/accounts/window.h"
 #include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -82,7 +82,7 @@ def step_flops(config, layers):
 
 
 def learning_rate(config, step, total):
-    """trainer/learning_rate.cpp; steps count from 1."""
+    """trainer/optimizer/learning_rate.cpp; steps count from 1."""
     scheduler, peak = config.lr_scheduler, config.optimizer.learning_rate
     if step < scheduler.warmup_steps:
         return peak * step / scheduler.warmup_steps

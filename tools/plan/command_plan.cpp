@@ -11,7 +11,7 @@
 #include "tools/plan/plan_kernels.h"
 #include "tools/plan/plan_report.h"
 #include "tools/plan/plan_search.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "parallel/pipeline/picture/picture_style.h"
 #include "tools/report/bench_table.h"
-#include "trainer/chosen_timing.h"
+#include "trainer/resolve/chosen_timing.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
 

@@ -14,7 +14,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/layout_sweep.h"
 #include "tools/plan/plan_search_report.h"
-#include "trainer/chosen_timing.h"
+#include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/orders/order_input.h"
-#include "parallel/pipeline/passes.h"
+#include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 

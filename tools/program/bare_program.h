@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

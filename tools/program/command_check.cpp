@@ -4,8 +4,8 @@
 
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
-#include "trainer/backend.h"
-#include "trainer/start_check.h"
+#include "trainer/rank/backend.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 

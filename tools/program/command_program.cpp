@@ -6,16 +6,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "parallel/pipeline/text.h"
-#include "parallel/pipeline/timeline.h"
+#include "parallel/pipeline/text/text.h"
+#include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tools/program/bare_program.h"
 #include "tools/command/commands.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/program_pictures.h"
-#include "trainer/costs/step_forecast.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/planning/step_forecast.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

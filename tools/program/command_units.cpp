@@ -8,7 +8,7 @@
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
 #include "tools/program/unit_rows.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "tools/program/unit_rows.h"
-#include "trainer/verify_step.h"
+#include "trainer/rank/verify_step.h"
 
 namespace weft {
 namespace {

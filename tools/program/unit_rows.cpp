@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "parallel/shard/replicated.h"
-#include "trainer/optimizer/groups.h"
-#include "trainer/pipeline_order.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/plan/pipeline_order.h"
 
 namespace weft {
 namespace {

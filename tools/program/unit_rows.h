@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

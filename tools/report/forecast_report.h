@@ -5,7 +5,7 @@
 #include <string>
 
 #include "trainer/config/config.h"
-#include "trainer/costs/step_forecast.h"
+#include "trainer/planning/step_forecast.h"
 #include "trainer/planning/published.h"
 
 namespace weft {

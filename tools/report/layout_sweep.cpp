@@ -13,9 +13,9 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/pipeline_order.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

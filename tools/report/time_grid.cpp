@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 namespace {

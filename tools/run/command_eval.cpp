@@ -3,9 +3,9 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/load_weights.h"
+#include "trainer/inference/load_weights.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/evaluation.h"
+#include "trainer/inference/evaluation.h"
 
 namespace weft {
 namespace {

@@ -23,7 +23,7 @@
 #include "parallel/comm/run_token.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "trainer/run_signals.h"
+#include "trainer/run/run_signals.h"
 
 namespace weft {
 namespace {

@@ -6,9 +6,9 @@
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
 #include "tools/run/launch_gate.h"
-#include "trainer/console.h"
-#include "trainer/run_signals.h"
-#include "trainer/train.h"
+#include "trainer/run/console.h"
+#include "trainer/run/run_signals.h"
+#include "trainer/run/train.h"
 
 namespace weft {
 namespace {

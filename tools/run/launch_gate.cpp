@@ -3,10 +3,10 @@
 #include "parallel/runtime/refusal.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_explain.h"
-#include "trainer/backend.h"
+#include "trainer/rank/backend.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/explain.h"
-#include "trainer/rank_classes.h"
+#include "trainer/resolve/rank_classes.h"
 
 namespace weft {
 namespace {

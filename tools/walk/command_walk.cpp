@@ -12,7 +12,7 @@
 #include "tools/walk/walk_numbers.h"
 #include "tools/walk/walk_report.h"
 #include "tools/walk/walk_strategies.h"
-#include "trainer/unit_policy.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "parallel/runtime/error.h"
-#include "trainer/unit_policy.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "trainer/config/config.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_rows.h"
+#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/checkpoint/reader.h"
 
 namespace weft {

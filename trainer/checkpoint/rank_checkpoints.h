@@ -20,7 +20,7 @@
 #include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/rank_writer.h"
 #include "trainer/checkpoint/start.h"
-#include "trainer/step_totals.h"
+#include "trainer/rank/step_totals.h"
 
 namespace weft {
 

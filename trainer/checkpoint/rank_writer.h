@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/checkpoint/checkpoint_rows.h"
+#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/checkpoint/safetensors.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/checkpoint/checkpoint_rows.h"
+#include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
 namespace {

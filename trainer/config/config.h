@@ -13,10 +13,10 @@
 
 #include "layers/model_config.h"
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline/orders/order_csv.h"
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/passes/order_csv.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/dtype.h"
-#include "trainer/optimizer/rules.h"
+#include "trainer/config/update_rules.h"
 
 namespace weft {
 
@@ -210,7 +210,7 @@ struct HardwareConfig {
 };
 
 // The values given here are the defaults of a run file; there is no other list of them. What is solved from them is in
-// ResolvedRun (trainer/resolved_run.h).
+// ResolvedRun (trainer/resolve/resolved_run.h).
 struct Config {
   RunConfig run;
   ModelConfig model;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "trainer/loss_scaler.h"
-#include "trainer/optimizer/groups.h"
+#include "trainer/rank/loss_scaler.h"
+#include "trainer/config/update_groups.h"
 
 namespace weft::config_fields {
 namespace {

@@ -7,7 +7,7 @@
 #include "parallel/runtime/input_file.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
-#include "trainer/layout/layout_text.h"
+#include "trainer/config/layout_text.h"
 
 namespace weft::config_fields {
 namespace {

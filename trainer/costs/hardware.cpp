@@ -9,7 +9,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
-#include "trainer/unit_policy.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/config/config_sources.h"
 
 namespace weft {

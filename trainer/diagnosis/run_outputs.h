@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "trainer/config/config.h"
-#include "trainer/costs/measured_costs.h"
-#include "trainer/metrics.h"
+#include "trainer/measure/measured_costs.h"
+#include "trainer/rank/metrics.h"
 
 namespace weft {
 

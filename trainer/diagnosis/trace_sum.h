@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/costs/measured_costs.h"
+#include "trainer/measure/measured_costs.h"
 
 namespace weft {
 

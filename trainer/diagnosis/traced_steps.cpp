@@ -4,8 +4,8 @@
 
 #include "trainer/diagnosis/program_figures.h"
 #include "trainer/diagnosis/run_hardware.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

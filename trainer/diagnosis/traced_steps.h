@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/costs/measured_costs.h"
+#include "trainer/measure/measured_costs.h"
 
 namespace weft {
 

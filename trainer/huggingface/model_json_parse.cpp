@@ -9,7 +9,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/router_coefficient.h"
-#include "trainer/json_depth.h"
+#include "trainer/checkpoint/json_depth.h"
 
 namespace weft {
 namespace {

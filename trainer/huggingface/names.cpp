@@ -6,7 +6,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

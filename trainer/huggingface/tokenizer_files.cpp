@@ -7,7 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "trainer/json_depth.h"
+#include "trainer/checkpoint/json_depth.h"
 
 namespace weft {
 namespace {

@@ -4,11 +4,11 @@
 #include <map>
 
 #include "parallel/shard/replicated.h"
-#include "trainer/costs/step_costs.h"
+#include "trainer/resolve/step_costs.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/pipeline_order.h"
-#include "trainer/recompute_plan.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

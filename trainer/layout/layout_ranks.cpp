@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "trainer/pipeline_order.h"
+#include "trainer/plan/pipeline_order.h"
 
 namespace weft {
 namespace {

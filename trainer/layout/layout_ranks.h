@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "parallel/pipeline/action.h"
+#include "parallel/pipeline/program/action.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/automatic_layout.h"
 

@@ -6,9 +6,9 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/shard/replicated.h"
-#include "trainer/layout/layout_text.h"
-#include "trainer/pipeline_order.h"
-#include "trainer/step_plan.h"
+#include "trainer/config/layout_text.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

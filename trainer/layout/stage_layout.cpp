@@ -11,7 +11,7 @@
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_ranks.h"
-#include "trainer/layout/layout_text.h"
+#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {

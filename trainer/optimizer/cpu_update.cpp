@@ -4,7 +4,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/multiversion.h"
-#include "trainer/gradient_norm.h"
+#include "trainer/plan/gradient_norm.h"
 #include "trainer/optimizer/element_update.h"
 #include "trainer/optimizer/optimizer_kernels.h"
 

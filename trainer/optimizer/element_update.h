@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "parallel/runtime/dtype.h"
-#include "trainer/optimizer/rules.h"
+#include "trainer/config/update_rules.h"
 #include "trainer/optimizer/stochastic_rounding.h"
 
 // nvcc compiles these for the device, every other compiler for the host.

@@ -24,7 +24,7 @@
 #include "parallel/shard/unit.h"
 #include "trainer/optimizer/muon_kernels.h"
 #include "trainer/optimizer/muon_plan.h"
-#include "trainer/optimizer/rules.h"
+#include "trainer/config/update_rules.h"
 
 namespace weft {
 

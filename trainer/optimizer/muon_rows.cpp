@@ -4,8 +4,8 @@
 #include <map>
 #include <tuple>
 
-#include "trainer/gradient_norm.h"
-#include "trainer/optimizer/groups.h"
+#include "trainer/plan/gradient_norm.h"
+#include "trainer/config/update_groups.h"
 
 namespace weft {
 namespace {

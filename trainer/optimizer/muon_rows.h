@@ -6,7 +6,7 @@
 
 #include "trainer/optimizer/muon.h"
 #include "trainer/optimizer/muon_plan.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

@@ -12,10 +12,10 @@
 #include "parallel/comm/communicator.h"
 #include "parallel/runtime/phase_clock.h"
 #include "parallel/shard/unit.h"
-#include "trainer/optimizer/groups.h"
+#include "trainer/config/update_groups.h"
 #include "trainer/optimizer/muon_rows.h"
 #include "trainer/optimizer/optimizer_kernels.h"
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

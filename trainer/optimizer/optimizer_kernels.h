@@ -8,7 +8,7 @@
 
 #include "parallel/runtime/ledger.h"
 #include "trainer/optimizer/muon_kernels.h"
-#include "trainer/optimizer/rules.h"
+#include "trainer/config/update_rules.h"
 
 namespace weft {
 
@@ -52,7 +52,7 @@ struct OptimizerKernels {
   // Set-up may wait for the device. `rules` by group; whole matrices are none of its business.
   std::unique_ptr<RowsUpdate> (*make_update)(Stream& stream, MemoryLedger& ledger, std::vector<UpdateRows> rows,
                                              std::vector<UpdateRule> rules);
-  // gradient_scale [1, 1] float32 = gradient_factor() (trainer/gradient_norm.h); square_sum [1, 1] float64, of
+  // gradient_scale [1, 1] float32 = gradient_factor() (trainer/plan/gradient_norm.h); square_sum [1, 1] float64, of
   // gradients of the scaled loss.
   void (*clip_scale)(Stream& stream, ConstTensorView square_sum, double largest, double inverse_loss_scale,
                      TensorView gradient_scale);

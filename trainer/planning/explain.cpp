@@ -9,10 +9,10 @@
 
 #include "layers/head.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/dry_run.h"
+#include "trainer/rank/dry_run.h"
 #include "trainer/planning/more_ranks.h"
-#include "trainer/rank_classes.h"
-#include "trainer/step_plan.h"
+#include "trainer/resolve/rank_classes.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "parallel/pipeline/execute.h"
+#include "parallel/pipeline/execute/execute.h"
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/dry_run.h"
+#include "trainer/rank/dry_run.h"
 
 namespace weft {
 namespace {

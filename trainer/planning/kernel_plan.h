@@ -15,7 +15,7 @@
 
 #include "parallel/runtime/kernel_log.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 

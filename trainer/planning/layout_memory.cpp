@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trainer/step_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "trainer/dry_run.h"
-#include "trainer/resolved_run.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 

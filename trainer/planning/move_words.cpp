@@ -8,7 +8,7 @@
 
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/optimizer/rules.h"
+#include "trainer/config/update_rules.h"
 #include "trainer/planning/word.h"
 
 namespace weft::move_words {

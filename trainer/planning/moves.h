@@ -11,7 +11,7 @@
 
 #include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/config/config_reader.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/hardware.h"
 
 namespace weft {

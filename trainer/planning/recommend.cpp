@@ -6,7 +6,7 @@
 
 #include "parallel/runtime/refusal.h"
 #include "trainer/planning/compare.h"
-#include "trainer/resolved_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

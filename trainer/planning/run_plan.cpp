@@ -9,17 +9,17 @@
 #include <tuple>
 
 #include "parallel/pipeline/simulation/simulate.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/checkpoint/rank_writer.h"
-#include "trainer/chosen_timing.h"
-#include "trainer/costs/step_costs.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/resolve/step_costs.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolved_run.h"
-#include "trainer/unit_policy.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

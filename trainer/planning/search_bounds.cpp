@@ -5,13 +5,13 @@
 #include <numeric>
 
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/costs/step_costs.h"
+#include "trainer/resolve/step_costs.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/pipeline_order.h"
-#include "trainer/step_plan.h"
-#include "trainer/unit_policy.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {

@@ -13,8 +13,8 @@
 #include <tuple>
 #include <vector>
 
-#include "trainer/config/config_reader.h"
-#include "trainer/config/config_rules.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/config_rules.h"
 #include "trainer/costs/hardware.h"
 
 namespace weft {

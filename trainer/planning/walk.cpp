@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/traffic.h"
+#include "parallel/pipeline/accounts/traffic.h"
 
 namespace weft {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "parallel/comm/counters.h"
 #include "parallel/mesh/mesh.h"
-#include "parallel/pipeline/live_bytes.h"
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

@@ -1,9 +1,9 @@
 #include "trainer/planning/walked_step.h"
 
 #include "parallel/runtime/error.h"
-#include "trainer/resolved_run.h"
-#include "trainer/step_plan.h"
-#include "trainer/update_plan.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/overlap.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

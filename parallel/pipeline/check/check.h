@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

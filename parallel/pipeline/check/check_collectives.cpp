@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/exchange.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 namespace {

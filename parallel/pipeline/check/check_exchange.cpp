@@ -5,7 +5,7 @@
 
 #include "parallel/pipeline/check/check_lanes.h"
 #include "parallel/pipeline/check/check_messages.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "parallel/pipeline/exchange.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 namespace {

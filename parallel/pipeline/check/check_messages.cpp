@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "parallel/pipeline/exchange.h"
+#include "parallel/pipeline/program/exchange.h"
 
 namespace weft {
 

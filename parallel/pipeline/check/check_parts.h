@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/program/pieces.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "parallel/pipeline/cell_text.h"
+#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

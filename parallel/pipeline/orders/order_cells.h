@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/pipeline/action.h"
+#include "parallel/pipeline/program/action.h"
 
 namespace weft {
 

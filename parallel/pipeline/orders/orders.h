@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/pipeline/action.h"
-#include "parallel/pipeline/placement.h"
+#include "parallel/pipeline/program/action.h"
+#include "parallel/pipeline/program/placement.h"
 
 namespace weft {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parallel/pipeline/simulation/simulated_step.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/program/pieces.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// What a ledger counts along a rank's list (trainer/dry_run.h finds it).
+// What a ledger counts along a rank's list (trainer/rank/dry_run.h finds it).
 struct LedgerAction {
   BucketBytes most;   // at the largest sum while the action runs
   BucketBytes after;  // once it is over

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
 
 namespace weft {

@@ -4,12 +4,12 @@
 #include <deque>
 #include <utility>
 
-#include "parallel/pipeline/exchange.h"
-#include "parallel/pipeline/overlap.h"
-#include "parallel/pipeline/pieces.h"
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/simulation/shared_adapters.h"
 #include "parallel/pipeline/simulation/simulate_state.h"
-#include "parallel/pipeline/text.h"
+#include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

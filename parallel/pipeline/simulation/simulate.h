@@ -32,7 +32,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/pipeline/program.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/simulation/costs.h"
 
 namespace weft {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/pipeline/overlap.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/simulate.h"
 
 namespace weft::walking {

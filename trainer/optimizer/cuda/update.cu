@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(threads_of_block)
   sums[2 * tensor + 1] += direction_sum;
 }
 
-// One thread. As gradient_factor (trainer/gradient_norm.h).
+// One thread. As gradient_factor (trainer/plan/gradient_norm.h).
 __global__ void clip_scale_kernel(const double* square_sum, double largest, double inverse_loss_scale,
                                   float* gradient_scale) {
   const double norm = sqrt(*square_sum) * inverse_loss_scale;

@@ -1,0 +1,79 @@
+#include "parallel/pipeline/accounts/window.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+namespace weft {
+namespace {
+
+// The units that an action of microbatch 0 reads.
+std::span<const int> read_of_first(const Program& program, const Action& action) {
+  if (action.microbatch != 0 || !action.segment) return {};
+  const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+  if (!reads_units(segment, action.op)) return {};
+  return segment.units;
+}
+
+// What stays of a unit between its last read in the forward of microbatch 0 and the first one in its backward.
+struct Held {
+  bool forward_over = false, read_again = false;
+  std::int64_t bytes = 0;
+};
+
+std::int64_t held_bytes(const Program& program, int pipeline_rank) {
+  std::vector<Held> units(program.units.size());
+  for (const Action& action : program.ranks.at(static_cast<std::size_t>(pipeline_rank))) {
+    for (const int unit : read_of_first(program, action)) {
+      Held& held = units[static_cast<std::size_t>(unit)];
+      if (held.read_again) continue;
+      if (action.op == Op::forward) {
+        held.forward_over = true;
+        held.bytes = program.units[static_cast<std::size_t>(unit)].unsharded_bytes;
+      } else {
+        held.read_again = true;
+      }
+    }
+    if (!action.unit) continue;
+    Held& held = units[static_cast<std::size_t>(*action.unit)];
+    if (!held.forward_over || held.read_again) continue;
+    if (action.op == Op::reshard) held.bytes = 0;
+    if (action.op == Op::reshard_island)
+      held.bytes = program.units[static_cast<std::size_t>(*action.unit)].island_bytes;
+  }
+  std::int64_t sum = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (!program.units[unit].replicated) sum += units[unit].bytes;
+  }
+  return sum;
+}
+
+}  // namespace
+
+ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
+  const std::vector<Action>& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));
+  ParameterWindow window;
+  std::int64_t now = 0;
+  for (const Action& action : actions) {
+    if (!action.unit) continue;
+    const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+    if (is_gather(action.op)) {
+      now += unit.unsharded_bytes;
+      window.peak_bytes = std::max(window.peak_bytes, now);
+      if (action.op == Op::unshard_island) now -= unit.island_bytes;
+      window.gathered_bytes += action.bytes;
+      ++window.gathers;
+      if (action.op == Op::unshard_island) ++window.island_gathers;
+    }
+    if (is_reshard(action.op)) {
+      if (action.op == Op::reshard_island) now += unit.island_bytes;
+      window.peak_bytes = std::max(window.peak_bytes, now);
+      now -= unit.unsharded_bytes;
+    }
+    if (is_reduction(action.op)) ++window.reductions;
+  }
+  window.held_bytes = held_bytes(program, pipeline_rank);
+  return window;
+}
+
+}  // namespace weft

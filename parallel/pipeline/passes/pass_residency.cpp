@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "parallel/pipeline/program/insertion.h"
+#include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/passes/passes.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
+
+// A compute action that reads gathered parameters, numbered along the rank.
+struct Read {
+  std::size_t position = 0;     // in the rank's list
+  std::size_t computation = 0;  // its number among all compute actions of the rank
+  std::size_t visit = 0;        //    // how often the rank had changed its stage before
+  bool forward = false;         // or for an input gradient
+  bool again = false;           // a forward again, in front of its input gradient
+  int microbatch = 0;
+  std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
+  // Its number if the halves of overlapped pairs ran one after the other; of a forward again, that of the input
+  // gradient behind it, as if it were a part of that.
+  std::size_t in_sequence = 0;
+};
+
+// One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
+struct Use {
+  int unit = 0;
+  std::size_t read = 0;
+  bool begins = false, ends = false;
+  bool from_island = false;   // what begins here is gathered over the island
+  bool to_island = false;     // what ends here leaves the island its parts
+  std::size_t gather_at = 0;  // the read before which the gather is issued, where the interval begins
+};
+
+struct Reads {
+  std::vector<Read> reads;
+  std::vector<Use> uses;
+  std::vector<int> visits;  // the stage of each visit
+};
+
+// The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if it ran
+// them one after the other: the turns of their segments change no stage.
+class VisitsOfUnit {
+ public:
+  explicit VisitsOfUnit(const Overlaps& overlaps) : overlaps_(overlaps) {}
+
+  // Of the compute action at `position`; positions ascend.
+  std::size_t at(const Action& action, std::size_t position) {
+    const auto pair = overlaps_.pair_of[position];
+    if (!pair) return enter(*action.stage);
+    const OverlappedPair& both = overlaps_.pairs[*pair];
+    if (both.first == position) {
+      forward_ = enter(*both.forward.stage);
+      backward_ = enter(*both.backward.stage);
+    }
+    return action.op == Op::forward ? forward_ : backward_;
+  }
+
+  std::vector<int> stages;
+
+ private:
+  std::size_t enter(int stage) {
+    if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+    return stages.size() - 1;
+  }
+
+  const Overlaps& overlaps_;
+  std::size_t forward_ = 0, backward_ = 0;  // of the pair that is open
+};
+
+// The halves of a pair take turns, so a block of several segments would be dropped and gathered again at every turn if
+// only neighbours in the list followed each other at once. So do neighbours of the order without the overlap: reads of
+// one half with nothing but the other half between them, and the last of a pair's backward and the first of what comes
+// behind the pair. And so do neighbours of the order without forwards again.
+void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
+  for (std::size_t begin = 0, number = 0; begin < reads.size();) {
+    const auto pair = overlaps.pair_of[reads[begin].position];
+    std::size_t end = begin + 1;
+    while (pair && end < reads.size() && overlaps.pair_of[reads[end].position] == pair) ++end;
+    for (bool forward : {true, false}) {
+      for (std::size_t i = begin; i < end; ++i) {
+        if (reads[i].forward == forward) reads[i].in_sequence = reads[i].again ? number : number++;
+      }
+    }
+    begin = end;
+  }
+}
+
+Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) {
+  Reads result;
+  const Overlaps overlaps = find_overlaps(actions);
+  VisitsOfUnit visits(overlaps);
+  std::size_t computations = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (!is_compute(action.op)) continue;
+    ++computations;
+    const std::size_t visit = visits.at(action, i);
+    if (!action.segment) continue;
+    const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
+    if (!reads_units(segment, action.op)) continue;
+    const std::size_t first_use = result.uses.size();
+    for (int unit : segment.units) {
+      if (tables.units[static_cast<std::size_t>(unit)].replicated) continue;
+      result.uses.push_back({.unit = unit, .read = result.reads.size()});
+    }
+    if (result.uses.size() > first_use) {
+      result.reads.push_back({i, computations, visit, action.op == Op::forward, action.op == Op::recompute,
+                              *action.microbatch, first_use});
+    }
+  }
+  number_in_sequence(result.reads, overlaps);
+  result.visits = std::move(visits.stages);
+  return result;
+}
+
+// Whether `stage` is among the next `window` different stages from every visit of first + 1 .. last on.
+bool stays_in_window(const std::vector<int>& visits, int stage, int window, std::size_t first, std::size_t last) {
+  for (std::size_t from = first + 1; from <= last; ++from) {
+    std::vector<int> others;  // different stages before the rank comes back
+    for (std::size_t v = from; visits[v] != stage; ++v) {
+      if (std::find(others.begin(), others.end(), visits[v]) == others.end()) others.push_back(visits[v]);
+    }
+    if (static_cast<int>(others.size()) >= window) return false;
+  }
+  return true;
+}
+
+// Whether two successive reads of a unit belong to one forward or one backward of its block.
+bool same_turn(const Read& one, const Read& other) {
+  return one.forward == other.forward && one.microbatch == other.microbatch;
+}
+
+// Whether full parameters stay from one use of a unit to the next. From a forward again to the input gradient that it
+// is for they always do: so a step gathers no more often than without.
+bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
+  const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
+  if (next_use.read <= use.read + 1) return true;
+  if (next.in_sequence == read.in_sequence || next.in_sequence == read.in_sequence + 1) return true;
+  if (read.again && same_turn(read, next)) return true;
+  switch (policy.residency) {
+    case Residency::each_use:
+    case Residency::island:
+      return false;
+    case Residency::keep_after_forward:
+      return read.forward;
+    case Residency::keep_after_backward:
+      return !read.forward;
+    case Residency::visit:
+      return read.visit == next.visit;
+    case Residency::window:
+      return stays_in_window(rank.visits, rank.visits[read.visit], policy.window_stages, read.visit, next.visit);
+    case Residency::step:
+    case Residency::solved:  // refused (passes.cpp)
+      return true;
+  }
+  return false;
+}
+
+// A unit from a gather to the RESHARD that ends it, as far as reads have been seen.
+struct Interval {
+  std::size_t turn = 0;  // the read with which its last forward or backward began
+};
+
+// Says of every use whether an interval begins or ends there, and where its gather would be issued. What one read finds
+// sharded is gathered together and counts as one, however many units it reads.
+void mark_intervals(const ProgramTables& tables, Reads& rank) {
+  std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
+  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last one
+  std::vector<Interval> intervals;                                // in the order of their gathers
+  std::vector<std::size_t> first_of_read;                         // of intervals: the first that each such read begins
+  const auto place_of_gather = [&](std::size_t read, std::size_t ahead) -> std::size_t {
+    if (ahead == 0) return read;
+    if (ahead > first_of_read.size()) return 0;
+    const std::size_t group = first_of_read.size() - ahead;
+    const std::size_t end = group + 1 < first_of_read.size() ? first_of_read[group + 1] : intervals.size();
+    std::size_t place = 0;
+    for (std::size_t i = first_of_read[group]; i < end; ++i) place = std::max(place, intervals[i].turn);
+    return place;
+  };
+  for (std::size_t begin = 0; begin < rank.uses.size();) {
+    const std::size_t read = rank.uses[begin].read;
+    std::size_t end = begin;
+    for (; end < rank.uses.size() && rank.uses[end].read == read; ++end) {
+      Use& use = rank.uses[end];
+      const auto unit = static_cast<std::size_t>(use.unit);
+      const UnitPolicy& policy = tables.units[unit].policy;
+      const std::size_t previous = last_use[unit];
+      use.begins = previous == never || !kept(policy, rank, rank.uses[previous], use);
+      if (!use.begins) continue;
+      use.gather_at = place_of_gather(read, static_cast<std::size_t>(policy.lookahead));
+      if (previous == never) continue;
+      Use& last = rank.uses[previous];
+      last.ends = true;
+      last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;
+      use.gather_at = std::max(use.gather_at, last.read + 1);
+    }
+    // Only now, so that no gather of this read is put off by what else it reads.
+    const std::size_t first_interval = intervals.size();
+    for (; begin < end; ++begin) {
+      const Use& use = rank.uses[begin];
+      const auto unit = static_cast<std::size_t>(use.unit);
+      const std::size_t previous = std::exchange(last_use[unit], begin);
+      if (use.begins) {
+        interval[unit] = intervals.size();
+        intervals.push_back({read});
+      } else if (!same_turn(rank.reads[rank.uses[previous].read], rank.reads[read])) {
+        intervals[interval[unit]].turn = read;
+      }
+    }
+    if (intervals.size() > first_interval) first_of_read.push_back(first_interval);
+  }
+  for (std::size_t last : last_use) {
+    if (last != never) rank.uses[last].ends = true;
+  }
+}
+
+// A unit with a long lookahead must not overtake one that is needed first: its gather is issued later instead, which
+// never takes more memory than its policy allows. A gather that would be issued where its unit is dropped brings what
+// is there: the unit stays. It still counts where others look ahead, so no other gather is issued earlier for it.
+void settle_gathers(const ProgramTables& tables, Reads& rank) {
+  std::size_t latest = 0;
+  std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
+  for (std::size_t i = 0; i < rank.uses.size(); ++i) {
+    Use& use = rank.uses[i];
+    const std::size_t previous = std::exchange(last_use[static_cast<std::size_t>(use.unit)], i);
+    if (!use.begins) continue;
+    use.gather_at = std::max(use.gather_at, latest);
+    if (previous != never) {
+      Use& last = rank.uses[previous];
+      if (rank.reads[use.gather_at].computation == rank.reads[last.read].computation + 1) {
+        last.ends = last.to_island = use.begins = use.from_island = false;
+        continue;
+      }
+    }
+    latest = use.gather_at;
+  }
+}
+
+std::vector<Action> with_residency(const ProgramTables& tables, const std::vector<Action>& actions) {
+  Reads rank = reads_of(tables, actions);
+  mark_intervals(tables, rank);
+  settle_gathers(tables, rank);
+
+  const auto gather = [&tables](const Use& use) {
+    const ProgramUnit& unit = tables.units[static_cast<std::size_t>(use.unit)];
+    return Action{.op = use.from_island ? Op::unshard_island : Op::unshard,
+                  .stage = unit.stage,
+                  .unit = use.unit,
+                  .bytes = unit.gather_bytes};
+  };
+  const auto reshard = [&tables](const Use& use) {
+    return Action{.op = use.to_island ? Op::reshard_island : Op::reshard,
+                  .stage = tables.units[static_cast<std::size_t>(use.unit)].stage,
+                  .unit = use.unit};
+  };
+  std::vector<Insertion> insertions;
+  std::size_t next_gather = 0;  // of uses; both cursors only advance
+  const auto& [reads, uses, visits] = rank;
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const std::size_t before = before_with_receives(actions, reads[i].position);
+    for (; next_gather < uses.size(); ++next_gather) {
+      const Use& use = uses[next_gather];
+      if (!use.begins) continue;
+      if (use.gather_at > i) break;
+      insertions.push_back({before, gather(use)});
+    }
+    const std::size_t behind = behind_with_sends(actions, reads[i].position);
+    for (std::size_t j = reads[i].first_use; j < uses.size() && uses[j].read == i; ++j) {
+      if (uses[j].ends) insertions.push_back({behind, reshard(uses[j])});
+    }
+  }
+  return insert_actions(actions, insertions);
+}
+
+}  // namespace
+
+Program add_residency(Program program) {
+  for (auto& actions : program.ranks) actions = with_residency(program, actions);
+  return program;
+}
+
+}  // namespace weft

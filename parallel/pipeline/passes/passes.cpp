@@ -1,0 +1,113 @@
+#include "parallel/pipeline/passes/passes.h"
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+void require_stage_count(const ProgramTables& tables, std::int64_t asked, const std::string& whose) {
+  if (static_cast<std::int64_t>(tables.stages.size()) == asked) return;
+  fail_request("{} = {} stages, but the layout has {} stages", whose, asked, tables.stages.size());
+}
+
+void require_policies(const ProgramTables& tables) {
+  if (tables.reduce_inputs < 0) fail_request("reduce_inputs {} must not be negative", tables.reduce_inputs);
+  for (const ProgramUnit& unit : tables.units) {
+    const UnitPolicy& policy = unit.policy;
+    if (policy.residency == Residency::window && policy.window_stages < 1) {
+      fail_request("unit {}: a window of {} stages keeps nothing; it has at least 1", unit.name, policy.window_stages);
+    }
+    if (policy.residency == Residency::island && policy.island_ranks < 2) {
+      fail_request("unit {}: an island of {} ranks has nobody to gather from", unit.name, policy.island_ranks);
+    }
+    if (policy.residency == Residency::solved) {
+      fail_request("unit {}: residency \"{}\" needs a plan of the step, which this order has none of", unit.name,
+                   name_of(policy.residency));
+    }
+    if (unit.policy.lookahead < 0 || unit.policy.reduce_every < 0) {
+      fail_request("unit {}: lookahead {} and reduce_every {} must not be negative", unit.name, unit.policy.lookahead,
+                   unit.policy.reduce_every);
+    }
+  }
+}
+
+// An order decides by itself which rank runs which stage; the layout must have put it there.
+void require_placement(const Program& program, const std::string& whose) {
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (const Action& action : program.ranks[rank]) {
+      const int placed = program.stages[static_cast<std::size_t>(action.stage.value())].rank;
+      if (placed == static_cast<int>(rank)) continue;
+      fail_request("{} runs stage {} on rank {}, but the layout puts it on rank {}", whose, *action.stage, rank,
+                   placed);
+    }
+  }
+}
+
+}  // namespace
+
+Program add_ties(Program program) {
+  for (std::size_t i = 0; i < program.units.size(); ++i) {
+    const ProgramUnit& unit = program.units[i];
+    if (!unit.tied_to) continue;
+    const int unit_index = static_cast<int>(i), rank = program.stages[static_cast<std::size_t>(unit.stage)].rank;
+    auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+    const bool tied_by_copy = tied_rank(program, unit) == rank && *unit.tied_to < unit_index;
+    if (!tied_by_copy) {
+      actions.push_back({.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});
+    }
+    if (unit.tied_unreduced) {
+      actions.push_back(
+          {.op = Op::reduce_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.reduce_bytes});
+    }
+  }
+  return program;
+}
+
+Program add_update(Program program) {
+  for (auto& actions : program.ranks) {
+    actions.push_back({.op = Op::gradient_norm});
+    actions.push_back({.op = Op::optimizer_step});
+  }
+  return program;
+}
+
+Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+  auto order = schedule.order(input);
+  require_stage_count(tables, static_cast<std::int64_t>(input.ranks) * input.chunks,
+                      fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
+  Program program{tables, input.microbatches, std::move(order)};
+  require_placement(program, fmt::format("schedule {}", schedule.name));
+  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
+}
+
+Program place_order(const ProgramTables& tables, const UserOrder& order) {
+  require_stage_count(tables, static_cast<std::int64_t>(order.stage_ranks.size()),
+                      fmt::format("the schedule's file of {} ranks", order.ranks.size()));
+  Program program{tables, order.microbatches, order.ranks};
+  require_placement(program, "the schedule's file");
+  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
+}
+
+Program complete(Program placed) {
+  require_policies(placed);
+  return add_update(add_ties(add_reduction(add_residency(std::move(placed)))));
+}
+
+Program compile_forward(const ProgramTables& tables, int ranks, int microbatches) {
+  require(tables.forward_only, "the tables of a forward say so");
+  require_policies(tables);
+  std::vector<int> stage_ranks;
+  for (const ProgramStage& stage : tables.stages) stage_ranks.push_back(stage.rank);
+  Program program{tables, microbatches, forward_order(stage_ranks, ranks, microbatches)};
+  return add_residency(lower_to_segments(add_exchange(std::move(program))));
+}
+
+Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+  return complete(place_order(tables, schedule, input));
+}
+
+Program compile(const ProgramTables& tables, const UserOrder& order) {
+  return complete(place_order(tables, order));
+}
+
+}  // namespace weft

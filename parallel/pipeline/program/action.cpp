@@ -1,0 +1,49 @@
+#include "parallel/pipeline/program/action.h"
+
+namespace weft {
+
+std::string_view name_of(Op op) {
+  switch (op) {
+    case Op::forward:
+      return "F";
+    case Op::backward:
+      return "B";
+    case Op::backward_input:
+      return "I";
+    case Op::backward_weight:
+      return "W";
+    case Op::recompute:
+      return "R";
+    case Op::unshard:
+      return "UNSHARD";
+    case Op::unshard_island:
+      return "UNSHARD_ISLAND";
+    case Op::reshard:
+      return "RESHARD";
+    case Op::reshard_island:
+      return "RESHARD_ISLAND";
+    case Op::scatter_gradient:
+      return "SCATTER_GRAD";
+    case Op::reduce_gradient:
+      return "REDUCE_GRAD";
+    case Op::tie_gradient:
+      return "TIE_GRAD";
+    case Op::wait_reduction:
+      return "WAIT_REDUCE";
+    case Op::send_forward:
+      return "SEND_F";
+    case Op::receive_forward:
+      return "RECV_F";
+    case Op::send_backward:
+      return "SEND_B";
+    case Op::receive_backward:
+      return "RECV_B";
+    case Op::gradient_norm:
+      return "GRAD_NORM";
+    case Op::optimizer_step:
+      return "STEP";
+  }
+  return "?";
+}
+
+}  // namespace weft

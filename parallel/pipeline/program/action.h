@@ -1,0 +1,88 @@
+// One line of a training step. Actions speak of whole stages (order, exchange) or, after lowering, of one segment or
+// one shard unit. They are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "parallel/pipeline/program/optional_index.h"
+
+namespace weft {
+
+enum class Op : std::uint8_t {
+  forward,           // F
+  backward,          // B: input and weight gradient
+  backward_input,    // I
+  backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
+  recompute,         // R: a forward again, of what was not kept until its backward
+  unshard,           // UNSHARD: gather over the whole shard group
+  unshard_island,    // UNSHARD_ISLAND: gather over the island, from what RESHARD_ISLAND kept
+  reshard,           // RESHARD: back to the rows this rank owns
+  reshard_island,    // RESHARD_ISLAND: back to one part of the full parameters for each rank of the island
+  scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
+  reduce_gradient,   // REDUCE_GRAD: summed over all that hold the unit
+  tie_gradient,      // TIE_GRAD: of a unit with a copy on another stage: the gradients of both, summed
+  wait_reduction,  // WAIT_REDUCE: compute goes on once the unit's oldest reduction that nobody has waited for has ended
+  send_forward,    // SEND_F: activations to the next stage
+  receive_forward,   // RECV_F
+  send_backward,     // SEND_B: gradients to the previous stage
+  receive_backward,  // RECV_B
+  gradient_norm,     // GRAD_NORM: global norm and clip factor, over the world
+  optimizer_step,    // STEP: the rows this rank owns
+};
+std::string_view name_of(Op op);  // "F", "UNSHARD", ...
+
+constexpr bool is_compute(Op op) {
+  return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight ||
+         op == Op::recompute;
+}
+constexpr bool is_send(Op op) {
+  return op == Op::send_forward || op == Op::send_backward;
+}
+constexpr bool is_receive(Op op) {
+  return op == Op::receive_forward || op == Op::receive_backward;
+}
+// All but the weight gradient read parameters.
+constexpr bool reads_parameters(Op op) {
+  return is_compute(op) && op != Op::backward_weight;
+}
+constexpr bool makes_weight_gradient(Op op) {
+  return op == Op::backward || op == Op::backward_weight;
+}
+constexpr bool makes_input_gradient(Op op) {
+  return op == Op::backward || op == Op::backward_input;
+}
+// Takes what the segment or stage before it hands on, activations or their gradient, and hands on what it makes.
+constexpr bool hands_on(Op op) {
+  return op == Op::forward || makes_input_gradient(op);
+}
+
+constexpr bool is_gather(Op op) {
+  return op == Op::unshard || op == Op::unshard_island;
+}
+constexpr bool is_reshard(Op op) {
+  return op == Op::reshard || op == Op::reshard_island;
+}
+constexpr bool is_reduction(Op op) {
+  return op == Op::scatter_gradient || op == Op::reduce_gradient;
+}
+// What a shard unit goes through.
+constexpr bool takes_unit(Op op) {
+  return is_gather(op) || is_reshard(op) || is_reduction(op) || op == Op::tie_gradient || op == Op::wait_reduction;
+}
+
+struct Action {
+  Op op = Op::forward;
+  bool overlapped = false;        // compute only: one of an overlapped pair (overlap.h)
+  OptionalIndex stage = {};       // absent for gradient_norm and optimizer_step
+  OptionalIndex microbatch = {};  // compute and exchange
+  OptionalIndex segment = {};     // of Program::segments; absent while the action speaks of a whole stage
+  OptionalIndex unit = {};        // of Program::units; absent while the action speaks of a whole stage
+  OptionalIndex peer = {};        // pipeline rank, exchange only
+  std::int64_t bytes = 0;         // payload of exchange, gather or reduction
+
+  bool operator==(const Action&) const = default;
+};
+static_assert(sizeof(Action) == 32, "lists of large pipelines have millions of them");
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+// What an exchange action means: `sSEND_F` hands stage s's output to s + 1, `sSEND_B` the gradient of its input to s -
+// 1, and `sRECV_F`, `sRECV_B` are the other ends, named after the stage that receives.
+#pragma once
+
+#include <algorithm>
+
+#include "parallel/pipeline/program/program.h"
+
+namespace weft {
+
+// The stage at the other end; may lie outside the program.
+constexpr int other_stage(Op op, int stage) {
+  return op == Op::send_forward || op == Op::receive_backward ? stage + 1 : stage - 1;
+}
+
+// A gradient has the size of the activation it belongs to, which is the output of the earlier of the two stages.
+inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int microbatch) {
+  const int other = other_stage(op, stage);
+  return {.op = op,
+          .stage = stage,
+          .microbatch = microbatch,
+          .peer = tables.stages[static_cast<std::size_t>(other)].rank,
+          .bytes = tables.stages[static_cast<std::size_t>(std::min(stage, other))].output_bytes};
+}
+
+}  // namespace weft

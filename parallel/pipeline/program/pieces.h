@@ -1,0 +1,48 @@
+// What the checker and the memory walk count by: the pieces of a stage are its segments, or the whole stage when it
+// names none. An action without a segment speaks of all pieces of its stage, so stage-level and lowered lists read
+// alike.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/program/program.h"
+
+namespace weft {
+
+struct Piece {
+  int stage = 0;
+  std::optional<int> segment = {};
+};
+
+class PieceTable {
+ public:
+  explicit PieceTable(const ProgramTables& tables);
+
+  std::size_t size() const { return pieces_.size(); }
+  const Piece& operator[](std::size_t piece) const { return pieces_[piece]; }
+  // The pieces of a stage in forward order: begin .. end - 1.
+  std::size_t begin(int stage) const { return begins_[static_cast<std::size_t>(stage)]; }
+  std::size_t end(int stage) const { return begins_[static_cast<std::size_t>(stage) + 1]; }
+
+  struct Span {
+    std::size_t begin = 0, end = 0;
+  };
+  // Whether a stage lists the segment.
+  bool has(int stage, int segment) const;
+  // The pieces that a well-formed action computes.
+  Span of(const Action& action) const;
+
+ private:
+  std::vector<Piece> pieces_;                          // by stage, then in forward order
+  std::vector<std::size_t> begins_;                    // by stage, and the end
+  std::vector<std::optional<std::size_t>> positions_;  // by segment
+};
+
+// What makes an action meaningless in these tables whatever came before it: a stage, microbatch, segment or unit that
+// is missing or out of range. Nothing when it is well formed.
+std::optional<std::string> malformed(const Program& program, const PieceTable& pieces, const Action& action);
+
+}  // namespace weft

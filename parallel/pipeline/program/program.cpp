@@ -1,0 +1,66 @@
+#include "parallel/pipeline/program/program.h"
+
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+std::string_view name_of(Residency residency) {
+  switch (residency) {
+    case Residency::each_use:
+      return "each_use";
+    case Residency::keep_after_forward:
+      return "keep_after_forward";
+    case Residency::keep_after_backward:
+      return "keep_after_backward";
+    case Residency::visit:
+      return "visit";
+    case Residency::window:
+      return "window";
+    case Residency::step:
+      return "step";
+    case Residency::island:
+      return "island";
+    case Residency::solved:
+      return "auto";
+  }
+  return "?";
+}
+
+int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
+  const ProgramUnit& copy = tables.units[static_cast<std::size_t>(unit.tied_to.value())];
+  return tables.stages[static_cast<std::size_t>(copy.stage)].rank;
+}
+
+MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message) {
+  const Op op = message.op;
+  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
+  const int here = rank_of_stage(*message.stage), there = rank_of_stage(other_stage(op, *message.stage));
+  const bool up = is_send(op) ? here < there : there < here;
+  const bool forward = op == Op::send_forward || op == Op::receive_forward;
+  return message_lanes[(forward ? 0u : 2u) + (up ? 0u : 1u)];
+}
+
+Lane lane_of(const ProgramTables& tables, const Action& action) {
+  const Op op = action.op;
+  // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
+  if (is_gather(op) || is_reshard(op)) return Lane::gather;
+  if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
+  if (!is_send(op) && !is_receive(op)) return Lane::compute;
+  const MessageLanes lanes = message_lanes_of(tables, action);
+  return is_send(op) ? lanes.send : lanes.receive;
+}
+
+ProgramTables bare_tables(int ranks, int stages, Placement placement) {
+  if (ranks < 1 || stages < ranks) {
+    fail_request("{} stages on {} pipeline ranks: there is at least one rank, and every rank runs a stage", stages,
+                 ranks);
+  }
+  ProgramTables tables;
+  for (int stage = 0; stage < stages; ++stage) {
+    tables.stages.push_back({.rank = rank_of(placement, ranks, stage)});
+  }
+  return tables;
+}
+
+}  // namespace weft

@@ -1,0 +1,92 @@
+// What a cell means in the tables of a program: stages, segments and units that exist, peers and bytes.
+#include <algorithm>
+
+#include "parallel/pipeline/text/cell_text.h"
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/text/text.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+class Resolver {
+ public:
+  Resolver(const ProgramTables& tables, const CellAction& cell)
+      : tables_(tables), text_(cell.text), action_(cell.action) {
+    if (action_.stage) require_stage(*action_.stage);
+    if (cell.name) set_name(*cell.name);
+    set_payload();
+  }
+
+  const Action& action() const { return action_; }
+
+ private:
+  [[noreturn]] void wrong(const std::string& what) const { fail_cell(text_, what); }
+
+  void require_stage(int stage) const {
+    if (stage >= static_cast<int>(tables_.stages.size())) {
+      wrong(fmt::format("stage {} does not exist; there are {} stages, counted from 0", stage, tables_.stages.size()));
+    }
+  }
+
+  template <typename Entry>
+  int index_of(const std::vector<Entry>& entries, std::string_view name, const char* what) const {
+    const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == name; });
+    if (entry == entries.end()) wrong(fmt::format("there is no {} named \"{}\"", what, name));
+    if (entry->stage != *action_.stage) {
+      wrong(fmt::format("{} {} belongs to stage {}, not {}", what, name, entry->stage, *action_.stage));
+    }
+    return static_cast<int>(entry - entries.begin());
+  }
+
+  void set_name(std::string_view name) {
+    if (is_compute(action_.op)) {
+      action_.segment = index_of(tables_.segments, name, "segment");
+    } else {
+      action_.unit = index_of(tables_.units, name, "unit");
+    }
+  }
+
+  // Peers and bytes are not written: the tables say them.
+  void set_payload() {
+    if (is_send(action_.op) || is_receive(action_.op)) {
+      const int other = other_stage(action_.op, *action_.stage);
+      if (other < 0 || other >= static_cast<int>(tables_.stages.size())) {
+        wrong(fmt::format("stage {} has no neighbour on that side", *action_.stage));
+      }
+      action_ = exchange_action(tables_, action_.op, *action_.stage, *action_.microbatch);
+      if (*action_.peer == tables_.stages[static_cast<std::size_t>(*action_.stage)].rank) {
+        wrong(fmt::format("stages {} and {} run on one rank, which needs no exchange", *action_.stage, other));
+      }
+    }
+    if (!takes_unit(action_.op) || is_reshard(action_.op)) return;
+    for (std::size_t i = 0; i < tables_.units.size(); ++i) {
+      const ProgramUnit& unit = tables_.units[i];
+      const bool meant = action_.unit ? *action_.unit == static_cast<int>(i) : unit.stage == *action_.stage;
+      if (!meant) continue;
+      if (is_reduction(action_.op) && !unit.frozen) action_.bytes += unit.reduce_bytes;
+      if (is_gather(action_.op) && !unit.replicated) action_.bytes += unit.gather_bytes;
+      if (action_.op == Op::tie_gradient) action_.bytes += unit.tie_bytes;
+    }
+  }
+
+  const ProgramTables& tables_;
+  std::string_view text_;
+  Action action_;
+};
+
+}  // namespace
+
+std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cell) {
+  std::vector<Action> actions;
+  for (const CellAction& action : read_cell(cell)) actions.push_back(Resolver(tables, action).action());
+  return actions;
+}
+
+Action parse_action(const ProgramTables& tables, std::string_view cell) {
+  const std::vector<Action> actions = parse_cell(tables, cell);
+  if (actions.size() > 1) fail_cell(cell, "it is two actions, where one is wanted");
+  return actions.front();
+}
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+#include "parallel/pipeline/text/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "parallel/pipeline/program/overlap.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, backward) -> when it ended
+
+// When the action's data is there, or nothing while its producer has not run.
+std::optional<int> ready_at(const Program& program, const Action& action, const Done& done) {
+  const int last = static_cast<int>(program.stages.size()) - 1, stage = *action.stage;
+  const bool backward = action.op != Op::forward;
+  if (!hands_on(action.op)) return 0;  // its rank's own order is enough
+  const int from = backward ? stage + 1 : stage - 1;
+  if (from < 0) return 0;
+  // The last stage turns round: its backward follows its own forward.
+  const auto found = done.find(from > last ? std::tuple(stage, *action.microbatch, false)
+                                           : std::tuple(from, *action.microbatch, backward));
+  return found == done.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Appends the actions begin .. end - 1 of a rank to its row, one after the other, or nothing while data is missing.
+// Data moves before the first and behind the last.
+bool place(const Program& program, std::span<const Action> actions, Done& done, std::vector<TimedAction>& row) {
+  int at = row.empty() ? 0 : row.back().end;
+  for (const Action& action : actions) {
+    const auto ready = ready_at(program, action, done);
+    if (!ready) return false;
+    at = std::max(at, *ready);
+  }
+  for (const Action& action : actions) {
+    const int end = at + (action.op == Op::backward ? 2 : 1);
+    row.push_back({action, at, end});
+    at = end;
+  }
+  for (const Action& action : actions) {
+    if (hands_on(action.op)) done[{*action.stage, *action.microbatch, action.op != Op::forward}] = at;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
+  std::vector<std::vector<TimedAction>> timeline(program.ranks.size());
+  Done done;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+      const std::span<const Action> actions = program.ranks[rank];
+      auto& row = timeline[rank];
+      while (row.size() < actions.size()) {
+        const std::size_t count = pair_begins_at(program.ranks[rank], row.size()) ? 2 : 1;
+        if (!place(program, actions.subspan(row.size(), count), done, row)) break;
+        moved = true;
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < timeline.size(); ++rank) {
+    if (timeline[rank].size() < program.ranks[rank].size()) fail("rank {} waits for ever in this order", rank);
+  }
+  return timeline;
+}
+
+std::string format_timeline(const Program& program) {
+  // Room for the largest microbatch number and a space.
+  const std::size_t width = 2 + std::to_string(std::max(program.microbatches - 1, 0)).size();
+  std::string text;
+  const auto timeline = unit_timeline(program);
+  for (std::size_t rank = 0; rank < timeline.size(); ++rank) {
+    const int end = timeline[rank].empty() ? 0 : timeline[rank].back().end;
+    std::string row(static_cast<std::size_t>(end) * width, ' ');
+    for (const TimedAction& timed : timeline[rank]) {
+      const auto room = static_cast<std::size_t>(timed.end - timed.begin) * width;
+      const int microbatch = *timed.action.microbatch;
+      const std::string cell = timed.action.op == Op::forward           ? fmt::format("{:>{}}", microbatch, room - 1)
+                               : timed.action.op == Op::backward_weight ? fmt::format("<{:^{}}>", microbatch, room - 2)
+                               : timed.action.op == Op::recompute ? fmt::format("{{{:^{}}}}", microbatch, room - 2)
+                                                                  : fmt::format("[{:^{}}]", microbatch, room - 2);
+      row.replace(static_cast<std::size_t>(timed.begin) * width, cell.size(), cell);
+    }
+    text += fmt::format("pp {:<3}|{}|\n", rank, row);
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,309 @@
+#include "parallel/pipeline/timing/timed_step.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "parallel/pipeline/program/insertion.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr int nowhere = -1;
+
+// The units of a rank that gathers and reductions speak of, as a problem numbers them.
+struct RankUnits {
+  std::vector<int> units;   // index into the program's table
+  std::vector<int> number;  // by index into the program's table; nowhere: not one of them
+};
+
+RankUnits units_of(const Program& program, int rank) {
+  RankUnits result;
+  result.number.assign(program.units.size(), nowhere);
+  for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
+    const ProgramUnit& entry = program.units[unit];
+    if (entry.replicated || program.stages[static_cast<std::size_t>(entry.stage)].rank != rank) continue;
+    result.number[unit] = static_cast<int>(result.units.size());
+    result.units.push_back(static_cast<int>(unit));
+  }
+  return result;
+}
+
+// Positions in the list of the actions that compute a segment: the ops of a problem.
+std::vector<std::size_t> ops_of(const std::vector<Action>& actions) {
+  std::vector<std::size_t> positions;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (is_compute(actions[i].op) && actions[i].segment) positions.push_back(i);
+  }
+  return positions;
+}
+
+struct Producer {
+  int rank = nowhere, op = 0;
+};
+// By stage and microbatch: the op that ends its forward, and the one that ends its input gradient.
+struct Producers {
+  std::vector<Producer> forward, backward;
+};
+
+class ProblemRank {
+ public:
+  ProblemRank(const Program& program, const ProgramCosts& costs, int rank, std::int64_t budget)
+      : program_(program), costs_(costs), rank_(rank), units_(units_of(program, rank)) {
+    result.budget = budget;
+    for (int unit : units_.units) result.units.push_back(timing_unit(static_cast<std::size_t>(unit)));
+    for (const ProgramUnit& unit : program.units) {
+      const bool here = program.stages[static_cast<std::size_t>(unit.stage)].rank == rank;
+      if (here && unit.replicated) live_ += unit.gradient_bytes;
+    }
+  }
+
+  void add(const Action& action, const Producers& producers) {
+    const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*action.segment)];
+    const bool forward = action.op == Op::forward;
+    TimingOp op{.first_read = static_cast<int>(result.read_units.size()),
+                .first_add = static_cast<int>(result.added_units.size()),
+                .seconds = cost_of(program_, costs_, action),
+                .stage = *action.stage,
+                .microbatch = *action.microbatch,
+                .forward = forward};
+    for (int unit : segment.units) {
+      const int number = units_.number[static_cast<std::size_t>(unit)];
+      if (number == nowhere) continue;
+      const bool reads = reads_units(segment, action.op);
+      if (reads) result.read_units.push_back(number);
+      const bool adds = makes_weight_gradient(action.op) && !program_.units[static_cast<std::size_t>(unit)].frozen;
+      if (adds) result.added_units.push_back(number);
+      op.reads += reads ? 1 : 0;
+      op.adds += adds ? 1 : 0;
+    }
+    op.activation_bytes = keep(action, segment);
+    depend(action, producers, op);
+    result.ops.push_back(op);
+  }
+
+  TimingRank result;
+
+ private:
+  TimingUnit timing_unit(std::size_t unit) const {
+    const ProgramUnit& entry = program_.units[unit];
+    if (entry.policy.accumulate_sharded) {
+      fail_request("unit {}: gradients that add up in shards have no accumulator whose time could be solved",
+                   entry.name);
+    }
+    const UnitCost& cost = costs_.units[unit];
+    TimingUnit timed{.parameter_bytes = entry.unsharded_bytes,
+                     .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
+                     .reduce_seconds = cost.reduce};
+    // A reduction takes its copy and its part while the accumulator is there.
+    timed.gradient_bytes = timed_gradient_bytes(entry);
+    return timed;
+  }
+
+  // What is alive while the action runs; of a forward, what it makes, which stays or is dropped; of a backward the
+  // larger of what is there before and after it, as in transient_peak.cpp.
+  std::int64_t keep(const Action& action, const ProgramSegment& segment) {
+    const std::int64_t before = live_;
+    if (action.op == Op::forward) {
+      live_ += forward_bytes(segment);
+      return before + segment.activation_bytes;
+    }
+    if (action.op == Op::recompute) return live_ += segment.activation_bytes - segment.checkpoint_bytes;
+    if (action.op == Op::backward_weight) {
+      live_ -= segment.pending_bytes;
+      return before;
+    }
+    live_ += segment.pending_bytes - segment.activation_bytes;
+    const std::int64_t largest = std::max(before, live_);
+    if (action.op == Op::backward) live_ -= segment.pending_bytes;
+    return largest;
+  }
+
+  void depend(const Action& action, const Producers& producers, TimingOp& op) const {
+    const ProgramStage& stage = program_.stages[static_cast<std::size_t>(*action.stage)];
+    const bool forward = action.op == Op::forward;
+    const bool enters = forward ? stage.segments.front() == *action.segment
+                                : makes_input_gradient(action.op) && stage.segments.back() == *action.segment;
+    const int from = *action.stage + (forward ? -1 : 1);
+    if (!enters || from < 0 || from >= static_cast<int>(program_.stages.size())) return;
+    if (program_.stages[static_cast<std::size_t>(from)].rank == rank_) return;
+    const auto place = static_cast<std::size_t>(from * program_.microbatches + *action.microbatch);
+    const Producer& producer = (forward ? producers.forward : producers.backward)[place];
+    op.producer_rank = producer.rank;
+    op.producer_op = producer.op;
+    op.transfer_seconds = costs_.transfers[static_cast<std::size_t>(std::min(from, *action.stage))];
+  }
+
+  const Program& program_;
+  const ProgramCosts& costs_;
+  int rank_;
+  RankUnits units_;
+  std::int64_t live_ = 0;
+};
+
+Producers find_producers(const Program& program) {
+  const auto places = program.stages.size() * static_cast<std::size_t>(program.microbatches);
+  Producers producers{std::vector<Producer>(places), std::vector<Producer>(places)};
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    const auto& actions = program.ranks[rank];
+    const auto ops = ops_of(actions);
+    for (std::size_t op = 0; op < ops.size(); ++op) {
+      const Action& action = actions[ops[op]];
+      const auto& segments = program.stages[static_cast<std::size_t>(*action.stage)].segments;
+      const auto place = static_cast<std::size_t>(*action.stage * program.microbatches + *action.microbatch);
+      const Producer here{static_cast<int>(rank), static_cast<int>(op)};
+      if (action.op == Op::forward && *action.segment == segments.back()) producers.forward[place] = here;
+      if (makes_input_gradient(action.op) && *action.segment == segments.front()) producers.backward[place] = here;
+    }
+  }
+  return producers;
+}
+
+// Positions and units that the rank has, each compute action between a gather of what it reads and its drop: of another
+// program's plan, something would be missing or out of range.
+bool is_plan_of(const TimingRankPlan& plan, const Program& program, int rank) {
+  const RankUnits units = units_of(program, rank);
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  const auto positions = ops_of(actions);
+  const auto ops = static_cast<int>(positions.size());
+  const auto is_unit = [&](int unit) { return unit >= 0 && unit < static_cast<int>(units.units.size()); };
+  std::vector<std::vector<bool>> there(units.units.size(), std::vector<bool>(positions.size()));
+  for (const TimedGather& gather : plan.gathers) {
+    const bool known = is_unit(gather.unit) && gather.after >= -1 && gather.after < gather.need &&
+                       gather.need <= gather.until && gather.until < ops;
+    if (!known) return false;
+    auto& ops_with = there[static_cast<std::size_t>(gather.unit)];
+    std::fill(ops_with.begin() + gather.after + 1, ops_with.begin() + gather.until + 1, true);
+  }
+  for (const TimedReduction& reduction : plan.reductions) {
+    const bool known = is_unit(reduction.unit) && reduction.first >= 0 && reduction.first <= reduction.after &&
+                       reduction.after < reduction.wait && reduction.wait <= ops;
+    if (!known) return false;
+  }
+  for (const TimedCollective& collective : plan.channel) {
+    const std::size_t size = collective.reduction ? plan.reductions.size() : plan.gathers.size();
+    if (collective.index < 0 || static_cast<std::size_t>(collective.index) >= size) return false;
+  }
+  for (std::size_t op = 0; op < positions.size(); ++op) {
+    const Action& action = actions[positions[op]];
+    const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+    for (const int unit : segment.units) {
+      const int number = units.number[static_cast<std::size_t>(unit)];
+      if (number == nowhere || !reads_units(segment, action.op)) continue;
+      if (!there[static_cast<std::size_t>(number)][op]) return false;
+    }
+  }
+  return true;
+}
+
+// What goes between two ops of a rank, in the order in which it stands there.
+struct Slot {
+  std::vector<Action> reshards, waits, collectives;
+};
+
+class TimedList {
+ public:
+  TimedList(const Program& program, int rank, const TimingRankPlan& plan)
+      : program_(program),
+        actions_(program.ranks[static_cast<std::size_t>(rank)]),
+        plan_(plan),
+        units_(units_of(program, rank)),
+        ops_(ops_of(actions_)),
+        slots_(ops_.size() + 1) {}
+
+  std::vector<Action> list() {
+    for (const TimedGather& gather : plan_.gathers) {
+      slot(gather.until + 1).reshards.push_back(unit_action(Op::reshard, gather.unit));
+    }
+    // A collective does not overtake those before it in the channel.
+    int latest = 0;
+    for (const TimedCollective& collective : plan_.channel) {
+      const auto index = static_cast<std::size_t>(collective.index);
+      const int after = collective.reduction ? plan_.reductions[index].after : plan_.gathers[index].after;
+      latest = std::max(latest, after + 1);
+      collective.reduction ? add_reduction(plan_.reductions[index], latest) : add_gather(plan_.gathers[index], latest);
+    }
+    return insert_actions(actions_, insertions());
+  }
+
+ private:
+  Slot& slot(int op) { return slots_[static_cast<std::size_t>(op)]; }
+
+  Action unit_action(Op op, int number) const {
+    const int unit = units_.units[static_cast<std::size_t>(number)];
+    const ProgramUnit& entry = program_.units[static_cast<std::size_t>(unit)];
+    return {.op = op,
+            .stage = entry.stage,
+            .unit = unit,
+            .bytes = op == Op::unshard           ? entry.gather_bytes
+                     : op == Op::reduce_gradient ? entry.reduce_bytes
+                                                 : 0};
+  }
+
+  void add_gather(const TimedGather& gather, int at) {
+    require(!gather.from_island, "islands are not part of a solved step");
+    slot(at).collectives.push_back(unit_action(Op::unshard, gather.unit));
+  }
+
+  // The wait stands as early as it may: a gather behind it takes the room.
+  void add_reduction(const TimedReduction& reduction, int at) {
+    slot(at).collectives.push_back(unit_action(Op::reduce_gradient, reduction.unit));
+    if (reduction.wait == static_cast<int>(ops_.size())) return;
+    const Action wait = unit_action(Op::wait_reduction, reduction.unit);
+    (reduction.wait == at ? slot(at).collectives : slot(reduction.wait).waits).push_back(wait);
+  }
+
+  // In front of the receives of the op behind the slot, so that other lanes begin before compute waits; what an op has
+  // ended stands behind its sends, for which another rank waits.
+  std::vector<Insertion> insertions() const {
+    std::vector<Insertion> result;
+    for (std::size_t op = 0; op < slots_.size(); ++op) {
+      const std::size_t behind = op == 0 ? 0 : behind_with_sends(actions_, ops_[op - 1]);
+      const std::size_t before = op == ops_.size() ? behind : before_with_receives(actions_, ops_[op]);
+      const auto add = [&](const std::vector<Action>& actions) {
+        for (const Action& action : actions) result.push_back({std::max(behind, before), action});
+      };
+      add(slots_[op].reshards);
+      add(slots_[op].waits);
+      add(slots_[op].collectives);
+    }
+    return result;
+  }
+
+  const Program& program_;
+  const std::vector<Action>& actions_;
+  const TimingRankPlan& plan_;
+  RankUnits units_;
+  std::vector<std::size_t> ops_;
+  std::vector<Slot> slots_;  // before op i; the last one behind all
+};
+
+}  // namespace
+
+TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, std::span<const std::int64_t> budgets) {
+  require(budgets.size() == lowered.ranks.size(), "there is a budget for each pipeline rank");
+  const Producers producers = find_producers(lowered);
+  TimingProblem problem;
+  for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
+    ProblemRank built(lowered, costs, static_cast<int>(rank), budgets[rank]);
+    const auto& actions = lowered.ranks[rank];
+    for (std::size_t position : ops_of(actions)) built.add(actions[position], producers);
+    problem.ranks.push_back(std::move(built.result));
+  }
+  return problem;
+}
+
+Program add_timing(Program lowered, const TimingPlan& plan) {
+  require(plan.ranks.size() == lowered.ranks.size(), "there is a plan for each pipeline rank");
+  for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
+    if (!is_plan_of(plan.ranks[rank], lowered, static_cast<int>(rank))) {
+      fail("the timing of pipeline rank {} was solved for another program", rank);
+    }
+    lowered.ranks[rank] = TimedList(lowered, static_cast<int>(rank), plan.ranks[rank]).list();
+  }
+  lowered.reduce_inputs = std::numeric_limits<int>::max();
+  return lowered;
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+#include "trainer/config/update_groups.h"
+
+namespace weft {
+
+OptimizerConfig inherited_options(const OptimizerConfig& standard, UpdateGroup group) {
+  OptimizerConfig options = standard;
+  if (group == UpdateGroup::vectors) options.weight_decay = 0.0;
+  const bool hidden_matrices = group == UpdateGroup::dense || group == UpdateGroup::experts;
+  if (options.rule == UpdateRule::muon && !hidden_matrices) options.rule = UpdateRule::adamw;
+  return options;
+}
+
+ResolvedGroups resolved_groups(const Config& config) {
+  ResolvedGroups groups;
+  for (const UpdateGroup group : update_groups) {
+    const auto found = config.optimizer_by_group.find(group);
+    groups[static_cast<std::size_t>(group)] =
+        found == config.optimizer_by_group.end() ? inherited_options(config.optimizer, group) : found->second;
+  }
+  return groups;
+}
+
+UpdateGroup matrix_group_of(Family family) {
+  switch (family) {
+    case Family::dense:
+      return UpdateGroup::dense;
+    case Family::experts:
+      return UpdateGroup::experts;
+    case Family::embedding:
+      return UpdateGroup::embedding;
+    case Family::head:
+      return UpdateGroup::head;
+    case Family::root:
+      return UpdateGroup::root;
+    case Family::routing:
+      return UpdateGroup::routing;
+  }
+  return UpdateGroup::root;
+}
+
+UpdateGroup update_group_of(const ParameterSpec& parameter) {
+  return parameter.global_columns == 1 ? UpdateGroup::vectors : matrix_group_of(parameter.family);
+}
+
+int states_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
+  const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+  return states_of(options.rule, options.momentum);
+}
+
+}  // namespace weft

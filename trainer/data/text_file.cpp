@@ -1,0 +1,97 @@
+#include "trainer/data/text_file.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+struct Signature {
+  std::string_view bytes;  // that a file begins with
+  const char* what;
+};
+
+// Of each format as its specification gives them, and long enough that no text begins so.
+constexpr std::array signatures = {
+    Signature{"MMIDIDX\0\0"sv, "the index of a dataset of Megatron"},
+    Signature{"\x1f\x8b"sv, "compressed with gzip; unpack it first"},
+    Signature{"\x28\xb5\x2f\xfd"sv, "compressed with zstd; unpack it first"},
+    Signature{"BZh91AY&SY"sv, "compressed with bzip2; unpack it first"},
+    Signature{"\xfd"
+              "7zXZ\0"sv,
+              "compressed with xz; unpack it first"},
+    Signature{"PK\x03\x04"sv, "a zip archive; unpack it first"},
+    Signature{"PAR1\x15"sv, "a table in Parquet"},
+    Signature{"ARROW1\0\0"sv, "a table in Arrow"},
+    Signature{"\x93NUMPY"sv, "an array of NumPy"},
+    Signature{"\xff\xfe"sv, "text in UTF-16; convert it to UTF-8 first"},
+    Signature{"\xfe\xff"sv, "text in UTF-16; convert it to UTF-8 first"},
+};
+
+constexpr std::int64_t first_bytes = 8000, longest_line = std::int64_t{1} << 24;
+constexpr std::string_view blanks = " \t\r\n";
+
+// The first line is a whole JSON object. One that goes on over lines is as good a text as any.
+bool begins_as_json_lines(std::string_view text) {
+  std::string_view line = text.substr(0, text.find('\n'));
+  const std::size_t end = line.find_last_not_of(blanks);
+  if (!line.starts_with('{') || end == std::string_view::npos || line[end] != '}') return false;
+  const std::size_t key = line.find_first_not_of(blanks, 1);
+  return line[key] == '"' || key == end;
+}
+
+std::string beginning_of(const InputFile& file, std::int64_t most) {
+  std::string text(static_cast<std::size_t>(std::min(most, file.size())), '\0');
+  file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+// What a file is that is no plain text, by what it begins with.
+std::optional<std::string> find_format(const std::string& name, std::string_view text) {
+  for (const Signature& signature : signatures) {
+    if (text.starts_with(signature.bytes)) return signature.what;
+  }
+  if (begins_as_json_lines(text)) return "JSON lines; take the text out of their objects first";
+  // As git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
+  const std::size_t at = text.substr(0, first_bytes).find('\0');
+  if (at == std::string_view::npos) return std::nullopt;
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::path(name).replace_extension(".idx"), ignored)) {
+    return "the token ids of a dataset of Megatron, beside its index";
+  }
+  return fmt::format("not text: byte {} is NUL", at);
+}
+
+}  // namespace
+
+void require_byte_vocabulary(const Config& config) {
+  const std::int64_t tokens = config.model.vocab_size;
+  if (tokens <= byte_tokens || config.data.padded_vocab) return;
+  fail_request(
+      "model.vocab_size {} does not match data.tokenizer \"byte\", which has {} tokens, and Weft has no other "
+      "tokenizer: "
+      "to this model bytes are other tokens. If it was made for bytes and the {} tokens above are padding, set "
+      "data.padded_vocab = true",
+      tokens, byte_tokens, tokens - byte_tokens);
+}
+
+InputFile open_text(const std::string& name) {
+  InputFile file(name);
+  std::string text = beginning_of(file, first_bytes);
+  // A line of JSON may be as long as a document.
+  if (text.starts_with('{') && text.find('\n') == std::string::npos) text = beginning_of(file, longest_line);
+  if (const auto format = find_format(name, text)) {
+    fail_request("\"{}\": the file is {}. Weft reads plain text, a byte a token", name, *format);
+  }
+  return file;
+}
+
+}  // namespace weft

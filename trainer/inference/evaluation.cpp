@@ -1,0 +1,103 @@
+#include "trainer/inference/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "layers/context_parallel.h"
+#include "trainer/rank/step_totals.h"
+#include "trainer/data/text_file.h"
+#include "trainer/data/text_windows.h"
+
+namespace weft {
+namespace {
+
+// One rank's text on its way to the device: ids, then targets, of the microbatches of a pass.
+class PassText {
+ public:
+  PassText(const Config& config, const Mesh& mesh, int rank, ForwardRun& run)
+      : config_(config),
+        data_index_(mesh.data_index(rank)),
+        runs_(context_runs(config.training.sequence_length, config.parallelism.context, mesh.coordinates(rank).cp)),
+        stream_(run.kernels().stream),
+        half_(config.microbatches() * run.plan().inputs.microbatch_tokens),
+        text_(stream_.device(), DType::int32, 2 * half_),
+        on_device_(run.ledger().allocate(Bucket::workspace, DType::int32, 2 * half_, 1)) {}
+
+  // The windows that this rank reads of pass 0, 1, ...
+  StepBatch read(const TextWindows& windows, std::int64_t pass) {
+    const TrainingConfig& training = config_.training;
+    const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), training.microbatch_size};
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.sequence_length)), targets(tokens.size());
+    text_.finish();  // the device has taken the last pass
+    const std::span<std::int32_t> text = text_.as<std::int32_t>();
+    auto next_token = text.begin(), next_target = text.begin() + half_;
+    for (std::int64_t m = 0; m < plan.microbatches; ++m) {
+      for (std::int64_t s = 0; s < training.microbatch_size; ++s) {
+        windows.read(plan.sample(pass * plan.sequences(), m, data_index_, s), tokens, targets);
+        for (const Range& run : runs_) {
+          next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
+          next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
+        }
+      }
+    }
+    text_.upload(stream_, on_device_);
+    return {on_device_.view().rows_from(0, half_), on_device_.view().rows_from(half_, half_)};
+  }
+
+ private:
+  const Config& config_;
+  std::int64_t data_index_;
+  std::vector<Range> runs_;
+  Stream& stream_;
+  std::int64_t half_;
+  Staging text_;
+  Tensor on_device_;
+};
+
+// A global batch no larger than the text needs.
+Config for_windows(Config config, std::int64_t windows) {
+  const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
+  const std::int64_t needed = (windows + of_microbatch - 1) / of_microbatch;
+  config.training.global_batch_size = std::min(config.microbatches(), needed) * of_microbatch;
+  return config;
+}
+
+}  // namespace
+
+EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
+                          const BackendFactory& make_backend) {
+  require_byte_vocabulary(trained);
+  const TextWindows windows(files, trained.training.sequence_length, trained.model.vocab_size);
+  const Config config = for_windows(without_training(trained), windows.count());
+  const Mesh mesh(config.parallelism);
+  const std::int64_t batch = config.training.global_batch_size;
+  const int first_rank = first_rank_of_process(config);
+  EvaluationResult result;
+  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
+    const int rank = seat.world.rank();
+    ForwardRun run(config, mesh, plan_forward(config, mesh, mesh.coordinates(rank)), fill_weights, seat);
+    PassText text(config, mesh, rank, run);
+    StepSums sums(run.kernels().stream, run.ledger(), config.model.blocks.size(),
+                  static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world()));
+    const auto begin = std::chrono::steady_clock::now();
+    run.ledger().reset_peak();
+    sums.begin_step();
+    for (std::int64_t pass = 0; pass * batch < windows.count(); ++pass)
+      run.pass(text.read(windows, pass), sums.report());
+    const CommunicationCounters none;
+    const BucketBytes at_peak = run.ledger().at_peak();
+    const StepTotals totals = sums.total(run.world(), {none, at_peak, /*system_allocations=*/0});
+    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.plan().predicted.bytes);
+    const std::vector<BucketBytes> measured = gather_buckets(run.world(), at_peak);
+    if (rank != first_rank) return;
+    result.tokens = windows.tokens();
+    result.windows = windows.count();
+    result.loss = totals.loss_sum / static_cast<double>(windows.tokens());
+    result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    result.predicted = predicted;
+    result.measured = measured;
+  });
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+// The loss of a model on held-out text, under any layout: forwards alone.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "trainer/inference/forward_run.h"
+
+namespace weft {
+
+struct EvaluationResult {
+  double loss = 0.0;  // mean over the tokens, nats
+  std::int64_t tokens = 0, windows = 0;
+  double seconds = 0.0;
+  std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
+
+  double perplexity() const { return std::exp(loss); }
+  // Where a token is a byte.
+  double bits_per_byte() const { return loss / std::log(2.0); }
+};
+
+// Runs the ranks of this process. The text is read as text_windows.h says, in windows of training.sequence_length; a
+// pass takes a global batch of them, or fewer where there are fewer. `fill_weights` as in ForwardRun. Throws Error with
+// the first failure.
+EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
+                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {});
+
+}  // namespace weft

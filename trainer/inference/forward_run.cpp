@@ -1,0 +1,46 @@
+#include "trainer/inference/forward_run.h"
+
+#include "trainer/run/rank_run.h"
+#include "trainer/plan/unit_policy.h"
+#include "trainer/rank/verify_step.h"
+
+namespace weft {
+
+ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
+                       const RankSeat& seat)
+    : plan_(std::move(plan)),
+      pipeline_rank_(mesh.coordinates(seat.world.rank()).pp),
+      begins_(seat.begins),
+      clock_(seat.world.clock()),
+      lanes_(seat.backend.device()),
+      ledger_(seat.backend.device(), lanes_[Lane::compute]),
+      products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
+      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
+      groups_(seat.world, mesh, islands_of(config), transfers_of(plan_.program), lanes_) {
+  if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
+  stages_ = std::make_unique<RankStages>(plan_.inputs, std::move(plan_.stages), plan_.program,
+                                         Initialization{config.run.seed, seat.host_threads}, lanes_, groups_, kernels_);
+  verify_step(config, mesh, seat.world.rank(), *stages_);
+  if (fill_weights) fill_weights(*stages_, kernels_.stream);
+}
+
+void ForwardRun::replace(ForwardPlan plan) {
+  plan_ = std::move(plan);
+  stages_->replace_segments(plan_.inputs, std::move(plan_.stages), plan_.program);
+}
+
+void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {
+  const std::span<const Action> actions = plan_.program.ranks[static_cast<std::size_t>(pipeline_rank_)];
+  stages_->begin_step(batch, 1.0, 1.0, report, generation);
+  std::vector<ActionObserver*> observers;
+  std::optional<AnnouncedActions> announced;
+  if (begins_) observers.push_back(&announced.emplace(begins_, range_names(plan_.program, actions)));
+  execute(plan_.program, actions, *this, observers);
+  stages_->end_step();
+}
+
+void ForwardRun::refuse() const {
+  fail("a forward program has neither backward nor update");
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// One rank's model without training: memory, groups, stages with weights, and a forward program to walk.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "parallel/pipeline/execute/execute.h"
+#include "trainer/inference/forward_plan.h"
+#include "trainer/rank/launch.h"
+#include "trainer/rank/rank_groups.h"
+#include "trainer/rank/rank_stages.h"
+
+namespace weft {
+
+// Puts weights into the rows that a rank owns; called on every rank once its stages exist, with the stream of its
+// compute lane. Until then they have the initial values of run.seed.
+using FillWeights = std::function<void(RankStages&, Stream&)>;
+
+class ForwardRun final : private ActionHandler {
+ public:
+  // Collective over the seat's world. `config` is without_training(). The arguments outlive the run.
+  ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
+             const RankSeat& seat);
+
+  // Goes on with another plan of the same configuration: microbatches of another shape through the same units.
+  void replace(ForwardPlan plan);
+  // Walks the program. Collective over the world. The batch, the report's tensors and `generation`, which segments that
+  // generate are handed, stay in place until the pass is over.
+  void pass(const StepBatch& batch, StepReport report, GenerationState* generation = nullptr);
+
+  Communicator& world() { return groups_.on(Lane::compute, Group::world); }
+  KernelContext& kernels() { return kernels_; }
+  MemoryLedger& ledger() { return ledger_; }
+  const ForwardPlan& plan() const { return plan_; }
+  RankStages& stages() { return *stages_; }
+
+ private:
+  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
+  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
+  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
+  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
+  void receive(Lane lane, int stage, int microbatch, int peer) override {
+    stages_->receive(lane, stage, microbatch, peer);
+  }
+  [[noreturn]] void refuse() const;
+  void backward_input(int, int) override { refuse(); }
+  void backward_weight(int, int) override { refuse(); }
+  void recompute(int, int) override { refuse(); }
+  void scatter_gradient(int) override { refuse(); }
+  void reduce_gradient(int) override { refuse(); }
+  void wait_reduction(int) override { refuse(); }
+  void tie_gradient(int) override { refuse(); }
+  void gradient_norm() override { refuse(); }
+  void optimizer_step() override { refuse(); }
+
+  ForwardPlan plan_;
+  int pipeline_rank_;
+  std::function<void(std::string_view)> begins_;
+  PhaseClock& clock_;
+  Lanes lanes_;
+  MemoryLedger ledger_;
+  std::unique_ptr<MatrixProducts> products_;
+  KernelContext kernels_;
+  RankGroups groups_;
+  std::unique_ptr<RankStages> stages_;
+};
+
+}  // namespace weft

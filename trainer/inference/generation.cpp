@@ -1,0 +1,162 @@
+#include "trainer/inference/generation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "parallel/runtime/error.h"
+#include "trainer/inference/stop_text.h"
+#include "trainer/data/text_file.h"
+
+namespace weft {
+namespace {
+
+// The samples as they are made. Every rank follows them, each for itself: from the same tokens all come to the same
+// end.
+class Samples {
+ public:
+  explicit Samples(const GenerationRequest& request)
+      : request_(request),
+        stops_(static_cast<std::size_t>(request.samples), StopText(request.stop)),
+        made_(stops_.size()) {}
+
+  // The next token of every sample, ended ones included. Tells of what became certain.
+  void add(std::span<const std::int32_t> tokens, const OnText& on_text) {
+    for (std::size_t s = 0; s < made_.size(); ++s) {
+      GeneratedSample& sample = made_[s];
+      if (ended(s)) continue;
+      const char byte = static_cast<char>(tokens[s]);
+      std::string text = stops_[s].feed({&byte, 1});
+      ++sample.tokens;
+      if (stops_[s].stopped()) {
+        sample.finish = Finish::stop;
+      } else if (sample.tokens == request_.max_tokens) {
+        text += stops_[s].finish();
+      }
+      sample.text += text;
+      if (on_text && !text.empty()) on_text(static_cast<std::int64_t>(s), text);
+    }
+  }
+
+  bool all_ended() const {
+    for (std::size_t s = 0; s < made_.size(); ++s) {
+      if (!ended(s)) return false;
+    }
+    return true;
+  }
+  const std::vector<GeneratedSample>& made() const { return made_; }
+
+ private:
+  bool ended(std::size_t s) const { return stops_[s].stopped() || made_[s].tokens == request_.max_tokens; }
+
+  const GenerationRequest& request_;
+  std::vector<StopText> stops_;
+  std::vector<GeneratedSample> made_;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// One rank's part. Gives what it made; the times are its own.
+GenerationResult generate_on_rank(GenerationRun& run, const Config& config, const GenerationRequest& request,
+                                  const OnText& on_text) {
+  const auto sequences = static_cast<std::size_t>(request.samples);
+  const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size), bytes = std::size_t{byte_tokens};
+  const int rank = run.run().world().rank();
+  std::vector<std::int32_t> tokens;
+  for (const char byte : request.prompt) tokens.push_back(static_cast<std::uint8_t>(byte));
+  Samples samples(request);
+  GenerationResult result;
+  auto begin = std::chrono::steady_clock::now();
+  // All samples begin alike: one sequence, then copies.
+  std::vector<float> logits = run.feed(tokens, 1);
+  run.share_first_sequence();
+  tokens.assign(sequences, 0);
+  for (bool first = true;; first = false) {
+    if (rank == run.sampler()) {
+      for (std::size_t s = 0; s < sequences; ++s) {
+        // Rows that pad the vocabulary are no bytes, however probable.
+        const std::span row(logits.data() + (first ? 0 : s * vocabulary), std::min(vocabulary, bytes));
+        tokens[s] = sample_token(row, request.sampling, static_cast<std::int64_t>(s), run.position());
+      }
+    }
+    run.broadcast(tokens);
+    if (first) {
+      result.prompt_seconds = seconds_since(begin);
+      begin = std::chrono::steady_clock::now();
+    }
+    samples.add(tokens, on_text);
+    if (samples.all_ended()) break;
+    logits = run.feed(tokens, request.samples);
+  }
+  result.seconds = seconds_since(begin);
+  result.samples = samples.made();
+  return result;
+}
+
+}  // namespace
+
+std::string_view name_of(Finish finish) {
+  return finish == Finish::stop ? "stop" : "length";
+}
+
+std::int64_t GenerationResult::tokens() const {
+  std::int64_t sum = 0;
+  for (const GeneratedSample& sample : samples) sum += sample.tokens;
+  return sum;
+}
+
+double GenerationResult::tokens_per_second() const {
+  // The prompt's pass made the first token of every sample.
+  const std::int64_t behind = tokens() - static_cast<std::int64_t>(samples.size());
+  return seconds > 0.0 ? static_cast<double>(behind) / seconds : 0.0;
+}
+
+void require_sound(const GenerationRequest& request, const Config& config) {
+  std::string faults;
+  const auto add = [&faults](const std::string& fault) { faults += (faults.empty() ? "" : "\n") + fault; };
+  if (request.prompt.empty()) add("the prompt is empty: the first token follows at least one other");
+  if (request.max_tokens < 1) add(fmt::format("max-tokens {} makes no text; it is at least 1", request.max_tokens));
+  if (request.samples < 1) add(fmt::format("samples {} makes no text; it is at least 1", request.samples));
+  for (const std::string& stop : request.stop) {
+    if (stop.empty()) add("an empty stop text would end every text before it begins");
+  }
+  const auto add_refusal = [&add](const auto& check) {
+    try {
+      check();
+    } catch (const Error& error) {
+      add(error.what());
+    }
+  };
+  add_refusal([&] { require_byte_vocabulary(config); });
+  add_refusal([&] { require_sound(request.sampling); });
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+GenerationResult generate(const Config& trained, const GenerationRequest& request, const FillWeights& fill_weights,
+                          const OnText& on_text, const BackendFactory& make_backend) {
+  require_sound(request, trained);
+  const Config config = for_generation(trained);
+  const Mesh mesh(config.parallelism);
+  const int first_rank = first_rank_of_process(config);
+  // The last token made is never read.
+  const std::int64_t capacity = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens - 1;
+  const auto ranks = static_cast<std::size_t>(mesh.world());
+  GenerationResult result;
+  std::vector<BucketBytes> predicted(ranks), measured(ranks);
+  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
+    const auto rank = static_cast<std::size_t>(seat.world.rank());
+    GenerationRun run(config, mesh, request.samples, capacity, fill_weights, seat);
+    run.run().ledger().reset_peak();
+    const bool tells = seat.world.rank() == first_rank;
+    GenerationResult own = generate_on_rank(run, config, request, tells ? on_text : OnText());
+    predicted[rank] = run.predicted();
+    measured[rank] = run.run().ledger().at_peak();
+    if (tells) result = std::move(own);
+  });
+  result.predicted = std::move(predicted);
+  result.measured = std::move(measured);
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,85 @@
+#include "trainer/inference/generation_run.h"
+
+#include <algorithm>
+
+#include "layers/logits_head.h"
+#include "trainer/plan/pipeline_order.h"
+
+namespace weft {
+
+GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_t sequences, std::int64_t capacity,
+                             const FillWeights& fill_weights, const RankSeat& seat)
+    : config_(config),
+      mesh_(mesh),
+      at_(mesh.coordinates(seat.world.rank())),
+      sequences_(sequences),
+      capacity_(capacity),
+      sampler_(mesh.rank_at(stage_ranks(config).back(), 0, 0, 0, 0)) {
+  require(sequences >= 1 && capacity >= 1, "there is something to generate");
+  shape_ = {.capacity = capacity};
+  run_ = std::make_unique<ForwardRun>(config, mesh, plan_generation(config, mesh, at_, shape_), fill_weights, seat);
+  const std::int64_t experts = config.model.moe.num_experts;
+  report_ =
+      run_->ledger().allocate(Bucket::workspace, DType::float64,
+                              StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
+  fill(run_->kernels().stream, report_, 0.0f);
+  predicted_ = run_->plan().predicted.bytes;
+  for (const auto& [block, size] : planned_caches(config, at_, sequences, capacity)) {
+    state_.caches[block] = run_->ledger().allocate(Bucket::activations, size.dtype, size.rows, size.columns);
+    cache_bytes_ += size.bytes();
+  }
+  predicted_[Bucket::activations] += cache_bytes_;
+}
+
+void GenerationRun::take_shape(const GenerationShape& shape) {
+  if (shape == shape_) return;
+  shape_ = shape;
+  run_->replace(plan_generation(config_, mesh_, at_, shape));
+  BucketBytes bytes = run_->plan().predicted.bytes;
+  bytes[Bucket::activations] += cache_bytes_;
+  if (bytes.total() > predicted_.total()) predicted_ = bytes;
+}
+
+std::vector<float> GenerationRun::feed(std::span<const std::int32_t> tokens, std::int64_t sequences,
+                                       std::int64_t wanted) {
+  require(sequences == sequences_ || sequences == 1, "all sequences go on, or the first alone");
+  const auto count = static_cast<std::int64_t>(tokens.size()) / sequences;
+  require(count >= 1 && count * sequences == static_cast<std::int64_t>(tokens.size()),
+          "every sequence has equally many new tokens");
+  take_shape({sequences, count, capacity_, wanted});
+  Stream& stream = run_->kernels().stream;
+  const std::int64_t padded = run_->plan().inputs.microbatch_tokens;
+  Staging staging(stream.device(), DType::int32, padded);
+  const std::span<std::int32_t> ids = staging.as<std::int32_t>();
+  std::ranges::fill(ids, 0);
+  std::ranges::copy(tokens, ids.begin());
+  Tensor on_device = run_->ledger().allocate(Bucket::workspace, DType::int32, padded, 1);
+  staging.upload(stream, on_device);
+  // A head that makes logits reads no targets.
+  run_->pass({on_device, on_device}, StepReport(report_, config_.model.moe.num_experts), &state_);
+  state_.position += count;
+  if (!state_.logits.allocated()) return {};
+  const std::vector<float> parts = read<float>(stream, state_.logits);
+  state_.logits.reset();
+  return whole_logits(parts, sequences * wanted, config_.model.vocab_size, config_.parallelism.tensor);
+}
+
+void GenerationRun::share_first_sequence() {
+  for (auto& [block, cache] : state_.caches) {
+    const ConstTensorView first = cache.view().rows_from(0, state_.position);
+    for (std::int64_t sequence = 1; sequence < sequences_; ++sequence) {
+      cast(run_->kernels().stream, first, cache.view().rows_from(sequence * capacity_, state_.position));
+    }
+  }
+}
+
+void GenerationRun::broadcast(std::span<std::int32_t> tokens) {
+  Stream& stream = run_->kernels().stream;
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  Tensor on_device = run_->ledger().allocate(Bucket::workspace, DType::int32, count, 1);
+  write<std::int32_t>(stream, tokens, on_device);
+  run_->world().broadcast(on_device, sampler_);
+  std::ranges::copy(read<std::int32_t>(stream, on_device), tokens.begin());
+}
+
+}  // namespace weft

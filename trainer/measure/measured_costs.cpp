@@ -1,0 +1,223 @@
+#include "trainer/measure/measured_costs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "parallel/pipeline/program/exchange.h"
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
+}
+
+double least(const std::vector<double>& values) {
+  return *std::min_element(values.begin(), values.end());
+}
+
+// The seconds of something, whenever and wherever it ran.
+template <typename Key>
+using KeyedSeconds = std::map<Key, std::vector<double>>;
+
+void require_rank(const Mesh& mesh, const RankTrace& trace) {
+  if (trace.rank >= 0 && trace.rank < mesh.world()) return;
+  fail_request("there is a trace of rank {}; the configuration has {} ranks", trace.rank, mesh.world());
+}
+
+class Measurement {
+ public:
+  Measurement(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) : mesh_(mesh) {
+    const ResolvedRun run(config);
+    for (const RankTrace& trace : traces) {
+      require_rank(mesh, trace);
+      const Program program = step_program(run, mesh.coordinates(trace.rank));
+      if (tables_.stages.empty()) tables_ = program;
+      read(program, trace);
+    }
+  }
+
+  CostTable table() {
+    CostTable table;
+    for (std::size_t s = 0; s < tables_.segments.size(); ++s) {
+      table.segments[tables_.segments[s].name] = compute_cost(static_cast<int>(s));
+    }
+    for (const auto& [key, samples] : collectives_) {
+      UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
+      const double seconds = least(samples);
+      if (key.second == Op::unshard) cost.gather = seconds;
+      if (key.second == Op::unshard_island) cost.island_gather = seconds;
+      if (key.second == Op::scatter_gradient) cost.scatter = seconds;
+      if (key.second == Op::reduce_gradient) cost.reduce = seconds;
+      if (key.second == Op::tie_gradient) cost.tie = seconds;
+    }
+    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median(samples);
+    table.gradient_norm = least(norms_);
+    table.optimizer_step = median(steps_);
+    return table;
+  }
+
+ private:
+  // A message between two stages of one pipeline.
+  using Message =
+      std::tuple<int, std::int64_t, Op, int, int>;  // pipeline, step, its send, stage that sends, microbatch
+
+  void read(const Program& program, const RankTrace& trace) {
+    const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
+    for (const TracedAction& traced : traced_actions(program, mesh_, trace)) {
+      add(actions[traced.index], traced.index, *traced.span, trace.rank);
+    }
+  }
+
+  void add(const Action& action, std::size_t index, const TraceSpan& span, int rank) {
+    const double seconds = span.end - span.begin;
+    if (is_compute(action.op)) {
+      const int stage_rank = mesh_.coordinates(rank).pp;
+      auto& computed = computes_[{*action.segment, action.op}];
+      // The ranks of a stage run it together; the one that waits least for the others tells what it takes.
+      const bool together = !tables_.segments[static_cast<std::size_t>(*action.segment)].collectives.empty();
+      const auto [place, fresh] =
+          computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
+      if (!fresh) place->second = std::min(place->second, seconds);
+    }
+    const bool ties = action.op == Op::tie_gradient;
+    if (is_gather(action.op) || is_reduction(action.op) || ties)
+      collectives_[{*action.unit, action.op}].push_back(seconds);
+    if (action.op == Op::gradient_norm) norms_.push_back(seconds);
+    if (action.op == Op::optimizer_step) steps_.push_back(seconds);
+    if (!is_send(action.op) && !is_receive(action.op)) return;
+    const bool sends = is_send(action.op);
+    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    const Message message{pipeline_of(rank), span.step, forward ? Op::send_forward : Op::send_backward,
+                          sends ? *action.stage : other_stage(action.op, *action.stage), *action.microbatch};
+    (sends ? sends_ : receives_)[message] = span;
+  }
+
+  // Ranks that differ in their stage alone are one pipeline.
+  int pipeline_of(int rank) const {
+    const Coordinates at = mesh_.coordinates(rank);
+    return mesh_.rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp);
+  }
+
+  std::optional<double> compute_seconds(int segment, Op op) const {
+    const auto found = computes_.find({segment, op});
+    if (found == computes_.end()) return std::nullopt;
+    std::vector<double> samples;
+    for (const auto& [when, seconds] : found->second) samples.push_back(seconds);
+    return median(std::move(samples));
+  }
+
+  ComputeCost compute_cost(int segment) const {
+    const auto forward = compute_seconds(segment, Op::forward), whole = compute_seconds(segment, Op::backward);
+    const auto input = compute_seconds(segment, Op::backward_input),
+               weight = compute_seconds(segment, Op::backward_weight);
+    if (!forward || (!whole && !(input && weight))) {
+      fail_request("no rank traced segment {}; traces of one rank a stage at least are needed",
+                   tables_.segments[static_cast<std::size_t>(segment)].name);
+    }
+    const double half = whole.value_or(0.0) / 2.0;
+    return {*forward, input.value_or(half), weight.value_or(half)};
+  }
+
+  // By the earlier of the two stages.
+  KeyedSeconds<int> messages() const {
+    KeyedSeconds<int> samples;
+    for (const auto& [message, receive] : receives_) {
+      const auto send = sends_.find(message);
+      if (send == sends_.end()) continue;  // traced at one end only
+      const auto& [pipeline, step, op, stage, microbatch] = message;
+      const double begin = std::max(receive.begin, send->second.end);
+      samples[std::min(stage, other_stage(op, stage))].push_back(std::max(receive.end - begin, 0.0));
+    }
+    return samples;
+  }
+
+  const Mesh& mesh_;
+  ProgramTables tables_;
+  // Of a segment: rank (one for all that run it together), pipeline rank, step, place in the list.
+  std::map<std::pair<int, Op>, std::map<std::tuple<int, int, std::int64_t, int>, double>> computes_;
+  KeyedSeconds<std::pair<int, Op>> collectives_;  // by unit
+  std::map<Message, TraceSpan> sends_, receives_;
+  std::vector<double> norms_, steps_;
+};
+
+}  // namespace
+
+RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
+  RankTrace trace;
+  try {
+    const auto document = nlohmann::json::parse(text);
+    for (const auto& event : document.at("traceEvents")) {
+      if (event.at("ph") != "X") continue;
+      TraceSpan span;
+      span.name = event.at("name");
+      const std::string track = event.at("cat");
+      for (Lane lane : all_lanes) {
+        if (name_of(lane) == track) span.lane = lane;
+      }
+      const auto& arguments = event.at("args");
+      span.step = arguments.at("step");
+      if (arguments.contains("microbatch")) span.microbatch = arguments.at("microbatch").get<int>();
+      span.bytes = arguments.value("bytes", std::int64_t{0});
+      span.inside = arguments.value("inside", std::string());
+      span.begin = 1e-6 * event.at("ts").get<double>();
+      span.end = span.begin + 1e-6 * event.at("dur").get<double>();
+      trace.rank = event.at("pid");
+      (span.inside.empty() ? trace.spans : trace.work).push_back(std::move(span));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail_request("{} is no trace of a run: {}", name, error.what());
+  }
+  if (trace.spans.empty()) fail_request("{} holds no step", name);
+  return trace;
+}
+
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+  std::vector<RankTrace> traces;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::filesystem::path file = run_directory / fmt::format("trace_rank{}.json", rank);
+    if (std::filesystem::exists(file)) traces.push_back(parse_chrome_trace(read_text(file), file.string()));
+  }
+  if (traces.empty()) {
+    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
+                 run_directory.string());
+  }
+  return traces;
+}
+
+std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {
+  require_rank(mesh, trace);
+  const auto& actions = program.ranks[static_cast<std::size_t>(mesh.coordinates(trace.rank).pp)];
+  const auto names = range_names(program, actions);
+  std::vector<TracedAction> traced;
+  for (const TraceSpan& span : trace.spans) {
+    if (!span.lane) continue;
+    const std::size_t at = traced.size() % actions.size();
+    if (span.name != names[at] || span.microbatch != actions[at].microbatch) {
+      fail_request("rank {} traced {} where its program has {}: the trace is of another configuration", trace.rank,
+                   span.name, names[at]);
+    }
+    traced.push_back({at, &span});
+  }
+  if (traced.empty() || traced.size() % actions.size() != 0) {
+    fail_request("the trace of rank {} has {} actions, which is no whole number of steps of {}", trace.rank,
+                 traced.size(), actions.size());
+  }
+  return traced;
+}
+
+CostTable measured_costs(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces) {
+  if (traces.empty()) fail_request("costs are measured from the traces of a run, and none is given");
+  return Measurement(config, mesh, traces).table();
+}
+
+}  // namespace weft

@@ -1,0 +1,186 @@
+#include "trainer/measure/padded_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "parallel/runtime/error.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/train.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The links between the ranks, one a pair and lane: messages pass it one after another.
+class DelayingLinks {
+ public:
+  using Link = std::tuple<int, int, Lane>;  // from, to, the lane that sends
+
+  void post(const Link& link, Clock::time_point at, Clock::duration seconds) {
+    const std::lock_guard lock(mutex_);
+    State& state = links_[link];
+    state.free = std::max(state.free, at) + seconds;
+    state.arrivals.push_back(state.free);
+    posted_.notify_all();
+  }
+  // When the oldest message that nobody has taken is there. Its sender has it posted at any moment.
+  Clock::time_point take(const Link& link) {
+    std::unique_lock lock(mutex_);
+    State& state = links_[link];
+    const bool posted = posted_.wait_for(lock, std::chrono::seconds(10), [&] { return !state.arrivals.empty(); });
+    require(posted, "what has been received has been sent");
+    const Clock::time_point arrival = state.arrivals.front();
+    state.arrivals.pop_front();
+    return arrival;
+  }
+
+ private:
+  struct State {
+    Clock::time_point free = {};
+    std::deque<Clock::time_point> arrivals = {};
+  };
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::map<Link, State> links_;
+};
+
+class PaddedActions final : public ActionObserver {
+ public:
+  struct Times {
+    Clock::time_point begin, end;
+  };
+
+  PaddedActions(const Program& program, int rank, const ProgramCosts& costs, DelayingLinks& links)
+      : program_(program),
+        rank_(rank),
+        links_(links),
+        actions_(program.ranks[static_cast<std::size_t>(rank)]),
+        times_(actions_.size()) {
+    for (const Action& action : actions_) {
+      const bool lasts = is_compute(action.op) || is_send(action.op);
+      padding_.push_back(std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(lasts ? cost_of(program, costs, action) : 0.0)));
+    }
+  }
+
+  void begin(std::size_t action) override { times_[action].begin = Clock::now(); }
+  void end(std::size_t index) override {
+    const Action& action = actions_[index];
+    // Not awake for the last of it: on a machine with other work, who has slept is let run at once.
+    if (is_compute(action.op)) std::this_thread::sleep_until(times_[index].begin + padding_[index]);
+    if (is_send(action.op) || is_receive(action.op)) {
+      const Lane lane = message_lanes_of(program_, action).send;
+      if (is_send(action.op)) links_.post({rank_, *action.peer, lane}, Clock::now(), padding_[index]);
+      if (is_receive(action.op)) std::this_thread::sleep_until(links_.take({*action.peer, rank_, lane}));
+    }
+    times_[index].end = Clock::now();
+  }
+
+  const std::vector<Times>& times() const { return times_; }  // of the last step
+
+ private:
+  const Program& program_;
+  const int rank_;
+  DelayingLinks& links_;
+  std::span<const Action> actions_;
+  std::vector<Clock::duration> padding_;
+  std::vector<Times> times_;
+};
+
+PaddedStep step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) {
+  Clock::time_point first = ranks.front().front().begin;
+  for (const auto& times : ranks) first = std::min(first, times.front().begin);
+  const auto since = [&](Clock::time_point time) { return std::chrono::duration<double>(time - first).count(); };
+  PaddedStep step;
+  for (const auto& times : ranks) {
+    auto& actions = step.ranks.emplace_back();
+    for (const auto& [begin, end] : times) actions.push_back({since(begin), since(end)});
+    step.seconds = std::max(step.seconds, actions.back().end);
+  }
+  return step;
+}
+
+}  // namespace
+
+PaddedRun run_padded(const Config& config, const CostTable& padding) {
+  const Mesh mesh(config.parallelism);
+  if (config.run.launch == LaunchKind::processes || config.run.device != DeviceKind::cpu ||
+      mesh.world() != config.parallelism.pipeline) {
+    fail_request(
+        "computation is padded where the ranks are one pipeline of threads on the CPU; here are {} ranks, {} "
+        "of them a pipeline",
+        mesh.world(), config.parallelism.pipeline);
+  }
+  PaddedRun result;
+  result.program = step_program(ResolvedRun(config), {});
+  result.costs = table_costs(padding, result.program, group_sizes(mesh));
+  const auto ranks = static_cast<std::size_t>(mesh.world());
+  DelayingLinks links;
+  std::vector<std::unique_ptr<PaddedActions>> watched(ranks);
+  std::vector<std::vector<std::vector<PaddedActions::Times>>> times(static_cast<std::size_t>(config.run.steps));
+  for (auto& step : times) step.resize(ranks);
+  result.traces.resize(ranks);
+  RunObserver observer;  // each rank writes to places of its own
+  observer.before_first_step = [&](RankRun& run) {
+    const auto rank = static_cast<std::size_t>(run.rank());
+    watched[rank] = std::make_unique<PaddedActions>(result.program, run.rank(), result.costs, links);
+    run.observe(*watched[rank]);
+  };
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    const auto rank = static_cast<std::size_t>(run.rank());
+    times[static_cast<std::size_t>(metrics.step - 1)][rank] = watched[rank]->times();
+    if (metrics.step < config.run.steps) return;
+    result.traces[rank].rank = run.rank();
+    if (const StepTrace* trace = run.profiler().trace()) result.traces[rank].spans = trace->spans();
+  };
+  run_steps(config, observer);
+  for (const auto& step : times) result.steps.push_back(step_of(step));
+  return result;
+}
+
+double bubble_of(const Program& program, const PaddedStep& step, int rank) {
+  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+  double bubble = step.seconds;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const PaddedAction& times = step.ranks.at(static_cast<std::size_t>(rank))[i];
+    if (is_compute(actions[i].op)) bubble -= times.end - times.begin;
+  }
+  return bubble;
+}
+
+double SimulationError::most() const {
+  return std::max({step, bubble, start});
+}
+
+SimulationError simulation_error(const Program& program, const Simulation& simulation, const PaddedStep& step) {
+  SimulationError error{.step = std::abs(step.seconds - simulation.seconds) / simulation.seconds};
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    double bubble = simulation.seconds;
+    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
+      if (!is_compute(program.ranks[rank][i].op)) continue;
+      const SimulatedAction& simulated = simulation.ranks[rank][i];
+      bubble -= simulated.end - simulated.start;
+      const double apart = std::abs(step.ranks[rank][i].begin - simulated.start);
+      error.start = std::max(error.start, apart / simulation.seconds);
+    }
+    const double apart = std::abs(bubble_of(program, step, static_cast<int>(rank)) - bubble);
+    error.bubble = std::max(error.bubble, apart / simulation.seconds);
+  }
+  return error;
+}
+
+const PaddedStep& least_disturbed(const PaddedRun& run) {
+  return *std::min_element(run.steps.begin(), run.steps.end(),
+                           [](const PaddedStep& one, const PaddedStep& other) { return one.seconds < other.seconds; });
+}
+
+}  // namespace weft

@@ -1,0 +1,64 @@
+#include "trainer/plan/pipeline_order.h"
+
+#include <fmt/format.h>
+
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/simulation/simulate.h"
+
+namespace weft {
+
+std::vector<int> stage_ranks(const Config& config) {
+  if (config.pipeline.own_order) return config.pipeline.own_order->stage_ranks;
+  const Placement placement = find_schedule(config.pipeline.schedule).placement;
+  std::vector<int> ranks;
+  for (int stage = 0; stage < config.stages(); ++stage) {
+    ranks.push_back(rank_of(placement, config.parallelism.pipeline, stage));
+  }
+  return ranks;
+}
+
+std::vector<int> stages_of_rank(const Config& config, int pipeline_rank) {
+  const std::vector<int> ranks = stage_ranks(config);
+  std::vector<int> stages;
+  for (int stage = 0; stage < config.stages(); ++stage) {
+    if (ranks[static_cast<std::size_t>(stage)] == pipeline_rank) stages.push_back(stage);
+  }
+  return stages;
+}
+
+OrderInput order_input(const Config& config) {
+  return {.ranks = config.parallelism.pipeline,
+          .chunks = config.pipeline.chunks,
+          .microbatches = static_cast<int>(config.microbatches()),
+          .microbatch_group = config.pipeline.microbatch_group};
+}
+
+std::vector<std::vector<Action>> compute_order(const Config& config) {
+  if (config.pipeline.own_order) return config.pipeline.own_order->ranks;
+  return find_schedule(config.pipeline.schedule).order(order_input(config));
+}
+
+std::vector<std::string> microbatch_warnings(const Config& config) {
+  const int ranks = config.parallelism.pipeline;
+  const std::int64_t microbatches = config.microbatches();
+  if (microbatches >= ranks) return {};
+  Program program;
+  program.microbatches = static_cast<int>(microbatches);
+  program.ranks = compute_order(config);
+  for (const int rank : stage_ranks(config)) program.stages.push_back({.rank = rank});
+  const Simulation simulation = simulate(program, even_costs(program));
+  double bubble = 0.0;
+  for (int rank = 0; rank < ranks; ++rank) bubble += rank_times(program, simulation, rank).bubble;
+  return {
+      fmt::format("{} microbatches a step on {} pipeline ranks leave a bubble of {:.0f} % where all stages take as "
+                  "long; training.global_batch_size = {} would make {} microbatches",
+                  microbatches, ranks, 100.0 * bubble / (simulation.seconds * ranks),
+                  config.training.global_batch_size / microbatches * ranks, ranks)};
+}
+
+Program place_step(const Config& config, const ProgramTables& tables) {
+  if (config.pipeline.own_order) return place_order(tables, *config.pipeline.own_order);
+  return place_order(tables, find_schedule(config.pipeline.schedule), order_input(config));
+}
+
+}  // namespace weft

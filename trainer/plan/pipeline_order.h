@@ -1,0 +1,28 @@
+// The configured schedule with its numbers: which pipeline rank runs which stage, and the step compiled in its order.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/pipeline/program/program.h"
+#include "trainer/config/config.h"
+
+namespace weft {
+
+// Pipeline rank by stage.
+std::vector<int> stage_ranks(const Config& config);
+// Ascending.
+std::vector<int> stages_of_rank(const Config& config, int pipeline_rank);
+OrderInput order_input(const Config& config);
+// By pipeline rank: stage-level compute actions, in time order. Throws Error (request) when the schedule refuses the
+// numbers.
+std::vector<std::vector<Action>> compute_order(const Config& config);
+
+// That a step has too few microbatches to keep all pipeline ranks busy, with the bubble that this leaves.
+std::vector<std::string> microbatch_warnings(const Config& config);
+
+// Who computes what when; nothing of units yet. Throws Error (request) when the schedule refuses the numbers.
+Program place_step(const Config& config, const ProgramTables& tables);
+
+}  // namespace weft

@@ -1,0 +1,152 @@
+#include "trainer/plan/unit_policy.h"
+
+#include <algorithm>
+
+#include "parallel/mesh/mesh.h"
+#include "parallel/runtime/error.h"
+#include "trainer/config/update_groups.h"
+
+namespace weft {
+namespace {
+
+void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, UnitPolicy& policy) {
+  policy.residency = *choice.residency;
+  if (!shard.why.empty()) {
+    policy.reason = shard.why;
+    return;
+  }
+  switch (policy.residency) {
+    case Residency::window:
+      policy.window_stages = choice.amount;
+      policy.reason = fmt::format("kept while its stage is one of the rank's next {}, as configured", choice.amount);
+      return;
+    case Residency::solved:
+      policy.reason = "when it is gathered, dropped and reduced is solved for the whole step under shard.memory_budget";
+      return;
+    case Residency::island:
+      policy.island_ranks = choice.amount;
+      policy.reason = fmt::format("after a forward {} neighbours keep it among them, as configured", choice.amount);
+      return;
+    default:
+      policy.reason = fmt::format("residency \"{}\" as configured", name_of(policy.residency));
+  }
+}
+
+UnitPolicy replicated_policy(const Config& config) {
+  UnitPolicy policy;
+  policy.residency = Residency::step;
+  policy.reduce_every = config.shard.reduce_every();
+  policy.reason = "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
+  return policy;
+}
+
+}  // namespace
+
+std::int64_t shard_ranks(const Degrees& degrees, Family family) {
+  if (family == Family::experts) return degrees.expert_data() / Mesh(degrees).expert_replicas();
+  return std::int64_t{degrees.data_shard} * degrees.context;
+}
+
+bool leaves_residency_open(const ShardPolicy& policy) {
+  return policy.strategy == ShardStrategy::full_shard && policy.residency == "stage" &&
+         policy.residency_by_stage.empty();
+}
+
+bool leaves_reduction_open(const ShardPolicy& policy) {
+  return policy.strategy == ShardStrategy::full_shard && policy.reduction == "auto" && !policy.accumulate_sharded &&
+         parse_residency(policy.residency_of(0)).residency != Residency::solved;
+}
+
+bool may_add_up_in_shards(const Config& config, Family family) {
+  const bool tied = family == Family::embedding && config.model.tie_word_embeddings && config.stages() > 1;
+  return !tied || config.precision_of(family).reduction == DType::float32;
+}
+
+std::string promise_text(const ShardPolicy& policy) {
+  return fmt::format(
+      "dropped after each use: full_shard has whole parameters of the units in use and of the next {} alone, unless "
+      "memory is known to be free (hardware.name, hardware.memory)",
+      policy.lookahead);
+}
+
+UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
+  if (family == Family::routing) return replicated_policy(config);
+  const auto found = config.shard_by_family.find(family);
+  if (found == config.shard_by_family.end()) {
+    fail_request("family {} has no policy: give it a section [shard.{}]", name_of(family), name_of(family));
+  }
+  const ShardPolicy& shard = found->second;
+  const bool whole = shard.strategy == ShardStrategy::no_shard || shard_ranks(config.parallelism, family) == 1;
+  UnitPolicy policy;
+  policy.lookahead = shard.lookahead;
+  policy.reduce_every = shard.reduce_every();
+  const bool promised =
+      leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
+  policy.accumulate_sharded = (shard.accumulate_sharded || promised) && !whole;
+  const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
+  // The plan reduces as often as it pays, unless it is told to do so once.
+  if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
+  if (choice.residency) {
+    apply_residency(choice, shard, policy);
+  } else if (shard.strategy == ShardStrategy::shard_grad_op || shard.strategy == ShardStrategy::optimizer) {
+    policy.residency = Residency::step;
+    policy.reason = fmt::format("gathered once a step, as strategy {} says", name_of(shard.strategy));
+  } else {
+    policy.residency = Residency::each_use;
+    policy.reason = promise_text(shard);
+  }
+  if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";
+  return policy;
+}
+
+WrapRules wrap_rules(const Config& config, int stage) {
+  WrapRules rules;
+  rules.element_bytes = size_of(config.precision_of(Family::dense).compute);
+  const ResolvedGroups groups = resolved_groups(config);
+  for (const auto& [family, policy] : config.shard_by_family) {
+    const UnitPrecision precision = unit_precision(config, family);
+    // The root unit has matrices only where it takes in those of others, as the dense ones.
+    const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
+    rules.by_family[family] = parse_wrap(policy.wrap);
+    rules.merge_key[family] = fmt::format(
+        "strategy {}, residency {}, lookahead {}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
+        name_of(policy.strategy), policy.residency_of(stage), policy.lookahead, policy.reduction,
+        policy.accumulate_sharded ? "sharded" : "unsharded", name_of(precision.stored), name_of(precision.compute),
+        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
+        name_of(groups[static_cast<std::size_t>(group)].rule));
+  }
+  return rules;
+}
+
+std::vector<std::string> shard_warnings(const Config& config) {
+  WrapPolicies policies;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (family != Family::experts || config.model.has(BlockKind::moe)) policies[family] = parse_wrap(policy.wrap);
+  }
+  return wrap_warnings(policies);
+}
+
+Group shard_group(const Degrees& degrees, Family family) {
+  if (family == Family::experts) return Group::edp_shard;
+  return degrees.context > 1 ? Group::dp_shard_cp : Group::dp_shard;
+}
+
+std::set<Island> islands_of(const Config& config) {
+  std::set<Island> islands;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
+    for (int stage = 0; stage < config.stages(); ++stage) {
+      const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
+      if (choice.residency != Residency::island) continue;
+      islands.insert({shard_group(config.parallelism, family), choice.amount});
+    }
+  }
+  return islands;
+}
+
+UnitPrecision unit_precision(const Config& config, Family family) {
+  const PrecisionConfig& precision = config.precision_of(family);
+  return {precision.parameters, precision.compute, precision.reduction};
+}
+
+}  // namespace weft

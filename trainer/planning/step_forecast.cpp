@@ -1,0 +1,155 @@
+#include "trainer/planning/step_forecast.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+
+#include "parallel/pipeline/accounts/window.h"
+#include "trainer/layout/stage_layout.h"
+
+namespace weft {
+namespace {
+
+PathShare share_of(const Action& action, int rank) {
+  using Kind = PathShare::Kind;
+  if (is_compute(action.op)) return {Kind::compute, rank, action.stage};
+  if (is_send(action.op) || is_receive(action.op)) return {Kind::messages};
+  if (action.op == Op::gradient_norm || action.op == Op::optimizer_step) return {Kind::update};
+  const Kind kind = is_gather(action.op) || is_reshard(action.op) ? Kind::gathers : Kind::reductions;
+  return {kind, rank, action.stage};
+}
+
+// Each action lets the next start, so the path counts an action until then.
+std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& step) {
+  std::map<std::tuple<PathShare::Kind, int, int>, PathShare> shares;
+  const auto& path = step.critical_path;
+  const auto start_of = [&](const ActionAt& at) {
+    return step.simulation.ranks[static_cast<std::size_t>(at.rank)][at.index].start;
+  };
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const double end = i + 1 < path.size() ? start_of(path[i + 1]) : step.simulation.seconds;
+    const Action& action = program.ranks[static_cast<std::size_t>(path[i].rank)][path[i].index];
+    const PathShare share = share_of(action, path[i].rank);
+    const auto found = shares.try_emplace({share.kind, share.rank, share.stage.value_or(-1)}, share).first;
+    found->second.seconds += end - start_of(path[i]);
+  }
+  std::vector<PathShare> sorted;
+  for (const auto& [key, share] : shares) {
+    if (share.seconds > 0.0) sorted.push_back(share);
+  }
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const PathShare& one, const PathShare& other) { return one.seconds > other.seconds; });
+  return sorted;
+}
+
+// The rank that is to blame for a wait: of a message the one that sends it.
+int ended_by(const Program& program, const Action& waiting, const ActionAt& after) {
+  const Action& ended = program.ranks[static_cast<std::size_t>(after.rank)][after.index];
+  if (is_receive(waiting.op)) return *waiting.peer;
+  return is_receive(ended.op) ? *ended.peer : after.rank;
+}
+
+std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& step) {
+  // What shares a channel with compute holds it up.
+  const auto channel_of = [&](Lane lane) { return step.channels.channel[static_cast<std::size_t>(lane)]; };
+  std::map<std::tuple<int, Wait, int>, double> waits;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
+      const SimulatedAction& time = step.simulation.ranks[rank][i];
+      const Action& action = program.ranks[rank][i];
+      if (is_reshard(action.op) || !time.after) continue;
+      if (channel_of(lane_of(program, action)) != channel_of(Lane::compute)) continue;
+      if (time.waited > 0.0)
+        waits[{static_cast<int>(rank), time.wait, ended_by(program, action, *time.after)}] += time.waited;
+    }
+  }
+  std::vector<StandStill> sorted;
+  for (const auto& [key, seconds] : waits) {
+    sorted.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), seconds});
+  }
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const StandStill& one, const StandStill& other) { return one.seconds > other.seconds; });
+  return sorted;
+}
+
+}  // namespace
+
+std::string PathShare::text() const {
+  switch (kind) {
+    case Kind::messages:
+      return "messages";
+    case Kind::update:
+      return "norm and optimizer";
+    case Kind::compute:
+    case Kind::gathers:
+    case Kind::reductions:
+      break;
+  }
+  const char* what = kind == Kind::compute ? "compute" : kind == Kind::gathers ? "gathers" : "reductions";
+  return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
+}
+
+std::string StandStill::text() const {
+  switch (wait) {
+    case Wait::message:
+      return fmt::format("rank {} for messages from rank {}", rank, other);
+    case Wait::gather:
+      return fmt::format("rank {} for gathers", rank);
+    case Wait::reduction:
+      return fmt::format("rank {} for reductions", rank);
+    case Wait::peers:
+      return fmt::format("rank {} for rank {} before the update", rank, other);
+    case Wait::nothing:
+    case Wait::compute:
+    case Wait::room:
+      break;
+  }
+  return fmt::format("rank {} for {}", rank, name_of(wait));
+}
+
+ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
+                          const LaneChannels& channels, const Coordinates& at) {
+  ForecastStep result{std::move(program), {}, {}};
+  result.ranks = dry_runs(run.config(), run.mesh(), result.program, at);
+  std::vector<LedgerWalk> ledgers;
+  for (const DryRun& rank : result.ranks) ledgers.push_back(rank.walk);
+  result.step = simulate_step(result.program, costs, channels, ledgers);
+  return result;
+}
+
+StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) {
+  const auto& [program, step, ranks] = simulated;
+  StepForecast forecast;
+  forecast.layout = to_string(run.layout(), run.config().model);
+  forecast.seconds = step.simulation.seconds;
+  forecast.times = step.times;
+  for (const RankTimes& times : step.times) {
+    forecast.bubble += times.bubble;
+    forecast.exposed_gathers = std::max(forecast.exposed_gathers, times.gathers);
+    forecast.exposed_reductions = std::max(forecast.exposed_reductions, times.reductions);
+  }
+  const double all = forecast.seconds * static_cast<double>(step.times.size());
+  forecast.bubble = all > 0.0 ? forecast.bubble / all : 0.0;
+  for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+    const BucketBytes& bytes = ranks[static_cast<std::size_t>(rank)].peak;
+    if (rank == 0 || bytes.total() > forecast.peak.total()) {
+      forecast.fullest_rank = rank;
+      forecast.peak = bytes;
+    }
+    const ParameterWindow window = parameter_window(program, rank);
+    forecast.gathers += window.gathers;
+    forecast.reductions += window.reductions;
+    forecast.gathered_bytes += window.gathered_bytes;
+  }
+  if (routing_decides(run.config())) {
+    forecast.worst_peak_bytes = largest_dry_peak(run.config(), run.mesh(), program, Routing::worst);
+  }
+  forecast.path = shares_of(program, step);
+  forecast.longest_waits = waits_of(program, step);
+  return forecast;
+}
+
+}  // namespace weft

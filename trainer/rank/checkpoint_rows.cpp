@@ -1,0 +1,69 @@
+#include "trainer/rank/checkpoint_rows.h"
+
+#include <algorithm>
+#include <map>
+
+#include "trainer/plan/gradient_norm.h"
+
+namespace weft {
+namespace {
+
+CheckpointRows held(const OwnedRows& owned, std::string_view state, TensorView values, bool saved) {
+  const ParameterSpec& parameter = *owned.parameter;
+  require(parameter.columns == parameter.global_columns, "checkpoints hold whole rows");
+  return {parameter.name, std::string(state), parameter.global_rows, parameter.global_columns, owned.row_begin, values,
+          saved};
+}
+
+}  // namespace
+
+std::vector<CheckpointRows> checkpoint_rows(RankStages& stages, const Optimizer& optimizer, const Mesh& mesh,
+                                            int rank) {
+  std::vector<CheckpointRows> all;
+  const Coordinates at = mesh.coordinates(rank);
+  const auto units = stages.planned_units();
+  // By where a parameter's own rows lie, which its states refer to.
+  std::map<const void*, bool> saved;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const bool counted = counts_unit(*units[u], mesh, rank);
+    for (const OwnedRows& owned : stages.owned_rows(u)) {
+      if (owned.rows == 0) continue;
+      const bool saves = counted && counts_parameter(*units[u], *owned.parameter, at);
+      saved[owned.values.data()] = saves;
+      all.push_back(held(owned, {}, owned.values, saves));
+    }
+  }
+  for (const StateRows& kept : optimizer.states()) {
+    if (kept.owned.rows == 0) continue;
+    all.push_back(held(kept.owned, kept.state, kept.values, saved.at(kept.owned.values.data())));
+  }
+  return all;
+}
+
+std::vector<CheckpointRows> parameter_rows(RankStages& stages) {
+  std::vector<CheckpointRows> all;
+  for (std::size_t u = 0; u < stages.planned_units().size(); ++u) {
+    for (const OwnedRows& owned : stages.owned_rows(u)) {
+      if (owned.rows > 0) all.push_back(held(owned, {}, owned.values, /*saved=*/false));
+    }
+  }
+  return all;
+}
+
+std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_only) {
+  std::vector<ExpectedTensor> expected;
+  const ResolvedGroups groups = resolved_groups(config);
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    expected.push_back({parameter.name, {}, parameter.global_rows, parameter.global_columns});
+    if (weights_only || config.training.frozen.contains(parameter.family)) continue;
+    const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
+    for (int state = 0; state < states_of(groups, parameter); ++state) {
+      expected.push_back(
+          {parameter.name, std::string(state_name(rule, state)), parameter.global_rows, parameter.global_columns});
+    }
+  }
+  std::ranges::sort(expected);
+  return expected;
+}
+
+}  // namespace weft

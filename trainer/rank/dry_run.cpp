@@ -1,0 +1,327 @@
+#include "trainer/rank/dry_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "layers/kernels/dry_kernels.h"
+#include "parallel/comm/dry_communicator.h"
+#include "parallel/runtime/dry_device.h"
+#include "parallel/runtime/dry_kernel.h"
+#include "parallel/runtime/spread_work.h"
+#include "trainer/rank/checkpoint_rows.h"
+#include "trainer/rank/rank_step.h"
+
+namespace weft {
+namespace {
+
+// Choices of one rank's tokens by expert. Dealt evenly where they do not divide, experts with one more stand in equal
+// distances.
+std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
+  const Degrees& d = config.parallelism;
+  const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
+  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(experts));
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    const std::int64_t choices = tokens * chosen;
+    std::int64_t count = (expert + 1) * choices / experts - expert * choices / experts;
+    if (routing == Routing::worst) {
+      // A token chooses an expert once: from the first of this rank's on, as many experts as it may choose.
+      const std::int64_t first = expert_rank * (experts / d.expert);
+      count = (expert - first + experts) % experts < chosen ? tokens : 0;
+    }
+    counts[static_cast<std::size_t>(expert)] = static_cast<std::int32_t>(count);
+  }
+  return counts;
+}
+
+// Expert counts as the ranks of an expert group would exchange them: a row of counts for each rank.
+DryDownload exchanged_counts(const Config& config, int expert_rank, Routing routing) {
+  return [counts = dealt(config, expert_rank, routing)](std::span<std::byte> destination) {
+    const std::size_t row = counts.size() * sizeof(std::int32_t);
+    require(row > 0 && destination.size() % row == 0, "expert counts are all that a step downloads before its totals");
+    for (std::size_t at = 0; at < destination.size(); at += row) std::memcpy(&destination[at], counts.data(), row);
+  };
+}
+
+class DryUpdate final : public RowsUpdate {
+ public:
+  explicit DryUpdate(std::span<const UpdateRows> rows) {
+    for (const UpdateRows& each : rows) {
+      if (each.gradients.empty()) continue;
+      const std::int64_t kept = each.parameters.bytes() + each.first_state.bytes() + each.second_state.bytes();
+      read_ += kept + each.gradients.bytes();
+      written_ += kept;
+    }
+  }
+  void norms(Stream& stream, std::span<const GroupStep>, ConstTensorView, TensorView) override {
+    tell(stream, {.name = "update_norms", .read = read_});
+  }
+  void run(Stream& stream, std::span<const GroupStep>, ConstTensorView, ConstTensorView) override {
+    tell(stream, {.name = "update", .read = read_, .written = written_});
+  }
+
+ private:
+  std::int64_t read_ = 0, written_ = 0;
+};
+
+MuonKernels dry_muon_kernels() {
+  return {.momentum =
+              [](Stream& stream, const MuonMomentum& rows) {
+                tell(stream, {.name = "muon_momentum",
+                              .read = rows.gradients.bytes() + rows.momentum.bytes(),
+                              .written = rows.momentum.bytes() + rows.update.bytes()});
+              },
+          .change =
+              [](Stream& stream, const MuonChange& rows) {
+                tell(stream, {.name = "muon_change",
+                              .read = rows.direction.bytes() + rows.values.bytes(),
+                              .written = rows.values.bytes()});
+              }};
+}
+
+class DryBackend final : public Backend {
+ public:
+  DryBackend(const Config& config, DryDownload download)
+      : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
+        device_(make_dry_device(std::move(download))) {}
+  DryDevice& device() override { return *device_; }
+  const LayerKernels& layer_kernels() const override { return layer_kernels_; }
+  const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
+    return make_dry_matrix_products(workspace_, stream, ledger);
+  }
+
+ private:
+  DryWorkspace workspace_;
+  std::unique_ptr<DryDevice> device_;
+  LayerKernels layer_kernels_ = dry_layer_kernels(workspace_);
+  OptimizerKernels optimizer_kernels_ = {
+      .make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows, std::vector<UpdateRule>)
+          -> std::unique_ptr<RowsUpdate> { return std::make_unique<DryUpdate>(rows); },
+      .clip_scale = DryKernel<"clip_scale">(),
+      .muon = dry_muon_kernels(),
+  };
+};
+
+// What comes and goes, in order, and during which action.
+class MemoryEvents final : public MemoryObserver, public ActionObserver {
+ public:
+  MemoryEvents(const Program& program, int pipeline_rank)
+      : program_(program),
+        actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]),
+        beside_units_(actions_.size()) {
+    walk_.actions.resize(actions_.size());
+  }
+
+  void begin(std::size_t action) override {
+    action_ = action;
+    beside_units_[action] = beside_;
+    walk_.actions[action].most = now_;
+    most_now_ = total_;
+  }
+  void end(std::size_t action) override { walk_.actions[action].after = now_; }
+  void allocated(const void* data, Bucket bucket, std::int64_t bytes) override {
+    live_.came(data, {bucket, action_, bytes});
+    total_ += bytes;
+    now_[bucket] += bytes;
+    BucketBytes& most = action_ ? walk_.actions[*action_].most : walk_.before;
+    if (total_ > most_now_) {
+      most = now_;
+      most_now_ = total_;
+    }
+    if (comes_with_unit(bucket)) {
+      of_units_.insert(data);
+    } else {
+      beside_ += bytes;
+      if (action_) beside_units_[*action_] = std::max(beside_units_[*action_], beside_);
+    }
+    if (total_ <= most_) return;
+    most_ = total_;
+    peak_action_ = action_;
+    live_.mark_peak();
+  }
+  void released(const void* data, Bucket bucket, std::int64_t bytes) override {
+    live_.went(data);
+    total_ -= bytes;
+    now_[bucket] -= bytes;
+    if (of_units_.erase(data) == 0) beside_ -= bytes;
+  }
+  // From here on the peak counts, as it does for a ledger that is reset. `kept`: what is there already.
+  void begin_step(const BucketBytes& kept) {
+    now_ = walk_.before = kept;
+    total_ = most_ = most_now_ = beside_ = kept.total();
+    peak_action_.reset();
+    live_ = LiveLog();
+  }
+
+  const LedgerWalk& walk() const { return walk_; }
+  const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
+
+  std::optional<std::size_t> peak_action() const { return peak_action_; }
+  std::vector<LiveTensors> live_at_peak() { return live_.at_peak(); }
+
+ private:
+  bool comes_with_unit(Bucket bucket) const {
+    if (bucket == Bucket::unsharded_parameters || bucket == Bucket::unsharded_gradients) return true;
+    if (!action_ || bucket != Bucket::communication || !is_reduction(actions_[*action_].op)) return false;
+    return !program_.units[static_cast<std::size_t>(*actions_[*action_].unit)].replicated;
+  }
+
+  const ProgramTables& program_;
+  std::span<const Action> actions_;
+  LiveLog live_;
+  std::optional<std::size_t> action_;
+  LedgerWalk walk_;
+  BucketBytes now_;
+  std::int64_t total_ = 0, most_ = 0, most_now_ = 0;  // now, in the step, and in this action
+  std::int64_t beside_ = 0;                           // of the total, without what is in of_units_
+  std::unordered_set<const void*> of_units_;          // live tensors
+  std::vector<std::int64_t> beside_units_;            // by action
+  std::optional<std::size_t> peak_action_;
+};
+
+// The program with as much of the lists of others as sends to this rank: a pipeline may have a thousand ranks.
+Program list_of_rank(const Program& program, int pipeline_rank) {
+  Program own{static_cast<const ProgramTables&>(program), program.microbatches, {}};
+  own.ranks.resize(program.ranks.size());
+  auto& list = own.ranks[static_cast<std::size_t>(pipeline_rank)] =
+      program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  std::set<int> senders;
+  for (const Action& action : list) {
+    if (is_receive(action.op) && *action.peer != pipeline_rank) senders.insert(*action.peer);
+  }
+  const auto sends_here = [&](const Action& action) { return is_send(action.op) && action.peer == pipeline_rank; };
+  for (const auto sender : senders) {
+    std::ranges::copy_if(program.ranks[static_cast<std::size_t>(sender)],
+                         std::back_inserter(own.ranks[static_cast<std::size_t>(sender)]), sends_here);
+  }
+  return own;
+}
+
+// A rank whose device has no memory and whose peers are not there.
+class DryRank {
+ public:
+  DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing)
+      : backend_(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing)) {
+    clock_.set_mode(PhaseClock::Mode::off);
+    const MakeGroup make_group = [this](Group group, const std::vector<int>& members, int place, Stream& stream) {
+      return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
+                                               stream, counters_, clock_);
+    };
+    step_.emplace(config, mesh, list_of_rank(program, mesh.coordinates(rank).pp), rank, backend_, clock_, make_group,
+                  std::nullopt);
+  }
+
+  RankStep& step() { return *step_; }
+  DryDevice& device() { return backend_.device(); }
+  const CommunicationCounters& counters() const { return counters_; }
+
+  // Through one step. Peak and counters are of it.
+  void walk(std::span<ActionObserver* const> observers) {
+    counters_.clear();
+    step_->ledger().reset_peak();
+    step_->begin({});
+    step_->walk(observers);
+    step_->end();
+  }
+
+ private:
+  DryBackend backend_;
+  PhaseClock clock_;
+  CommunicationCounters counters_;
+  std::optional<RankStep> step_;
+};
+
+// What `make` gives for each pipeline rank that otherwise stands where `at` does, several at a time.
+template <typename Made, typename Make>
+std::vector<Made> by_pipeline_rank(const Mesh& mesh, const Coordinates& at, Make make) {
+  std::vector<Made> made(static_cast<std::size_t>(mesh.degrees().pipeline));
+  spread_work(made.size(), dry_threads(), [&](std::size_t rank) {
+    made[rank] = make(mesh.rank_at(static_cast<int>(rank), at.dp_replicate, at.dp_shard, at.cp, at.tp));
+  });
+  return made;
+}
+
+}  // namespace
+
+bool routing_decides(const Config& config) {
+  return config.model.has(BlockKind::moe) && config.parallelism.expert > 1;
+}
+
+DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
+  MemoryEvents events(program, mesh.coordinates(rank).pp);  // hears of what goes last, too
+  DryRank walker(config, mesh, program, rank, routing);
+  RankStep& step = walker.step();
+
+  // Tensors of the set-up are not among the events: what there is of them stays.
+  DryRun result;
+  const BucketBytes kept = step.ledger().live();
+  step.ledger().observe(events);
+  events.begin_step(kept);
+  ActionObserver* observers[] = {&events};
+  walker.walk(observers);
+
+  result.walk = events.walk();
+  result.peak = step.ledger().at_peak();
+  result.peak_action = events.peak_action();
+  result.live = events.live_at_peak();
+  result.beside_units = events.beside_units();
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
+  }
+  result.communication = walker.counters();
+  for (const CheckpointRows& rows : checkpoint_rows(step.stages(), step.optimizer(), mesh, rank)) {
+    if (rows.saved) result.saved_bytes += rows.values.bytes();
+  }
+  return result;
+}
+
+BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
+  DryRank walker(config, mesh, program, rank, routing);
+  walker.walk({});
+  return walker.step().ledger().at_peak();
+}
+
+void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
+              ActionObserver& actions) {
+  DryRank walker(config, mesh, program, rank, Routing::even);
+  walker.device().observe(&kernels);
+  ActionObserver* observers[] = {&actions};
+  walker.walk(observers);
+  walker.device().observe(nullptr);
+}
+
+std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank) {
+  struct Products final : KernelObserver {
+    void called(const KernelCall& call) override {
+      if (call.kind == KernelKind::product) shapes.insert(call.product);
+    }
+    std::set<ProductCall> shapes;
+  } products;
+  DryRank walker(config, mesh, program, rank, Routing::even);
+  walker.device().observe(&products);
+  walker.walk({});
+  walker.device().observe(nullptr);
+  return {products.shapes.begin(), products.shapes.end()};
+}
+
+std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,
+                             Routing routing) {
+  return by_pipeline_rank<DryRun>(mesh, at, [&](int rank) { return dry_run(config, mesh, program, rank, routing); });
+}
+
+std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
+  return std::ranges::max(by_pipeline_rank<std::int64_t>(
+      mesh, {}, [&](int rank) { return dry_peak(config, mesh, program, rank, routing).total(); }));
+}
+
+std::size_t dry_threads() {
+  return std::min<std::size_t>(host_cores(), 8);
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+#include "trainer/rank/loss_scaler.h"
+
+#include <algorithm>
+#include <array>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// Where scales of float16 end: below the smallest, gradients that overflow do so for another reason; above the largest,
+// doubling says nothing any more.
+constexpr double smallest_scale = 0x1p-14, largest_scale = 0x1p24;
+
+}  // namespace
+
+bool uses_float16(const Config& config) {
+  const auto narrow = [](const PrecisionConfig& precision) {
+    return precision.compute == DType::float16 || precision.reduction == DType::float16;
+  };
+  const auto& blocks = config.model.blocks;
+  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
+  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
+  // Units of the root family hold parameters of these, in the same precision.
+  return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
+                             [&](Family family) { return narrow(config.precision_of(family)); });
+}
+
+LossScaler::LossScaler(const Config& config)
+    : active_(uses_float16(config)),
+      scale_(active_ ? config.training.initial_loss_scale : 1.0),
+      growth_steps_(config.training.loss_scale_growth_steps) {}
+
+void LossScaler::resume(std::int64_t good_steps, std::int64_t good_in_a_row, std::optional<double> scale) {
+  good_steps_ = good_steps;
+  if (!active_ || !scale) return;
+  scale_ = *scale;
+  in_a_row_ = good_in_a_row;
+}
+
+void LossScaler::end_step(bool finite) {
+  require(finite || active_, "an overflow without a loss scale has ended the run");
+  if (!finite) {
+    if (scale_ <= smallest_scale) fail("gradients overflow whatever the loss scale: it has come down to {}", scale_);
+    scale_ /= 2;
+    in_a_row_ = 0;
+    return;
+  }
+  ++good_steps_;
+  if (active_ && ++in_a_row_ == growth_steps_) {
+    if (scale_ < largest_scale) scale_ *= 2;
+    in_a_row_ = 0;
+  }
+}
+
+}  // namespace weft

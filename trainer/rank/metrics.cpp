@@ -1,0 +1,61 @@
+#include "trainer/rank/metrics.h"
+
+#include <nlohmann/json.hpp>
+
+namespace weft {
+
+namespace {
+
+nlohmann::ordered_json rates_json(std::span<const GroupRate> rates) {
+  if (rates.size() == 1) return rates.front().rate;
+  nlohmann::ordered_json json;
+  for (const GroupRate& rate : rates) {
+    for (const UpdateGroup group : rate.groups) json[std::string(name_of(group))] = rate.rate;
+  }
+  return json;
+}
+
+}  // namespace
+
+void RunTotals::add(const StepMetrics& step) {
+  if (steps++ == 0) first_loss = step.loss;
+  last_loss = step.loss;
+  tokens += step.tokens;
+  seconds += step.seconds;
+}
+
+std::string to_json(const StepMetrics& metrics) {
+  nlohmann::ordered_json line = {{"step", metrics.step},
+                                 {"loss", metrics.loss},
+                                 {"grad_norm", metrics.gradient_norm},
+                                 {"lr", rates_json(metrics.learning_rates)},
+                                 {"tokens", metrics.tokens},
+                                 {"seconds", metrics.seconds},
+                                 {"tokens_per_second", metrics.tokens_per_second()},
+                                 {"peak_bytes", metrics.peak_bytes}};
+  if (metrics.loss_scale) {
+    line["loss_scale"] = *metrics.loss_scale;
+    line["skipped"] = metrics.skipped;
+  }
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];
+  }
+  line["communication"] = nlohmann::ordered_json::object();
+  for (const auto& [key, count] : metrics.communication) {
+    line["communication"][key.group][std::string(name_of(key.op))] = {{"count", count.count}, {"bytes", count.bytes}};
+  }
+  line["system_allocations"] = metrics.system_allocations;
+  if (!metrics.moe.empty()) {
+    for (const MoeMetrics& moe : metrics.moe) {
+      line["moe"].push_back({{"block", moe.block},
+                             {"auxiliary_loss", moe.auxiliary_loss},
+                             {"z_loss", moe.z_loss},
+                             {"max_over_mean", moe.max_over_mean},
+                             {"dropped", 0}});
+    }
+  }
+  return line.dump();
+}
+
+}  // namespace weft

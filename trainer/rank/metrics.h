@@ -1,0 +1,55 @@
+// What one step measured, summed over the ranks, and its JSON line.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/counters.h"
+#include "parallel/runtime/ledger.h"
+#include "trainer/optimizer/learning_rate.h"
+
+namespace weft {
+
+inline constexpr const char* metrics_file = "metrics.jsonl";  // in a run's directory, one line a step
+
+struct MoeMetrics {
+  int block = 0;
+  double auxiliary_loss = 0.0, z_loss = 0.0;
+  double max_over_mean = 0.0;  // of tokens by expert
+};
+
+struct StepMetrics {
+  std::int64_t step = 0;  // from 1
+  double loss = 0.0;      // mean over the step's tokens, nats
+  double gradient_norm = 0.0;
+  std::vector<GroupRate> learning_rates = {};  // as they were applied
+  std::optional<double> loss_scale = {};       // where something is computed in float16
+  bool skipped = false;                        // gradients overflowed: nothing was changed
+  std::int64_t tokens = 0;
+  double seconds = 0.0;
+  std::int64_t peak_bytes = 0;          // of the rank with the most
+  BucketBytes memory;                   // at that rank's peak
+  CommunicationCounters communication;  // summed over ranks
+  std::vector<MoeMetrics> moe;
+  std::int64_t system_allocations = 0;  // of all ranks during the step
+
+  double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
+};
+
+// Of all steps that a process has taken; they themselves are not kept.
+struct RunTotals {
+  std::int64_t steps = 0, tokens = 0;
+  double seconds = 0.0;
+  double first_loss = 0.0, last_loss = 0.0;
+
+  void add(const StepMetrics& step);
+};
+
+// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate
+// of all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is
+// null.
+std::string to_json(const StepMetrics& metrics);
+
+}  // namespace weft

@@ -1,0 +1,311 @@
+#include "trainer/rank/rank_stages.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/elementwise.h"
+#include "parallel/runtime/staging.h"
+#include "trainer/rank/initialize.h"
+
+namespace weft {
+namespace {
+
+std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
+  return unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
+}
+
+// By entry of a table of the program: its place among those of the planned stages, whose tables follow one another.
+template <typename Entry>
+std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::span<const PlannedStage> planned) {
+  std::vector<std::size_t> places(entries.size(), 0);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto here = [&](const PlannedStage& stage) { return stage.stage == entries[i].stage; };
+    if (std::any_of(planned.begin(), planned.end(), here)) places[i] = next++;
+  }
+  return places;
+}
+
+}  // namespace
+
+RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
+                       const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
+                       KernelContext& kernels)
+    : inputs_(std::move(inputs)),
+      planned_(std::move(planned)),
+      local_segment_(places_on_rank(tables.segments, planned_)),
+      local_unit_(places_on_rank(tables.units, planned_)),
+      forward_only_(tables.forward_only),
+      initialization_(initialization),
+      lanes_(lanes),
+      groups_(groups),
+      kernels_(kernels),
+      reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]) {
+  make_rotary_table();
+  for (const PlannedStage& stage : planned_) {
+    const std::size_t first_unit = planned_units_.size();
+    for (const PlannedUnit& unit : stage.units) add_unit(unit);
+    add_pieces(stage, tables, first_unit);
+  }
+  local_copy_.resize(planned_units_.size());
+  const int rank = tables.stages[static_cast<std::size_t>(planned_.front().stage)].rank;
+  for (const ProgramUnit& unit : tables.units) {
+    if (!unit.tied_to || tied_rank(tables, unit) != rank) continue;
+    const ProgramUnit& copy = tables.units[static_cast<std::size_t>(*unit.tied_to)];
+    if (tied_rank(tables, copy) != rank) continue;
+    local_copy_[local_unit(*copy.tied_to)] = local_unit(*unit.tied_to);
+  }
+}
+
+void RankStages::make_rotary_table() {
+  rotary_table_ = kernels_.ledger.allocate(Bucket::workspace, DType::float32, inputs_.rotary.heads.sequence_length,
+                                           inputs_.rotary.heads.head_dim);
+  if (initialization_) write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
+}
+
+void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
+                                  const ProgramTables& tables) {
+  require(flowing_.empty() && saved_.empty() && checkpoints_.empty(), "segments are replaced between steps");
+  require(planned.size() == planned_.size(), "the stages of a rank stay");
+  const bool same_angles = inputs.positions == inputs_.positions;
+  inputs_ = std::move(inputs);
+  if (!same_angles) make_rotary_table();
+  pieces_.clear();
+  std::size_t first_unit = 0;
+  for (std::size_t s = 0; s < planned.size(); ++s) {
+    PlannedStage& stage = planned_[s];
+    require(planned[s].stage == stage.stage && planned[s].units.size() == stage.units.size(),
+            "the units of a stage stay");
+    stage.segments = std::move(planned[s].segments);
+    add_pieces(stage, tables, first_unit);
+    first_unit += stage.units.size();
+  }
+}
+
+void RankStages::add_unit(const PlannedUnit& unit) {
+  planned_units_.push_back(&unit);
+  if (unit.plan.replicated()) {
+    units_.push_back(nullptr);
+    replicated_.push_back(std::make_unique<ReplicatedParameters>(
+        unit.plan.parameters, unit.frozen, groups_.on(Lane::reduce, Group::tokens), lanes_, kernels_.ledger));
+  } else {
+    const bool partial = unit.layout.tensor_replicated_size() > 0;
+    const int island = unit.policy.island_ranks;
+    const UnitGroups unit_groups{.gather = &groups_.on(Lane::gather, unit.shard_group),
+                                 .island = island > 0 ? &groups_.island({unit.shard_group, island}) : nullptr,
+                                 .shard = &groups_.on(Lane::reduce, unit.shard_group),
+                                 .replicate = &groups_.on(Lane::reduce, unit.replicate_group),
+                                 .tensor = partial ? &groups_.on(Lane::reduce, Group::tp) : nullptr};
+    units_.push_back(std::make_unique<ShardUnit>(unit.setup(), unit_groups, lanes_, reduce_inputs_, kernels_.ledger));
+    replicated_.push_back(nullptr);
+  }
+  if (!initialization_) return;
+  for (const OwnedRows& rows : owned_rows(units_.size() - 1)) initialize_rows(kernels_.stream, rows, *initialization_);
+}
+
+void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit) {
+  std::map<std::string, ParameterPlace> place_of;
+  for (std::size_t u = 0; u < stage.units.size(); ++u) {
+    const auto parameters = parameters_in_order(stage.units[u]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {first_unit + u, i};
+  }
+  const auto is_here = [&](int other) {
+    return other >= 0 && other < static_cast<int>(tables.stages.size()) &&
+           tables.stages[static_cast<std::size_t>(other)].rank ==
+               tables.stages[static_cast<std::size_t>(stage.stage)].rank;
+  };
+  const std::size_t first = pieces_.size();
+  for (const auto& segment : stage.segments) {
+    Piece& piece = pieces_.emplace_back(Piece{
+        .segment = segment.get(), .stage = stage.stage, .next_stage = stage.stage, .previous_stage = stage.stage});
+    for (const ParameterSpec& parameter : segment->parameters()) piece.places.push_back(place_of.at(parameter.name));
+  }
+  require(pieces_.size() > first, "a stage has at least one segment");
+  mark_regions(stage, tables, first);
+  if (is_here(stage.stage + 1)) pieces_.back().next_stage = stage.stage + 1;
+  if (is_here(stage.stage - 1)) pieces_[first].previous_stage = stage.stage - 1;
+}
+
+void RankStages::mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece) {
+  const std::vector<int>& segments = tables.stages[static_cast<std::size_t>(stage.stage)].segments;
+  const auto region = [&](std::size_t i) {
+    return i < segments.size() ? tables.segments[static_cast<std::size_t>(segments[i])].region : std::nullopt;
+  };
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    Piece& piece = pieces_[first_piece + i];
+    piece.recomputed = region(i).has_value();
+    piece.begins_region = piece.recomputed && (i == 0 || region(i - 1) != region(i));
+    piece.ends_region = piece.recomputed && region(i + 1) != region(i);
+  }
+}
+
+std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
+  return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
+}
+
+void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
+                            GenerationState* generation) {
+  batch_ = batch;
+  loss_factor_ = loss_factor;
+  loss_scale_ = loss_scale;
+  report_ = report;
+  generation_ = generation;
+  for (Piece& piece : pieces_) piece.forwards = 0;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
+  }
+  for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
+}
+
+void RankStages::end_step() {
+  groups_.flush_messages();
+  sent_.clear();
+  require(saved_.empty() && flowing_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
+}
+
+std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
+  std::vector<ConstTensorView> weights;
+  weights.reserve(piece.places.size());
+  for (const ParameterPlace& place : piece.places) {
+    if (units_[place.unit]) units_[place.unit]->wait_until_unsharded();
+    weights.push_back(units_[place.unit] ? units_[place.unit]->parameter(place.index)
+                                         : replicated_[place.unit]->parameter(place.index));
+  }
+  return weights;
+}
+
+std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
+  std::vector<TensorView> gradients;
+  gradients.reserve(piece.places.size());
+  for (const ParameterPlace& place : piece.places) {
+    gradients.push_back(units_[place.unit] ? units_[place.unit]->gradient(place.index)
+                                           : replicated_[place.unit]->gradient(place.index));
+  }
+  return gradients;
+}
+
+MicrobatchInput RankStages::text_of(int microbatch) const {
+  const std::int64_t tokens = inputs_.microbatch_tokens;
+  return {batch_.tokens.rows_from(microbatch * tokens, tokens), batch_.targets.rows_from(microbatch * tokens, tokens)};
+}
+
+void RankStages::forward(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  layer.microbatches = ++here.forwards;
+  Tensor x = take_flowing(here.stage, microbatch);
+  std::unique_ptr<Saved> kept;
+  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
+  // Without a backward nobody reads what the segment kept.
+  if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
+  if (here.recomputed) kept = here.segment->remembered(std::move(kept));
+  if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
+  if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
+}
+
+void RankStages::backward_input(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  Tensor dy = take_flowing(here.stage, microbatch);
+  const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
+  Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
+  if (dx.allocated()) flowing_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
+}
+
+void RankStages::backward_weight(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  const auto saved = saved_.find({here.segment, microbatch});
+  require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
+  here.segment->backward_weight(layer, gradients_of(here), *saved->second);
+  saved_.erase(saved);
+}
+
+void RankStages::recompute(int segment, int microbatch) {
+  Piece& here = piece(segment);
+  LayerContext layer = context();
+  layer.again = true;
+  const auto found = checkpoints_.find({here.segment, microbatch});
+  require(found != checkpoints_.end(), "a forward runs again from what was kept for it, once");
+  Tensor x = std::move(found->second);
+  checkpoints_.erase(found);
+  std::unique_ptr<Saved>& kept = saved_[{here.segment, microbatch}];
+  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
+  // What the last piece makes the forward has handed on.
+  if (!here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
+}
+
+void RankStages::unshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::unshard_island ? shard.unshard_island() : shard.unshard();
+}
+void RankStages::reshard(Op op, int unit) {
+  ShardUnit& shard = *units_[local_unit(unit)];
+  op == Op::reshard_island ? shard.reshard_to_island() : shard.reshard();
+}
+void RankStages::scatter_gradient(int unit) {
+  units_[local_unit(unit)]->scatter_gradient();
+}
+void RankStages::reduce_gradient(int unit) {
+  const std::size_t local = local_unit(unit);
+  units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
+}
+
+// The sum of two floats is the same in either order: both copies hold the same bits.
+void RankStages::tie_gradient(int unit) {
+  const std::size_t local = local_unit(unit);
+  const auto tied = [&](std::size_t of) {
+    return planned_units_[of]->ties_unreduced() ? units_[of]->accumulated_gradient() : units_[of]->shard_gradient();
+  };
+  const TensorView gradient = tied(local);
+  if (!local_copy_[local]) return groups_.on(Lane::reduce, Group::tied).all_reduce(gradient);
+  const TensorView copy = tied(*local_copy_[local]);
+  Stream& reduce_lane = lanes_[Lane::reduce];
+  add(reduce_lane, copy, gradient);
+  cast(reduce_lane, gradient, copy);
+}
+
+void RankStages::wait_reduction(int unit) {
+  const std::size_t local = local_unit(unit);
+  units_[local] ? units_[local]->wait_reduction() : replicated_[local]->wait_reduction();
+}
+
+void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
+  const auto found = flowing_.find({stage, microbatch});
+  require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");
+  Communicator& group = groups_.messages(lane, peer);
+  group.stream().wait_for(kernels_.stream);
+  group.send(found->second.tensor, peer);
+  found->second.tensor.release_on(group.stream());
+  // The peer has received the message before this one by now: its tensor may go.
+  sent_[{lane, peer}] = std::move(found->second.tensor);
+  flowing_.erase(found);
+}
+
+void RankStages::receive(Lane lane, int stage, int microbatch, int peer) {
+  const PlannedBoundary& boundary = inputs_.boundary;
+  Communicator& group = groups_.messages(lane, peer);
+  Tensor tensor =
+      kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
+  group.receive(tensor, peer);
+  tensor.release_on(kernels_.stream);
+  flowing_[{stage, microbatch}] = {std::move(tensor), group.stream().record()};
+}
+
+Tensor RankStages::take_flowing(int stage, int microbatch) {
+  const auto found = flowing_.find({stage, microbatch});
+  if (found == flowing_.end()) return {};
+  if (found->second.arrived) kernels_.stream.wait(found->second.arrived);
+  Tensor tensor = std::move(found->second.tensor);
+  flowing_.erase(found);
+  return tensor;
+}
+
+std::optional<std::string> RankStages::nonfinite_parameter() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    auto found = units_[u] ? units_[u]->nonfinite_parameter() : replicated_[u]->nonfinite_parameter();
+    if (found) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft

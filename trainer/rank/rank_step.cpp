@@ -1,0 +1,80 @@
+#include "trainer/rank/rank_step.h"
+
+#include "trainer/plan/gradient_norm.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+namespace {
+
+std::int64_t step_tokens(const Config& config) {
+  return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+}
+
+}  // namespace
+
+RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend,
+                   PhaseClock& clock, const MakeGroup& make_group, const std::optional<Initialization>& initialization)
+    : config_(config),
+      mesh_(mesh),
+      rank_(rank),
+      lanes_(backend.device()),
+      ledger_(backend.device(), lanes_[Lane::compute]),
+      products_(backend.make_products(lanes_[Lane::compute], ledger_)),
+      kernels_{ledger_, clock, lanes_[Lane::compute], *products_, backend.layer_kernels()},
+      program_(std::move(program)),
+      actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(rank).pp)]),
+      groups_(rank, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_), make_group),
+      optimizer_kernels_(backend.optimizer_kernels()),
+      optimizer_(config, optimizer_kernels_,
+                 {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
+                 ledger_, clock),
+      trained_groups_(trained_groups(config)),
+      text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
+      sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
+            static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
+      gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
+  const Coordinates at = mesh.coordinates(rank);
+  stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,
+                                         initialization, lanes_, groups_, kernels_);
+  const auto units = stages_->planned_units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, rank);
+  }
+}
+
+void RankStep::walk(std::span<ActionObserver* const> observers) {
+  WorkForObservers work(observers);
+  stages_->set_observer(observers.empty() ? nullptr : &work);
+  execute(program_, actions_, *this, observers);
+  stages_->set_observer(nullptr);
+}
+
+void RankStep::begin(const StepInputs& inputs) {
+  inputs_ = inputs;
+  const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
+  const std::int64_t half = text_.rows() / 2;
+  sums_.begin_step();
+  stages_->begin_step({text_.view().rows_from(0, half), text_.view().rows_from(half, half)}, 1.0 / tokens,
+                      inputs.loss_scale, sums_.report());
+}
+
+void RankStep::gradient_norm() {
+  Stream& compute = kernels_.stream;
+  compute.wait_for(lanes_[Lane::reduce]);
+  stages_->finish_reductions();
+  const TensorView sum = sums_.gradient_square_sum();
+  const auto units = stages_->planned_units();
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    add_counted_squares(compute, *units[u], stages_->owned_rows(u), mesh_, rank_, sum);
+  }
+  groups_.on(Lane::compute, Group::world).all_reduce(sum);
+  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0 / inputs_.loss_scale,
+                                gradient_scale_);
+}
+
+void RankStep::optimizer_step() {
+  if (inputs_.change_after) kernels_.stream.wait(inputs_.change_after());
+  optimizer_.step(inputs_.update, gradient_scale_);
+}
+
+}  // namespace weft

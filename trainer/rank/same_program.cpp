@@ -1,0 +1,101 @@
+#include "trainer/rank/same_program.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/ledger.h"
+#include "parallel/runtime/staging.h"
+
+namespace weft {
+namespace {
+
+std::uint64_t hash_of(const std::vector<Action>& actions) {
+  RunningChecksum sum;
+  const auto add = [&](std::int64_t word) { sum.add({reinterpret_cast<const std::uint8_t*>(&word), sizeof word}); };
+  for (const Action& action : actions) {
+    add(static_cast<std::int64_t>(action.op));
+    for (const auto& index : {action.stage, action.microbatch, action.segment, action.unit, action.peer}) {
+      add(index.value_or(-1));
+    }
+    add(static_cast<std::int64_t>(action.overlapped));
+  }
+  return sum.value();
+}
+
+// The first few: a wrong node brings eight of them, a wrong version half the world.
+std::string text_of(const std::vector<int>& ranks) {
+  constexpr std::size_t shown = 16;
+  const std::span<const int> first(ranks.data(), std::min(ranks.size(), shown));
+  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(first, ", "),
+                     ranks.size() > shown ? fmt::format(" and {} more", ranks.size() - shown) : "");
+}
+
+// By hash, the ranks that have it for one pipeline rank; the first are those the others differ from.
+std::vector<std::vector<int>> camps_of(std::span<const std::vector<std::uint64_t>> hashes_of_ranks, std::size_t row) {
+  std::map<std::uint64_t, std::vector<int>> by_hash;
+  for (std::size_t rank = 0; rank < hashes_of_ranks.size(); ++rank)
+    by_hash[hashes_of_ranks[rank][row]].push_back(static_cast<int>(rank));
+  std::vector<std::vector<int>> camps;
+  for (auto& [hash, ranks] : by_hash) camps.push_back(std::move(ranks));
+  std::ranges::sort(camps, {}, [](const std::vector<int>& ranks) { return ranks.front(); });
+  const auto most = std::ranges::find_if(
+      camps, [&](const std::vector<int>& ranks) { return 2 * ranks.size() > hashes_of_ranks.size(); });
+  if (most != camps.end()) std::rotate(camps.begin(), most, most + 1);
+  return camps;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> program_hashes(const Program& program) {
+  std::vector<std::uint64_t> hashes;
+  for (const std::vector<Action>& actions : program.ranks) hashes.push_back(hash_of(actions));
+  return hashes;
+}
+
+std::optional<std::string> program_disagreement(std::span<const std::vector<std::uint64_t>> hashes_of_ranks) {
+  std::string rows;
+  for (std::size_t row = 0; row < hashes_of_ranks.front().size(); ++row) {
+    const auto camps = camps_of(hashes_of_ranks, row);
+    for (std::size_t camp = 1; camp < camps.size(); ++camp) {
+      rows += fmt::format("\n  for pipeline rank {}: {}, unlike {}", row, text_of(camps[camp]), text_of(camps.front()));
+    }
+  }
+  if (rows.empty()) return std::nullopt;
+  return fmt::format(
+      "the ranks have compiled different steps; all must read the same configuration and files with the same weft:{}",
+      rows);
+}
+
+void require_same_program(const Program& program, Communicator& world) {
+  const std::vector<std::uint64_t> own = program_hashes(program);
+  std::vector<std::int32_t> words;  // the dtype of integers that communicators have
+  for (const std::uint64_t hash : own) {
+    words.push_back(static_cast<std::int32_t>(hash & 0xffffffffu));
+    words.push_back(static_cast<std::int32_t>(hash >> 32));
+  }
+  // In memory of the world's stream, which need not be that of the rank's device.
+  Stream& stream = world.stream();
+  MemoryLedger ledger(stream.device(), stream);
+  const auto count = static_cast<std::int64_t>(words.size());
+  Tensor sent = ledger.allocate(Bucket::communication, DType::int32, count, 1);
+  Tensor all = ledger.allocate(Bucket::communication, DType::int32, world.size() * count, 1);
+  write<std::int32_t>(stream, words, sent);
+  world.all_gather(sent, all);
+  const std::vector<std::int32_t> gathered = read<std::int32_t>(stream, all);
+
+  std::vector<std::vector<std::uint64_t>> hashes(static_cast<std::size_t>(world.size()));
+  auto next = gathered.begin();
+  for (auto& of_rank : hashes) {
+    for (std::size_t row = 0; row < own.size(); ++row) {
+      const auto low = static_cast<std::uint32_t>(*next++), high = static_cast<std::uint32_t>(*next++);
+      of_rank.push_back(std::uint64_t{high} << 32 | low);
+    }
+  }
+  if (const auto fault = program_disagreement(hashes)) fail("{}", *fault);
+}
+
+}  // namespace weft

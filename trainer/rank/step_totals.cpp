@@ -1,0 +1,167 @@
+#include "trainer/rank/step_totals.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+
+#include "parallel/mesh/mesh.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrier) + 1;
+// Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
+constexpr auto groups = [] {
+  std::array<Group, all_groups.size() + 3> all{};
+  std::copy(all_groups.begin(), all_groups.end(), all.begin());
+  all[all_groups.size()] = Group::dp_island;
+  all[all_groups.size() + 1] = Group::edp_island;
+  all[all_groups.size() + 2] = Group::tied;
+  return all;
+}();
+constexpr std::size_t group_count = groups.size();
+
+constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
+                                    &RunVotes::saves_failed};
+
+// Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already
+// summed.
+struct Places {
+  std::size_t blocks, experts, ranks;
+
+  static constexpr std::size_t loss = 0;
+  std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
+  std::size_t allocations() const { return block(blocks); }                 // the first that the host brings
+  std::size_t votes() const { return allocations() + 1; }
+  std::size_t communication(std::size_t group, std::size_t op) const {
+    return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
+  }
+  std::size_t peaks_that_changed() const { return communication(group_count, 0); }
+  std::size_t peak(std::size_t rank) const { return peaks_that_changed() + 1 + rank; }
+  std::size_t summed() const { return peak(ranks); }
+  std::size_t gradient_square_sum() const { return summed(); }
+  std::size_t size() const { return summed() + 1; }
+};
+
+std::int64_t as_size(std::size_t n) {
+  return static_cast<std::int64_t>(n);
+}
+
+std::size_t group_index(const std::string& name) {
+  for (std::size_t g = 0; g < group_count; ++g) {
+    if (name_of(groups[g]) == name) return g;
+  }
+  fail("group {} is not one of the mesh", name);
+}
+
+}  // namespace
+
+StepSums::StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std::size_t num_experts, std::size_t ranks)
+    : blocks_(blocks),
+      experts_(num_experts),
+      ranks_(ranks),
+      stream_(stream),
+      sums_(ledger.allocate(Bucket::workspace, DType::float64, as_size(Places{blocks, num_experts, ranks}.size()), 1)),
+      own_(stream.device(), DType::float64,
+           as_size(Places{blocks, num_experts, ranks}.summed() - Places{blocks, num_experts, ranks}.allocations())),
+      totals_(stream.device(), DType::float64, sums_.rows()),
+      peak_on_device_(ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1)),
+      peak_(stream.device(), DType::float64, as_size(bucket_count)) {}
+
+void StepSums::begin_step() {
+  fill(stream_, sums_, 0.0f);
+}
+
+StepReport StepSums::report() {
+  const std::int64_t size = StepReport::size(as_size(blocks_), as_size(experts_));
+  return StepReport(sums_.view().rows_from(0, size), as_size(experts_));
+}
+
+TensorView StepSums::gradient_square_sum() {
+  return sums_.view().rows_from(as_size(Places{blocks_, experts_, ranks_}.gradient_square_sum()), 1);
+}
+
+StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
+  const Places at{blocks_, experts_, ranks_};
+  const std::span<double> brought = own_.as<double>();
+  const auto bring = [&](std::size_t place, std::int64_t value) {
+    brought[place - at.allocations()] = static_cast<double>(value);
+  };
+  std::ranges::fill(brought, 0.0);
+  bring(at.allocations(), own.system_allocations);
+  for (std::size_t v = 0; v < vote_fields.size(); ++v) bring(at.votes() + v, own.votes.*vote_fields[v]);
+  for (const auto& [key, count] : own.communication) {
+    const std::size_t place = at.communication(group_index(key.group), static_cast<std::size_t>(key.op));
+    bring(place, count.count);
+    bring(place + 1, count.bytes);
+  }
+  bring(at.peaks_that_changed(), own_before_ == own.at_peak ? 0 : 1);
+  bring(at.peak(static_cast<std::size_t>(world.rank())), own.at_peak.total());
+  own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
+  world.all_reduce(sums_.view().rows_from(0, as_size(at.summed())));
+  totals_.download(stream_, sums_);
+  totals_.finish();
+
+  const std::span<const double> values = totals_.as<double>();
+  StepTotals totals;
+  totals.loss_sum = values[Places::loss];
+  totals.gradient_square_sum = values[at.gradient_square_sum()];
+  totals.system_allocations = std::llround(values[at.allocations()]);
+  for (std::size_t v = 0; v < vote_fields.size(); ++v) {
+    totals.votes.*vote_fields[v] = std::llround(values[at.votes() + v]);
+  }
+  for (std::size_t b = 0; b < blocks_; ++b) {
+    MoeTotals moe{values[at.block(b)], values[at.block(b) + 1], {}};
+    for (std::size_t e = 0; e < experts_; ++e) {
+      moe.expert_tokens.push_back(std::llround(values[at.block(b) + 2 + e]));
+    }
+    totals.moe.push_back(std::move(moe));
+  }
+  for (std::size_t g = 0; g < group_count; ++g) {
+    for (std::size_t op = 0; op < operations; ++op) {
+      const std::size_t place = at.communication(g, op);
+      if (values[place] == 0.0) continue;
+      totals.communication[{std::string(name_of(groups[g])), static_cast<CollectiveOp>(op)}] = {
+          std::llround(values[place]), std::llround(values[place + 1])};
+    }
+  }
+  const auto peaks = values.subspan(at.peak(0), ranks_);
+  const auto fullest = static_cast<std::size_t>(std::ranges::max_element(peaks) - peaks.begin());
+  if (values[at.peaks_that_changed()] > 0.0 || fullest != fullest_) exchange_peak(world, own.at_peak, fullest);
+  own_before_ = own.at_peak;
+  totals.at_peak = at_peak_;
+  return totals;
+}
+
+void StepSums::exchange_peak(Communicator& world, const BucketBytes& own, std::size_t fullest) {
+  const std::span<double> buckets = peak_.as<double>();
+  const bool brings = static_cast<std::size_t>(world.rank()) == fullest;
+  std::ranges::transform(own.bytes, buckets.begin(),
+                         [&](std::int64_t bytes) { return brings ? static_cast<double>(bytes) : 0.0; });
+  peak_.upload(stream_, peak_on_device_);
+  world.all_reduce(peak_on_device_);
+  peak_.download(stream_, peak_on_device_);
+  peak_.finish();
+  std::ranges::transform(peak_.as<double>(), at_peak_.bytes.begin(), [](double bytes) { return std::llround(bytes); });
+  fullest_ = fullest;
+}
+
+std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
+  // In memory of the communicator's stream, and in no ledger of the run: the peaks that it tells are past.
+  Stream& stream = world.stream();
+  MemoryLedger ledger(stream.device(), stream);
+  Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1);
+  Tensor all = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count) * world.size(), 1);
+  const std::vector<double> numbers(own.bytes.begin(), own.bytes.end());
+  write<double>(stream, numbers, mine);
+  world.all_gather(mine, all);
+  std::vector<BucketBytes> result(static_cast<std::size_t>(world.size()));
+  const std::vector<double> values = read<double>(stream, all);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i / bucket_count].bytes[i % bucket_count] = std::llround(values[i]);
+  }
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,281 @@
+#include "trainer/rank/verify_step.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/plan/pipeline_order.h"
+
+namespace weft {
+namespace {
+
+// Largest owner table, in ranks times parameters, that a run looks over before it begins.
+constexpr std::int64_t largest_checked_table = 1'000'000;
+
+// Members of groups and places in them by rank; each kind of group is listed once.
+class GroupMembers {
+ public:
+  explicit GroupMembers(const Mesh& mesh) : mesh_(mesh) {}
+
+  const std::vector<int>& of(Group group, int rank) {
+    const Listed& listed = list(group);
+    return listed.groups[listed.group_of[static_cast<std::size_t>(rank)]];
+  }
+  int index(Group group, int rank) { return list(group).place_of[static_cast<std::size_t>(rank)]; }
+
+ private:
+  struct Listed {
+    std::vector<std::vector<int>> groups;
+    std::vector<std::size_t> group_of;  // by rank
+    std::vector<int> place_of;          // the same
+  };
+
+  const Listed& list(Group group) {
+    auto [found, fresh] = listed_.try_emplace(group);
+    Listed& listed = found->second;
+    if (!fresh) return listed;
+    listed.groups = mesh_.groups(group);
+    listed.group_of.resize(static_cast<std::size_t>(mesh_.world()));
+    listed.place_of.resize(listed.group_of.size());
+    for (std::size_t g = 0; g < listed.groups.size(); ++g) {
+      int place = 0;
+      for (int member : listed.groups[g]) {
+        listed.group_of[static_cast<std::size_t>(member)] = g;
+        listed.place_of[static_cast<std::size_t>(member)] = place++;
+      }
+    }
+    return listed;
+  }
+
+  const Mesh& mesh_;
+  std::map<Group, Listed> listed_;
+};
+
+DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
+  const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
+  return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
+}
+
+// Ranks that hold the boxes of a unit and see other tokens.
+int holders_of(const PlannedUnit& unit, const Degrees& degrees) {
+  if (unit.plan.replicated()) return degrees.stage_ranks();
+  return unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
+}
+
+// Copies of a unit on its stage, beside those that tensor ranks hold of the same values.
+int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
+  const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
+  return holders_of(unit, degrees) / shards;
+}
+
+UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Coordinates& at,
+                     const Degrees& degrees, GroupMembers& groups) {
+  UnitHolder holder;
+  holder.rank = rank;
+  holder.group = name_of(unit.shard_group);
+  if (!unit.frozen) {
+    holder.optimizer_of = [rules](const ParameterSpec& parameter) { return rule_of(rules, parameter).name; };
+  }
+  if (unit.plan.replicated()) {
+    holder.replica = groups.index(Group::tokens, rank);
+    return holder;
+  }
+  holder.replica = groups.index(unit.replicate_group, rank);
+  if (unit.layout.shards == 1) {  // each rank of the shard group has a copy
+    const auto ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
+    holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
+  }
+  // The copies of a tied weight beside the head come after those of the embedding.
+  if (unit.tied == TiedCopy::of_head) holder.replica += copies_of(unit, degrees);
+  holder.tensor_rank = at.tp;
+  holder.tensor_ranks = degrees.tensor;
+  return holder;
+}
+
+std::vector<OwnedRange> ranges_of(const PlannedUnit& unit, int rank, const UnitHolder& holder, GroupMembers& groups) {
+  if (unit.plan.replicated()) return owned_ranges(unit.plan.parameters, holder);
+  return owned_ranges(unit.layout, unit.layout.shards == 1 ? 0 : groups.index(unit.shard_group, rank), holder);
+}
+
+DescribedUnit describe_unit(const PlannedUnit& unit, const Config& config, int rank, GroupMembers& groups) {
+  DescribedUnit described;
+  described.name = unit.plan.name;
+  described.group = name_of(unit.shard_group);
+  described.group_ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
+  described.group_index = groups.index(unit.shard_group, rank);
+  if (unit.plan.replicated()) {
+    described.replicated = true;
+    described.replicated_parameters = unit.plan.parameters;
+    described.reduced_over = groups.of(unit.shard_group, rank);
+  } else {
+    described.whole = config.shard_by_family.at(unit.plan.family).strategy == ShardStrategy::no_shard;
+    described.layout = unit.layout;
+    for (int member : groups.of(unit.shard_group, rank)) {
+      const std::vector<int>& replicas = groups.of(unit.replicate_group, member);
+      described.reduced_over.insert(described.reduced_over.end(), replicas.begin(), replicas.end());
+    }
+  }
+  std::sort(described.reduced_over.begin(), described.reduced_over.end());
+  return described;
+}
+
+// By block, elements of routed experts that a rank holds of it, as the sizes of the model have it.
+std::map<int, std::int64_t> expert_elements(const Config& config) {
+  const ModelConfig& model = config.model;
+  std::map<int, std::int64_t> elements;
+  for (int block = 0; block < std::ssize(model.blocks); ++block) {
+    if (model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense) continue;
+    elements[block] = model.moe.num_experts / config.parallelism.expert * 3 * model.moe.moe_intermediate_size /
+                      config.parallelism.expert_tensor * model.hidden_size;
+  }
+  return elements;
+}
+
+std::vector<DescribedSegment> describe_segments(const Config& config, const PlannedStage& planned) {
+  std::map<int, std::int64_t> experts = expert_elements(config);
+  std::vector<DescribedSegment> segments;
+  // Experts stand in the last segment of a block.
+  for (auto segment = planned.segments.rbegin(); segment != planned.segments.rend(); ++segment) {
+    const auto found = experts.find((*segment)->part().block.value_or(-1));
+    segments.push_back(
+        {(*segment)->name(), (*segment)->parameters(), found == experts.end() ? 0 : std::exchange(found->second, 0)});
+  }
+  std::reverse(segments.begin(), segments.end());
+  return segments;
+}
+
+// Calls use(rank, at, plan, first) for every stage of every rank; `first` where the plan is a new one: boxes depend on
+// the coordinates in tensor and expert groups alone.
+template <typename Use>
+void for_each_stage(const Config& config, const Mesh& mesh, Use use) {
+  const int stage_ranks = mesh.degrees().stage_ranks();
+  for (int pipeline_rank = 0; pipeline_rank < mesh.degrees().pipeline; ++pipeline_rank) {
+    std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
+    for (int rank = pipeline_rank * stage_ranks; rank < (pipeline_rank + 1) * stage_ranks; ++rank) {
+      const Coordinates at = mesh.coordinates(rank);
+      const std::tuple key(at.tp, at.ep, at.etp);
+      const bool first = !plans.contains(key);
+      if (first) plans.emplace(key, plan_stages(config, mesh, at));
+      for (const PlannedStage& plan : plans.at(key)) use(rank, at, plan, first);
+    }
+  }
+}
+
+}  // namespace
+
+OwnerTable owner_table(const Config& config, const Mesh& mesh) {
+  GroupMembers groups(mesh);
+  const ResolvedGroups rules = resolved_groups(config);
+  OwnerTable table;
+  for_each_stage(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
+    for (const PlannedUnit& unit : plan.units) {
+      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh.degrees(), groups), groups);
+      table.insert(table.end(), ranges.begin(), ranges.end());
+    }
+  });
+  return table;
+}
+
+std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh& mesh) {
+  std::map<std::string, int> copies;
+  for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
+    if (!first) return;
+    for (const PlannedUnit& unit : plan.units) {
+      const int stages = unit.tied == TiedCopy::none ? 1 : 2;
+      for (const ParameterSpec& parameter : unit.plan.parameters) {
+        const int tensor = !unit.plan.replicated() && parameter.tensor_replicated ? mesh.degrees().tensor : 1;
+        copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * stages;
+      }
+    }
+  });
+  // The whole model as one rank holds it: what a layout lost is missed here.
+  Config lone = config;
+  lone.parallelism = {};
+  lone.pipeline = {};
+  std::vector<GlobalParameter> parameters;
+  std::set<std::string> known;
+  for (const auto& segment : plan_stage(lone, Mesh(lone.parallelism), {}, 0).segments) {
+    for (const ParameterSpec& parameter : segment->parameters()) {
+      if (!known.insert(parameter.name).second) continue;  // tied
+      const auto found = copies.find(parameter.name);
+      parameters.push_back(
+          {parameter.name, parameter.global_rows, parameter.global_columns, found == copies.end() ? 1 : found->second});
+    }
+  }
+  return parameters;
+}
+
+void require_sound_ownership(const OwnerTable& table, const std::vector<GlobalParameter>& parameters) {
+  const auto faults = find_ownership_faults(table, parameters);
+  if (faults.empty()) return;
+  std::string text;
+  for (const OwnershipFault& fault : faults) text += fmt::format("\n  {}: {}", name_of(fault.seam), fault.message);
+  fail("the parameters are not owned soundly:{}", text);
+}
+
+StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank, const PlannedStage& planned,
+                                std::optional<std::vector<OwnedRange>> stepped) {
+  const Coordinates at = mesh.coordinates(rank);
+  const ResolvedGroups rules = resolved_groups(config);
+  StageDescription description;
+  description.rank = rank;
+  description.stage = planned.stage;
+  description.segments = describe_segments(config, planned);
+  GroupMembers groups(mesh);
+  for (const PlannedUnit& unit : planned.units) {
+    description.units.push_back(describe_unit(unit, config, rank, groups));
+  }
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  for (int stage = 0; stage < config.stages(); ++stage) {
+    for (const auto& segment : plan_stage(config, mesh, at, stage, layout).segments) {
+      for (const ParameterSpec& parameter : segment->parameters()) {
+        // A tied weight belongs to both its stages.
+        if (stage == planned.stage) description.stage_of_parameter[parameter.name] = stage;
+        description.stage_of_parameter.try_emplace(parameter.name, stage);
+        if (stage != planned.stage) continue;
+        description.formed_from.push_back(parameter);
+        description.rule_of_parameter[parameter.name] = rule_of(rules, parameter);
+      }
+    }
+  }
+  for (int other = 0; other < mesh.world(); ++other) {
+    const Coordinates place = mesh.coordinates(other);
+    if (place.pp != at.pp) continue;
+    description.stage_ranks.push_back(other);
+    if (place.tp == at.tp) description.dense_holders.push_back(other);
+    if (place.ep == at.ep && place.etp == at.etp) description.expert_holders.push_back(other);
+  }
+  description.stepped = std::move(stepped);
+  return description;
+}
+
+void verify_step(const Config& config, const Mesh& mesh, int rank, RankStages& stages) {
+  std::size_t unit = 0;
+  for (const PlannedStage& stage : stages.planned()) {
+    std::vector<OwnedRange> stepped;
+    for (const std::size_t end = unit + stage.units.size(); unit < end; ++unit) {
+      for (const OwnedRows& rows : stages.owned_rows(unit)) {
+        OwnedRange range;
+        range.parameter = rows.parameter->name;
+        range.rank = rank;
+        range.row_begin = rows.row_begin;
+        range.rows = rows.rows;
+        range.column_begin = rows.parameter->column_begin;
+        range.columns = rows.parameter->columns;
+        stepped.push_back(std::move(range));
+      }
+    }
+    verify_sharding(describe_stage(config, mesh, rank, stage, std::move(stepped)));
+  }
+  if (rank != 0) return;
+  const auto parameters = global_parameters(config, mesh);
+  if (std::ssize(parameters) * mesh.world() > largest_checked_table) return;
+  require_sound_ownership(owner_table(config, mesh), parameters);
+}
+
+}  // namespace weft

@@ -1,0 +1,273 @@
+#include "trainer/resolve/chosen_timing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/runtime/spread_work.h"
+#include "trainer/resolve/step_costs.h"
+#include "trainer/costs/verdict.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_classes.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// What is kept whole for the step, of the routed experts and of all other families.
+struct Kept {
+  bool parameters = false, gradients = false;
+  bool keeps(const Kept& other) const { return parameters >= other.parameters && gradients >= other.gradients; }
+  bool operator==(const Kept&) const = default;
+};
+struct Choice {
+  Kept experts, others;
+  // All that the other keeps.
+  bool keeps(const Choice& other) const { return experts.keeps(other.experts) && others.keeps(other.others); }
+  bool operator==(const Choice&) const = default;
+
+  const Kept& of(Family family) const { return family == Family::experts ? experts : others; }
+  Kept& of(Family family) { return family == Family::experts ? experts : others; }
+};
+
+bool has_family(const Config& config, Family family) {
+  if (family != Family::experts) return true;
+  return config.model.has(BlockKind::moe);
+}
+
+// What is open, by what could be kept.
+Choice open_choice(const Config& config) {
+  Choice open;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (!has_family(config, family) || shard_ranks(config.parallelism, family) == 1) continue;
+    open.of(family).parameters |= leaves_residency_open(policy);
+    open.of(family).gradients |=
+        leaves_reduction_open(policy) && config.microbatches() > 1 && !config.training.frozen.contains(family);
+  }
+  return open;
+}
+
+// Each family's open choices written out.
+Config with_choice(Config config, const Choice& choice, const std::string& why) {
+  for (auto& [family, policy] : config.shard_by_family) {
+    const Kept& kept = choice.of(family);
+    if (leaves_reduction_open(policy)) {
+      policy.reduction = "last_microbatch";
+      policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
+    }
+    if (!leaves_residency_open(policy)) continue;
+    policy.residency = kept.parameters ? "step" : "each_use";
+    policy.why = why.empty() ? promise_text(policy) : why;
+  }
+  return config;
+}
+
+// A bound from below, for less work than a program: what each rank holds for good and what it would keep.
+std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  std::int64_t most = 0;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const std::vector<PlannedStage> stages =
+        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout);
+    std::int64_t bytes = static_bytes(stages).total();
+    for (const PlannedStage& stage : stages) {
+      for (const PlannedUnit& unit : stage.units) {
+        if (unit.plan.replicated()) continue;
+        const UnitBytes sizes = unit_bytes(unit.setup());
+        const Kept& kept = choice.of(unit.plan.family);
+        if (kept.parameters) bytes += sizes.unsharded_parameters;
+        if (kept.gradients && !unit.frozen) bytes += sizes.unsharded_gradients;
+      }
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+std::vector<Choice> choices_of(const Choice& open) {
+  std::vector<Choice> choices;
+  for (int bits = 0; bits < 16; ++bits) {
+    const Choice choice{{(bits & 1) != 0, (bits & 2) != 0}, {(bits & 4) != 0, (bits & 8) != 0}};
+    if (open.keeps(choice)) choices.push_back(choice);
+  }
+  return choices;
+}
+
+double simulated_seconds(const ResolvedRun& run) {
+  const Coordinates at = run.mesh().coordinates(0);
+  const bool serial = run.config().run.device == DeviceKind::cpu;
+  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
+  return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
+}
+
+// A choice as a run, timed at once and weighed where it is asked for.
+class Candidate {
+ public:
+  Candidate(const Config& config, const Choice& choice)
+      : choice_(choice), run_(with_choice(config, choice, {})), seconds_(simulated_seconds(run_)) {}
+
+  const Choice& choice() const { return choice_; }
+  double seconds() const { return seconds_; }
+  const Verdict& verdict(const Hardware& hardware) const {
+    if (!verdict_) verdict_ = judge(hardware, fullest_peak(run_));
+    return *verdict_;
+  }
+
+ private:
+  Choice choice_;
+  ResolvedRun run_;
+  double seconds_;
+  mutable std::optional<Verdict> verdict_;
+};
+
+std::string kept_text(const Kept& kept) {
+  if (kept.parameters && kept.gradients) return "parameters and gradients kept whole";
+  if (kept.parameters) return "parameters kept whole, gradients reduced after each microbatch";
+  if (kept.gradients) return "parameters dropped after each use, gradients kept whole";
+  return "parameters dropped after each use, gradients reduced after each microbatch";
+}
+
+std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
+  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.verdict(hardware).needed) / 0x1p30,
+                     candidate.seconds());
+}
+
+std::string why_text(const Candidate& best, const Candidate* next, const Hardware& hardware, bool has_experts) {
+  const auto words = [&](const Choice& choice) {
+    if (!has_experts || choice.experts == choice.others) return kept_text(choice.others);
+    return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
+  };
+  std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice()), figures_text(best, hardware),
+                                 hardware.memory->value / 0x1p30);
+  if (!next) return text;
+  return text + fmt::format("; {}: {}{}", words(next->choice()), figures_text(*next, hardware),
+                            next->verdict(hardware).fits() ? "" : ", which does not fit");
+}
+
+// Fastest first.
+std::vector<Candidate> candidates_of(const Config& config, const std::vector<Choice>& choices) {
+  std::vector<std::optional<Candidate>> candidates(choices.size());
+  spread_work(choices.size(), dry_threads(), [&](std::size_t i) { candidates[i].emplace(config, choices[i]); });
+  std::vector<Candidate> by_time;
+  for (std::optional<Candidate>& each : candidates) by_time.push_back(*std::move(each));
+  std::ranges::stable_sort(by_time, {}, &Candidate::seconds);
+  return by_time;
+}
+
+// By time: the first that fits, but for one of them, or else none.
+const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const Hardware& hardware,
+                                   const Candidate* but = nullptr) {
+  for (const Candidate& each : by_time) {
+    if (&each != but && each.verdict(hardware).fits()) return &each;
+  }
+  return nullptr;
+}
+
+// What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
+// Whoever keeps more of one thing and no less of another takes no less: such candidates are not weighed.
+const Candidate& best_of(const std::vector<Candidate>& by_time, const Hardware& hardware) {
+  const Candidate* fastest = fastest_that_fits(by_time, hardware);
+  const double most = fastest ? timing_tie * fastest->seconds() : std::numeric_limits<double>::infinity();
+  const auto tied = [&](const Candidate& each) { return each.seconds() <= most; };
+  const Candidate* best = nullptr;
+  for (const Candidate& each : by_time) {
+    const auto keeps_less = [&](const Candidate& other) {
+      return &other != &each && tied(other) && each.choice().keeps(other.choice());
+    };
+    if (!tied(each) || std::ranges::any_of(by_time, keeps_less)) continue;
+    if (!best || each.verdict(hardware).needed < best->verdict(hardware).needed) best = &each;
+  }
+  return *best;
+}
+
+// Whether timing is written where full_shard alone would have kept its promise.
+bool says_more_than_full_shard(const Config& config, Family family, const ShardPolicy& policy) {
+  if (policy.strategy != ShardStrategy::full_shard || !has_family(config, family)) return false;
+  if (shard_ranks(config.parallelism, family) == 1) return false;
+  return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
+}
+
+// Of the families that say more, on the rank with these stages.
+struct WholeBytes {
+  std::int64_t parameters = 0, gradients = 0;
+};
+WholeBytes whole_bytes(const Config& config, const std::vector<PlannedStage>& stages) {
+  WholeBytes bytes;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) {
+      if (unit.plan.replicated()) continue;
+      const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
+      if (!says_more_than_full_shard(config, unit.plan.family, said)) continue;
+      const UnitPolicy& policy = unit.policy;
+      const UnitBytes sizes = unit_bytes(unit.setup());
+      const bool every_stage = policy.residency == Residency::window && policy.window_stages >= std::ssize(stages);
+      if (policy.residency == Residency::step || every_stage) bytes.parameters += sizes.unsharded_parameters;
+      const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
+      const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
+      if (summed_whole && !open && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<std::string> kept_whole_warnings(const Config& config) {
+  const bool said = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
+    return says_more_than_full_shard(config, entry.first, entry.second);
+  });
+  if (!said) return {};
+  const Mesh mesh(config.parallelism);
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  WholeBytes most;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at, layout));
+    most.parameters = std::max(most.parameters, bytes.parameters);
+    most.gradients = std::max(most.gradients, bytes.gradients);
+  }
+  std::vector<std::string> warnings;
+  const auto warn = [&](std::int64_t bytes, const char* what, const char* key) {
+    if (bytes == 0) return;
+    warnings.push_back(fmt::format("full_shard keeps {}, up to {} on a rank: {}", what, format_bytes(bytes), key));
+  };
+  warn(most.parameters, "full parameters from the first forward to the last backward",
+       "shard.residency = \"each_use\" drops them after each use");
+  if (config.microbatches() > 1) {
+    warn(most.gradients, "whole float32 gradients until the last microbatch",
+         "shard.accumulation = \"sharded\" reduces those of each microbatch");
+  }
+  return warnings;
+}
+
+Config with_least_kept(const Config& config) {
+  return with_choice(config, {}, "");
+}
+
+Config with_chosen_timing(const Config& config, const Mesh& mesh) {
+  const bool known = config.hardware.memory.has_value() || !config.hardware.name.empty();
+  const Choice open = open_choice(config);
+  const Hardware hardware = hardware_of(config);
+  if (!known || !hardware.memory || open == Choice{}) return with_least_kept(config);
+  // A limit on memory would deal blocks by what is kept; without one they are dealt alike for all.
+  const Config dealt = config.memory_budget ? config : with_layout(config, stage_layout(config));
+  std::vector<Choice> choices = choices_of(open);
+  const double room = Verdict::limit * hardware.memory->value - hardware.reserved_memory.value;
+  std::erase_if(choices, [&](const Choice& choice) {
+    return choice != Choice{} && static_cast<double>(least_bytes(dealt, mesh, choice)) > room;
+  });
+  const std::vector<Candidate> by_time = candidates_of(dealt, choices);
+  const Candidate& best = best_of(by_time, hardware);
+  const Candidate* next = fastest_that_fits(by_time, hardware, &best);
+  if (!next && by_time.size() > 1) next = &by_time[&best == &by_time[0] ? 1 : 0];
+  return with_choice(config, best.choice(), why_text(best, next, hardware, has_family(config, Family::experts)));
+}
+
+}  // namespace weft

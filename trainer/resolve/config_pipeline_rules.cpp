@@ -1,0 +1,82 @@
+// What must hold between schedule, stages and the blocks they hold.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/orders/orders.h"
+#include "parallel/runtime/error.h"
+#include "trainer/resolve/config_rules.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/pipeline_order.h"
+
+namespace weft {
+namespace {
+
+std::string chunks_text(const Schedule& schedule) {
+  const int least = schedule.least_chunks, most = schedule.most_chunks;
+  if (most == 0) return fmt::format("{} chunks or more a rank", least);
+  if (least == most) return least == 1 ? "1 chunk a rank" : fmt::format("{} chunks a rank", least);
+  return fmt::format("{} to {} chunks a rank", least, most);
+}
+
+Messages chunk_faults(const Config& config) {
+  const auto known = schedules();
+  const auto row =
+      std::find_if(known.begin(), known.end(), [&](const Schedule& s) { return s.name == config.pipeline.schedule; });
+  const int chunks = config.pipeline.chunks;
+  if (row == known.end() || row->takes_chunks(chunks)) return {};
+  std::vector<std::string> others;
+  for (const Schedule& schedule : known) {
+    if (schedule.takes_chunks(chunks)) others.push_back(fmt::format("\"{}\"", schedule.name));
+  }
+  return {fmt::format("schedule \"{}\" runs {}, not {}; schedules that run {} are {}", row->name, chunks_text(*row),
+                      chunks, chunks, fmt::join(others, ", "))};
+}
+
+std::string complaint_of(const std::function<void()>& check) {
+  try {
+    check();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// What the order itself refuses: too few microbatches, or a number that it cannot group. Of a file, that its counts are
+// not those around it; `chunks` 1 says nothing there.
+Messages order_faults(const Config& config) {
+  const std::int64_t unit = config.training.microbatch_size * config.parallelism.data();
+  if (!degree_errors(config.parallelism).empty() || config.training.global_batch_size % unit != 0) return {};
+  if (!chunk_faults(config).empty()) return {};
+  const std::string complaint = complaint_of([&] {
+    const OrderInput input = order_input(config);
+    if (!config.pipeline.own_order) {
+      find_schedule(config.pipeline.schedule).order(input);
+      return;
+    }
+    AskedCounts asked{.ranks = input.ranks, .microbatches = input.microbatches};
+    if (input.chunks > 1) asked.chunks = input.chunks;
+    require_same_counts(*config.pipeline.own_order, asked);
+    if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
+  });
+  return complaint.empty() ? Messages{} : Messages{complaint};
+}
+
+}  // namespace
+
+std::vector<ConfigRule> pipeline_rules() {
+  return {
+      {{"pipeline.chunks", "pipeline.schedule"}, chunk_faults},
+      {{"pipeline.schedule", "pipeline.microbatch_group", "parallelism.pipeline", "training.global_batch_size",
+        "training.microbatch_size", "parallelism.data_shard", "parallelism.data_replicate"},
+       order_faults},
+      {{"pipeline.layout", "pipeline.chunks", "parallelism.pipeline", "model.layers"}, layout_faults},
+      {{"pipeline.first_stage_blocks", "pipeline.last_stage_blocks", "pipeline.layout", "pipeline.chunks",
+        "parallelism.pipeline", "model.layers"},
+       end_stage_faults},
+  };
+}
+
+}  // namespace weft

@@ -1,0 +1,208 @@
+#include "trainer/resolve/config_reader.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_messages.h"
+#include "trainer/resolve/config_rules.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_use.h"
+#include "trainer/config/config_writer.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// Takes the gathered entries through the schema, then through the rules, and keeps account of everything wrong.
+class Reader {
+ public:
+  explicit Reader(ConfigSources sources)
+      : sources_(std::move(sources)), schema_(config_schema()), faults_(std::move(sources_.faults)) {
+    for (const ConfigKey& key : schema_) {
+      sections_.insert(key.section);
+      paths_.push_back(key.path());
+    }
+    for (const EmptySection& section : empty_sections()) sections_.insert(section.name);
+  }
+
+  Config read(const std::function<bool(const ConfigRule&)>& applies = [](const ConfigRule&) { return true; }) {
+    report_unknown();
+    for (const ConfigKey& key : schema_) read_key(key);
+    for (const Family family : shard_families) {
+      config_.shard_by_family.try_emplace(family, config_.shard);
+      config_.precision_by_family.try_emplace(family, config_.precision);
+    }
+    const ResolvedGroups groups = resolved_groups(config_);
+    for (const UpdateGroup group : update_groups) {
+      config_.optimizer_by_group.try_emplace(group, groups[static_cast<std::size_t>(group)]);
+    }
+    sort_by_place(faults_);
+    // A file that could not be read would make everything that it should have said look missing.
+    if (sources_.complete) {
+      report_missing();
+      for (const ConfigRule& rule : config_rules()) {
+        if (applies(rule)) apply(rule);
+      }
+    }
+    if (!faults_.empty()) throw Error(ErrorKind::request, format_faults(faults_));
+    return config_;
+  }
+
+  std::string written(bool with_origins) const {
+    return write_config(
+        config_, schema_, [&](const ConfigKey& key) { return with_origins ? origin(key) : ""; },
+        [&](const ConfigKey& key) { return !key.inherits.empty() && !find(key.path()); });
+  }
+
+  std::map<std::string, ConfigValue> said() const {
+    std::map<std::string, ConfigValue> values;
+    for (const auto& [path, entry] : sources_.entries) {
+      if (!entry.is_table()) values.emplace(path, entry.value);
+    }
+    return values;
+  }
+
+  std::vector<std::string> unread() const {
+    std::vector<std::string> texts;
+    for (const Fault& fault : unread_overrides(config_, schema_, sources_.entries))
+      texts.push_back(format_fault(fault));
+    return texts;
+  }
+
+ private:
+  const ConfigEntry* find(const std::string& path) const {
+    const auto found = sources_.entries.find(path);
+    return found == sources_.entries.end() ? nullptr : &found->second;
+  }
+  bool is_key(const std::string& path) const { return std::find(paths_.begin(), paths_.end(), path) != paths_.end(); }
+
+  void report_unknown() {
+    std::vector<std::string> unknown;  // sections passed over: their keys would only repeat the fault
+    for (const auto& [path, entry] : sources_.entries) {
+      const auto holds = [&path = path](const std::string& prefix) { return path.starts_with(prefix); };
+      if (std::any_of(unknown.begin(), unknown.end(), holds)) continue;
+      if (is_key(path)) {
+        if (entry.is_table()) unknown.push_back(path + ".");  // read_key() reports the type
+      } else if (sections_.contains(path)) {
+        if (!entry.is_table()) {
+          faults_.push_back({entry.value.place,
+                             fmt::format("{}: expected a section, [{}], got {}", path, path, describe(entry.value))});
+          excuse(path + ".");
+        }
+      } else {
+        faults_.push_back({entry.key, unknown_text(entry)});
+        if (entry.is_table()) unknown.push_back(path + ".");
+      }
+    }
+  }
+
+  std::string unknown_text(const ConfigEntry& entry) {
+    for (const EmptySection& section : empty_sections()) {
+      if (!entry.path.starts_with(section.name + ".")) continue;
+      return fmt::format("{}: [{}] has no keys in this version; leave it empty: {}", entry.path, section.name,
+                         section.reason);
+    }
+    if (entry.is_table()) {
+      const auto near = nearest_path(entry.path, {sections_.begin(), sections_.end()});
+      if (!near) return fmt::format("unknown section [{}]", entry.path);
+      excuse(*near + ".");
+      return fmt::format("unknown section [{}]: did you mean [{}]?", entry.path, *near);
+    }
+    const auto near = nearest_path(entry.path, paths_);
+    if (!near) return fmt::format("unknown key {}", entry.path);
+    excuse(*near);
+    return fmt::format("unknown key {}: did you mean {}?", entry.path, *near);
+  }
+
+  // Keys that were probably meant are not missing, and what they hold instead is nothing to check.
+  void excuse(const std::string& beginning) {
+    for (const std::string& path : paths_) {
+      if (path.starts_with(beginning) && !find(path)) faulty_.insert(path);
+    }
+  }
+
+  void read_key(const ConfigKey& key) {
+    const ConfigEntry* entry = find(key.path());
+    if (!entry) return;
+    for (Fault& fault : key.read(config_, entry->value)) {
+      faulty_.insert(key.path());
+      faults_.push_back({std::move(fault.place), key.path() + ": " + fault.text});
+    }
+  }
+
+  Place whole_file() const {
+    Place place;
+    place.source = sources_.file;
+    return place;
+  }
+
+  void report_missing() {
+    for (const ConfigKey& key : schema_) {
+      if (!key.required || find(key.path()) || faulty_.contains(key.path())) continue;
+      faulty_.insert(key.path());
+      faults_.push_back({whole_file(), fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
+    }
+  }
+
+  void apply(const ConfigRule& rule) {
+    const auto faulty = [&](const std::string& path) { return faulty_.contains(path); };
+    if (std::any_of(rule.keys.begin(), rule.keys.end(), faulty)) return;
+    Place place = whole_file();
+    for (const std::string& path : rule.keys) {
+      if (const ConfigEntry* entry = find(path)) {
+        place = entry->value.place;
+        break;
+      }
+    }
+    for (std::string& text : rule.check(config_)) faults_.push_back({place, std::move(text)});
+  }
+
+  std::string origin(const ConfigKey& key) const {
+    if (const ConfigEntry* entry = find(key.path())) return format_origin(entry->value.place);
+    return key.inherits.empty() || !find(key.inherits) ? "default" : key.inherits;
+  }
+
+  ConfigSources sources_;
+  std::vector<ConfigKey> schema_;
+  std::vector<std::string> paths_;
+  std::set<std::string> sections_;
+  std::set<std::string> faulty_;  // paths of keys whose value in config_ means nothing
+  Faults faults_;
+  Config config_;
+};
+
+}  // namespace
+
+ResolvedConfig read_config_text(const std::string& text, const std::string& name, const Overrides& overrides) {
+  Reader reader(gather_sources(name, text, overrides));
+  ResolvedConfig result;
+  result.config = reader.read();
+  result.toml = reader.written(false);
+  result.annotated = reader.written(true);
+  result.said = reader.said();
+  result.unread = reader.unread();
+  result.warnings = shard_warnings(result.config);
+  for (auto& warnings : {layout_warnings(result.config), microbatch_warnings(result.config)}) {
+    result.warnings.insert(result.warnings.end(), warnings.begin(), warnings.end());
+  }
+  return result;
+}
+
+Config read_undecided(const std::filesystem::path& file, const Overrides& overrides,
+                      const std::function<bool(const std::string& path)>& undecided) {
+  Reader reader(gather_sources(file.string(), read_text(file), overrides));
+  return reader.read([&](const ConfigRule& rule) { return std::ranges::none_of(rule.keys, undecided); });
+}
+
+ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides) {
+  return read_config_text(read_text(file), file.string(), overrides);
+}
+
+}  // namespace weft

@@ -1,0 +1,310 @@
+#include "trainer/resolve/config_rules.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/update_groups.h"
+
+namespace weft {
+namespace {
+
+using Rules = std::vector<ConfigRule>;
+
+// `value` of `key` must be a multiple of parallelism.tensor.
+ConfigRule splits_over_tensor(const std::string& key, std::function<std::int64_t(const Config&)> value) {
+  return {{key, "parallelism.tensor"}, [key, value](const Config& c) {
+            const std::int64_t remainder = value(c) % c.parallelism.tensor;
+            return none_or(remainder == 0, fmt::format("{} {} does not split over parallelism.tensor {}: remainder {}",
+                                                       key, value(c), c.parallelism.tensor, remainder));
+          }};
+}
+
+Rules attention_rules() {
+  return {
+      {{"model.num_attention_heads", "model.num_key_value_heads"},
+       [](const Config& c) {
+         const auto heads = c.model.num_attention_heads, shared = c.model.num_key_value_heads;
+         return none_or(heads % shared == 0,
+                        fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}",
+                                    heads, shared, heads % shared));
+       }},
+      splits_over_tensor("model.num_attention_heads", [](const Config& c) { return c.model.num_attention_heads; }),
+      splits_over_tensor("model.num_key_value_heads", [](const Config& c) { return c.model.num_key_value_heads; }),
+      {{"model.head_dim"},
+       [](const Config& c) {
+         return none_or(c.model.head_dim % 2 == 0,
+                        fmt::format("head_dim {} is odd; the rotary embedding turns pairs", c.model.head_dim));
+       }},
+  };
+}
+
+// A width that blocks of a kind cannot do without.
+ConfigRule needed_by(BlockKind kind, const std::string& key, std::function<std::int64_t(const Config&)> value) {
+  return {{key, "model.layers"}, [=](const Config& c) {
+            const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
+            return none_or(!c.model.has(kind) || value(c) > 0,
+                           fmt::format("{} is required: model.layers \"{}\" has {}", key, c.layers_text, blocks));
+          }};
+}
+
+Rules block_rules() {
+  const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
+  return {
+      needed_by(BlockKind::dense, width, [](const Config& c) { return c.model.intermediate_size; }),
+      needed_by(BlockKind::moe, "model.moe.num_experts", [](const Config& c) { return c.model.moe.num_experts; }),
+      needed_by(BlockKind::moe, "model.moe.num_experts_per_tok",
+                [](const Config& c) { return c.model.moe.num_experts_per_tok; }),
+      needed_by(BlockKind::moe, "model.moe.moe_intermediate_size",
+                [](const Config& c) { return c.model.moe.moe_intermediate_size; }),
+      splits_over_tensor(width, [](const Config& c) { return c.model.intermediate_size; }),
+      splits_over_tensor(shared, [](const Config& c) { return c.model.moe.shared_expert_intermediate_size; }),
+      {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
+       [](const Config& c) {
+         const MoeConfig& moe = c.model.moe;
+         // Without experts another rule speaks.
+         return none_or(moe.num_experts == 0 || moe.num_experts_per_tok <= moe.num_experts,
+                        fmt::format("num_experts_per_tok {} is more than num_experts {}", moe.num_experts_per_tok,
+                                    moe.num_experts));
+       }},
+      {{"model.moe.num_experts", "parallelism.expert"},
+       [](const Config& c) {
+         const auto experts = c.model.moe.num_experts;
+         return none_or(experts % c.parallelism.expert == 0,
+                        fmt::format("num_experts {} does not split over parallelism.expert {}: remainder {}", experts,
+                                    c.parallelism.expert, experts % c.parallelism.expert));
+       }},
+      {{"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
+       [](const Config& c) {
+         const auto expert_width = c.model.moe.moe_intermediate_size;
+         return none_or(
+             expert_width % c.parallelism.expert_tensor == 0,
+             fmt::format("moe_intermediate_size {} does not split over parallelism.expert_tensor {}: "
+                         "remainder {}",
+                         expert_width, c.parallelism.expert_tensor, expert_width % c.parallelism.expert_tensor));
+       }},
+      {{"parallelism.expert", "model.layers"},
+       [](const Config& c) {
+         return none_or(c.parallelism.expert == 1 || c.model.has(BlockKind::moe),
+                        fmt::format("expert {} has no experts to spread: model.layers \"{}\" has no MoE blocks (e)",
+                                    c.parallelism.expert, c.layers_text));
+       }},
+      {{"parallelism.expert_tensor", "model.layers"},
+       [](const Config& c) {
+         return none_or(
+             c.parallelism.expert_tensor == 1 || c.model.has(BlockKind::moe),
+             fmt::format("expert_tensor {} has no experts to split: model.layers \"{}\" has no MoE blocks (e)",
+                         c.parallelism.expert_tensor, c.layers_text));
+       }},
+  };
+}
+
+Rules mesh_rules() {
+  return {
+      {{"parallelism.expert", "parallelism.expert_tensor", "parallelism.pipeline", "parallelism.data_replicate",
+        "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
+       [](const Config& c) { return degree_errors(c.parallelism); }},
+  };
+}
+
+// The multiples of `unit` on both sides of `value`, as "8 or 12".
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit;
+  if (below == 0) return fmt::format("{}", unit);
+  return fmt::format("{} or {}", below, below + unit);
+}
+
+Rules batch_rules() {
+  return {
+      {{"training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
+        "parallelism.data_shard"},
+       [](const Config& c) {
+         const auto batch = c.training.global_batch_size, microbatch = c.training.microbatch_size;
+         const std::int64_t replicas = c.parallelism.data_replicate, shards = c.parallelism.data_shard;
+         const std::int64_t unit = microbatch * replicas * shards;
+         return none_or(batch % unit == 0,
+                        fmt::format("global_batch_size {} is not a multiple of microbatch_size {} x data_replicate {} "
+                                    "x data_shard {} = {}; nearest: {}",
+                                    batch, microbatch, replicas, shards, unit, nearest_multiples(batch, unit)));
+       }},
+      {{"training.sequence_length", "training.microbatch_size", "parallelism.tensor"},
+       [](const Config& c) {
+         const std::int64_t tokens = c.microbatch_tokens(), tensor = c.parallelism.tensor;
+         return none_or(
+             tokens % tensor == 0,
+             fmt::format("microbatch_size {} x sequence_length {} = {} tokens do not split over "
+                         "parallelism.tensor {}: remainder {}",
+                         c.training.microbatch_size, c.training.sequence_length, tokens, tensor, tokens % tensor));
+       }},
+      {{"training.sequence_length", "parallelism.context", "parallelism.tensor", "training.microbatch_size"},
+       [](const Config& c) {
+         const std::int64_t length = c.training.sequence_length, context = c.parallelism.context;
+         // Each context rank holds one run of positions from each half of the sequence.
+         Messages messages = none_or(context == 1 || length % (2 * context) == 0,
+                                     fmt::format("sequence_length {} does not split into 2 runs for each of {} context "
+                                                 "ranks: remainder {}",
+                                                 length, context, length % (2 * context)));
+         if (context == 1 || !messages.empty()) return messages;
+         const std::int64_t tokens = c.microbatch_tokens() / context, tensor = c.parallelism.tensor;
+         return none_or(
+             tokens % tensor == 0,
+             fmt::format("microbatch_size {} x sequence_length {} / context {} = {} tokens do not split over "
+                         "parallelism.tensor {}: remainder {}",
+                         c.training.microbatch_size, length, context, tokens, tensor, tokens % tensor));
+       }},
+  };
+}
+
+Rules device_rules() {
+  return {
+      {{"run.launch", "run.device"},
+       [](const Config& c) {
+         return none_or(c.run.launch == LaunchKind::threads || c.run.device == DeviceKind::cuda,
+                        "ranks that are processes exchange tensors of GPUs: on the CPU ranks are \"threads\"");
+       }},
+      {{"run.ranks_per_device", "run.device"},
+       [](const Config& c) {
+         return none_or(
+             c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
+             fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device));
+       }},
+      {{"run.attention", "run.device"},
+       [](const Config& c) {
+         return none_or(c.run.attention == "auto" || c.run.device == DeviceKind::cuda,
+                        "attention chooses between kernels of a GPU, and ranks compute on \"cpu\"");
+       }},
+      {{"run.registered_buffers", "run.device", "run.launch"},
+       [](const Config& c) {
+         const bool nccl = c.run.device == DeviceKind::cuda && c.run.launch == LaunchKind::processes;
+         return none_or(!c.run.registered_buffers || nccl,
+                        "registered_buffers speaks of NCCL, over which only ranks with device \"cuda\" and launch "
+                        "\"processes\" exchange");
+       }},
+      {{"run.ranks_per_device", "run.launch", "parallelism.pipeline", "parallelism.data_replicate",
+        "parallelism.data_shard", "parallelism.context", "parallelism.tensor"},
+       [](const Config& c) {
+         if (!degree_errors(c.parallelism).empty()) return Messages{};
+         const int world = c.parallelism.world();
+         return none_or(c.run.device == DeviceKind::cpu || c.run.launch == LaunchKind::processes ||
+                            world <= c.run.ranks_per_device,
+                        fmt::format("threads of one process share one GPU, and {} ranks on it are more than "
+                                    "ranks_per_device {}: use launch \"processes\" and a GPU for each rank, or, for a "
+                                    "trial, ranks_per_device {}",
+                                    world, c.run.ranks_per_device, world));
+       }},
+  };
+}
+
+Rules run_rules() {
+  return {
+      {{"lr_scheduler.warmup_steps", "run.steps"},
+       [](const Config& c) {
+         return none_or(
+             c.lr_scheduler.warmup_steps <= c.run.steps,
+             fmt::format("warmup_steps {} is more than run.steps {}", c.lr_scheduler.warmup_steps, c.run.steps));
+       }},
+      {{"lr_scheduler.decay_steps", "lr_scheduler.warmup_steps", "run.steps"},
+       [](const Config& c) {
+         const auto warmup = c.lr_scheduler.warmup_steps, decay = c.lr_scheduler.decay_steps;
+         // A warm-up that is too long by itself has been reported.
+         return none_or(decay == 0 || warmup > c.run.steps || warmup + decay <= c.run.steps,
+                        fmt::format("warmup_steps {} + decay_steps {} = {} is more than run.steps {}", warmup, decay,
+                                    warmup + decay, c.run.steps));
+       }},
+      {{"model.vocab_size", "data.tokenizer"},
+       [](const Config& c) {
+         return none_or(c.data.tokenizer != "byte" || c.model.vocab_size >= 256,
+                        fmt::format("vocab_size {} is too small for the tokenizer \"byte\", which has 256 tokens",
+                                    c.model.vocab_size));
+       }},
+  };
+}
+
+// Muon turns matrices between hidden states, whose rows and momentum it keeps in float32.
+Rules optimizer_rules() {
+  Rules rules;
+  for (const UpdateGroup group :
+       {UpdateGroup::embedding, UpdateGroup::head, UpdateGroup::root, UpdateGroup::routing, UpdateGroup::vectors}) {
+    rules.push_back({{fmt::format("optimizer.{}.name", name_of(group))}, [=](const Config& c) {
+                       return none_or(resolved_groups(c)[static_cast<std::size_t>(group)].rule != UpdateRule::muon,
+                                      fmt::format("\"muon\" turns whole matrices between hidden states, which {} is "
+                                                  "not: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"",
+                                                  name_of(group)));
+                     }});
+  }
+  for (const auto& [group, family] :
+       {std::pair(UpdateGroup::dense, Family::dense), std::pair(UpdateGroup::experts, Family::experts)}) {
+    const std::string section = fmt::format("optimizer.{}", name_of(group));
+    rules.push_back({{section + ".name", section + ".state", fmt::format("precision.{}.parameters", name_of(family))},
+                     [=](const Config& c) {
+                       const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+                       const DType stored = c.precision_of(family).parameters;
+                       const bool wide = options.state == DType::float32 && stored == DType::float32;
+                       return none_or(options.rule != UpdateRule::muon || wide,
+                                      fmt::format("\"muon\" of {} keeps momentum and parameters in float32, but "
+                                                  "optimizer state is \"{}\" and precision.parameters \"{}\"",
+                                                  name_of(group), name_of(options.state), name_of(stored)));
+                     }});
+  }
+  return rules;
+}
+
+// Muon turns matrices; one of a single row is none, and no other rule steps it.
+Rules muon_width_rules() {
+  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width,
+                       std::function<std::int64_t(const Config&)> value) {
+    return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), width, "optimizer.name", "model.layers"},
+                      [=](const Config& c) {
+                        const bool muon =
+                            resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
+                            !c.training.frozen.contains(family);
+                        return none_or(!muon || !c.model.has(kind) || value(c) != 1 || c.model.hidden_size == 1,
+                                       fmt::format("\"muon\" turns whole matrices, and those of {} have a single row "
+                                                   "where {} is 1: write a larger one, or another rule for {}",
+                                                   name_of(group), width, name_of(group)));
+                      }};
+  };
+  return {
+      rule(UpdateGroup::dense, Family::dense, BlockKind::dense, "model.intermediate_size",
+           [](const Config& c) { return c.model.intermediate_size; }),
+      rule(UpdateGroup::dense, Family::dense, BlockKind::moe, "model.moe.shared_expert_intermediate_size",
+           [](const Config& c) { return c.model.moe.shared_expert_intermediate_size; }),
+      rule(UpdateGroup::experts, Family::experts, BlockKind::moe, "model.moe.moe_intermediate_size",
+           [](const Config& c) { return c.model.moe.moe_intermediate_size; }),
+  };
+}
+
+Rules profiling_rules() {
+  const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
+    return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
+                        return none_or(
+                            c.profiling.*step <= c.run.steps,
+                            fmt::format("{} {} is more than run.steps {}", name, c.profiling.*step, c.run.steps));
+                      }};
+  };
+  return {
+      within_run("first_step", &ProfilingConfig::first_step),
+      within_run("last_step", &ProfilingConfig::last_step),
+      {{"profiling.last_step", "profiling.first_step"},
+       [](const Config& c) {
+         const auto first = c.profiling.first_step, last = c.profiling.last_step;
+         if (first == 0 && last > 0) {
+           return Messages{fmt::format("last_step {} without a first_step records nothing: write first_step", last)};
+         }
+         return none_or(last == 0 || first <= last, fmt::format("last_step {} is before first_step {}", last, first));
+       }},
+  };
+}
+
+}  // namespace
+
+std::vector<ConfigRule> config_rules() {
+  Rules rules;
+  for (auto group :
+       {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(), run_rules(),
+        optimizer_rules(), muon_width_rules(), tied_rules(), profiling_rules(), shard_rules(), size_rules()}) {
+    for (ConfigRule& rule : group) rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+}  // namespace weft

@@ -1,0 +1,214 @@
+// What may not be said together about how units are sharded. Each rule holds for every family on its own.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "parallel/runtime/error.h"
+#include "trainer/resolve/config_rules.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// A rule about one family's policy, which speaks only where the model has the family.
+template <typename Check>
+ConfigRule policy_rule(Family family, std::vector<std::string> names, Check check) {
+  const std::string section = fmt::format("shard.{}", name_of(family));
+  std::vector<std::string> keys;
+  for (const std::string& name : names)
+    keys.push_back(name.find('.') == std::string::npos ? section + "." + name : name);
+  return {std::move(keys), [=](const Config& config) -> Messages {
+            if (family == Family::experts && !config.model.has(BlockKind::moe)) return {};
+            return check(config, config.shard_by_family.at(family));
+          }};
+}
+
+// Every residency that is asked for, with its stage where each stage has its own.
+template <typename Check>
+Messages for_each_residency(const ShardPolicy& policy, Check check) {
+  Messages messages;
+  const bool by_stage = !policy.residency_by_stage.empty();
+  const std::size_t stages = by_stage ? policy.residency_by_stage.size() : 1;
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const std::string& text = policy.residency_of(static_cast<int>(stage));
+    std::string message = check(parse_residency(text), text);
+    if (message.empty()) continue;
+    messages.push_back(by_stage ? fmt::format("stage {}: {}", stage, message) : message);
+  }
+  return messages;
+}
+
+std::vector<ConfigRule> rules_of(Family family) {
+  const std::string_view name = name_of(family);
+  return {
+      policy_rule(family, {"strategy", "residency"},
+                  [=](const Config&, const ShardPolicy& policy) {
+                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string& text) {
+                      const bool once = policy.strategy == ShardStrategy::shard_grad_op ||
+                                        policy.strategy == ShardStrategy::optimizer;
+                      if (once && choice.residency && *choice.residency != Residency::step) {
+                        return fmt::format(
+                            "{}: strategy \"{}\" gathers parameters once a step, but residency \"{}\" may drop them "
+                            "before its end: write residency \"step\" or \"stage\", or strategy \"full_shard\"",
+                            name, name_of(policy.strategy), text);
+                      }
+                      if (policy.strategy == ShardStrategy::no_shard && choice.residency == Residency::island) {
+                        return fmt::format(
+                            "{}: strategy \"no_shard\" keeps parameters whole, and residency {} would "
+                            "keep a part of them",
+                            name, text);
+                      }
+                      return std::string();
+                    });
+                  }),
+      policy_rule(family, {"strategy", "reduction", "accumulation"},
+                  [=](const Config&, const ShardPolicy& policy) {
+                    const bool whole_state =
+                        policy.strategy == ShardStrategy::optimizer || policy.strategy == ShardStrategy::no_shard;
+                    Messages messages;
+                    if (policy.strategy == ShardStrategy::optimizer && policy.reduce_every() != 0) {
+                      messages.push_back(fmt::format(
+                          "{}: strategy \"optimizer\" keeps gradients whole until the last microbatch, but reduction "
+                          "is \"{}\": write reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
+                          name, policy.reduction));
+                    }
+                    if (whole_state && policy.accumulate_sharded) {
+                      messages.push_back(
+                          fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"",
+                                      name, name_of(policy.strategy)));
+                    }
+                    if (!whole_state && policy.accumulate_sharded && policy.reduce_every() != 0) {
+                      messages.push_back(fmt::format(
+                          "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is "
+                          "\"{}\": write reduction \"last_microbatch\"",
+                          name, policy.reduction));
+                    }
+                    return messages;
+                  }),
+      policy_rule(family,
+                  {"residency", "parallelism.data_shard", "parallelism.context", "parallelism.expert",
+                   "parallelism.expert_tensor", "parallelism.tensor", "parallelism.data_replicate"},
+                  [=](const Config& config, const ShardPolicy& policy) {
+                    if (!degree_errors(config.parallelism).empty()) return Messages{};
+                    const std::int64_t ranks = shard_ranks(config.parallelism, family);
+                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string&) {
+                      const std::int64_t island = choice.amount;
+                      if (choice.residency != Residency::island || policy.strategy == ShardStrategy::no_shard) {
+                        return std::string();
+                      }
+                      if (island > 1 && island < ranks && ranks % island == 0) return std::string();
+                      const char* why = island == 1       ? "one rank alone would keep everything"
+                                        : island == ranks ? "that is the whole group"
+                                        : island > ranks  ? "that is more than the group has"
+                                                          : "they do not divide the group";
+                      return fmt::format(
+                          "{}: residency {} keeps parts with {} of the {} ranks that shard the family, "
+                          "but {}: write a divisor between 1 and {}",
+                          name, island, island, ranks, why, ranks);
+                    });
+                  }),
+      policy_rule(family, {"residency", "parallelism.pipeline", "pipeline.chunks"},
+                  [=](const Config& config, const ShardPolicy& policy) {
+                    const std::size_t stages = policy.residency_by_stage.size();
+                    const auto expected = static_cast<std::size_t>(config.stages());
+                    if (stages == 0 || stages == expected) return Messages{};
+                    return Messages{
+                        fmt::format("{}: residency has {} entries for {} pipeline stages", name, stages, expected)};
+                  }),
+  };
+}
+
+// Families that go into one unit are gathered, reduced and stepped as one.
+ConfigRule root_rule(Family family) {
+  const std::string section = fmt::format("shard.{}", name_of(family));
+  return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
+          [=](const Config& config) -> Messages {
+            if (config.shard_by_family.at(family).wrap != "root") return {};
+            for (int stage = 0; stage < config.stages(); ++stage) {
+              const WrapRules rules = wrap_rules(config, stage);
+              const std::string &own = rules.merge_key.at(family), &root = rules.merge_key.at(Family::root);
+              if (own == root) continue;
+              return {
+                  fmt::format("{}: wrap \"root\" puts it into the stage's root unit, but what is said of the two "
+                              "differs: {} is {}; root is {}",
+                              name_of(family), name_of(family), own, root)};
+            }
+            return {};
+          }};
+}
+
+// What a solved step cannot be combined with, said for each family by itself.
+Messages solved_faults(Family family, const ShardPolicy& policy) {
+  Messages messages;
+  const auto refuse = [&](const std::string& what) {
+    messages.push_back(fmt::format("{}: residency \"auto\" {}", name_of(family), what));
+  };
+  if (policy.strategy != ShardStrategy::full_shard) {
+    refuse(fmt::format("decides what strategy \"{}\" decides too: write strategy \"full_shard\"",
+                       name_of(policy.strategy)));
+  }
+  if (policy.lookahead != 1) refuse("decides when gathers begin: leave lookahead out");
+  if (policy.accumulate_sharded) refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
+  if (policy.reduction != "auto" && policy.reduction != "last_microbatch") {
+    refuse(fmt::format("reduces as often as it pays (reduction \"auto\") or once (\"last_microbatch\"), not \"{}\"",
+                       policy.reduction));
+  }
+  return messages;
+}
+
+// A plan is one for the whole step, so all families have it or none.
+Messages solved_step_faults(const Config& config) {
+  Messages messages;
+  std::vector<std::string_view> solved, others;
+  std::set<std::string> reductions;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
+    const std::size_t stages = std::max<std::size_t>(policy.residency_by_stage.size(), 1);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      const bool is = parse_residency(policy.residency_of(static_cast<int>(stage))).residency == Residency::solved;
+      auto& list = is ? solved : others;
+      if (list.empty() || list.back() != name_of(family)) list.push_back(name_of(family));
+    }
+    if (solved.empty() || solved.back() != name_of(family)) continue;
+    reductions.insert(policy.reduction);
+    for (std::string& message : solved_faults(family, policy)) messages.push_back(std::move(message));
+  }
+  if (solved.empty()) {
+    if (!config.memory_budget) return {};
+    return {"memory_budget bounds what residency \"auto\" solves, and no family has it"};
+  }
+  if (!others.empty()) {
+    messages.push_back(fmt::format("residency \"auto\" is solved for a whole step: {} have it, {} do not",
+                                   fmt::join(solved, ", "), fmt::join(others, ", ")));
+  }
+  if (!config.memory_budget) messages.push_back("residency \"auto\" needs a memory_budget, such as \"12 GiB\"");
+  if (reductions.size() > 1) messages.push_back("residency \"auto\" has one reduction for all families");
+  return messages;
+}
+
+}  // namespace
+
+std::vector<ConfigRule> shard_rules() {
+  std::vector<ConfigRule> rules;
+  for (const Family family : shard_families) {
+    for (ConfigRule& rule : rules_of(family)) rules.push_back(std::move(rule));
+  }
+  for (const Family family : {Family::dense, Family::embedding, Family::head}) rules.push_back(root_rule(family));
+  rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
+                    "shard.accumulation"},
+                   solved_step_faults});
+  rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) -> Messages {
+                     int exponent = 0;
+                     if (std::frexp(config.training.initial_loss_scale, &exponent) == 0.5) return {};
+                     return {
+                         fmt::format("initial_loss_scale {} is not a power of two, which alone scales without "
+                                     "rounding",
+                                     config.training.initial_loss_scale)};
+                   }});
+  return rules;
+}
+
+}  // namespace weft

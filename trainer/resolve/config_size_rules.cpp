@@ -1,0 +1,114 @@
+// Sizes that no model has and no machine could hold: refused before a table of them is built or a product overflows.
+#include <algorithm>
+#include <iterator>
+
+#include "parallel/pipeline/orders/order_input.h"
+#include "trainer/resolve/config_rules.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t most_experts = 1 << 16;  // of all blocks
+constexpr double most_parameters = 0x1p50;      // a thousand times the largest known
+constexpr double most_elements = 0x1p44;        // of a tensor of a microbatch
+constexpr std::int64_t most_stages = 1024;
+constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
+constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
+constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
+
+// Far from overflow, and exact as far as a bound needs it.
+double parameters_of(const ModelConfig& model, double moe_blocks) {
+  const auto hidden = static_cast<double>(model.hidden_size), blocks = static_cast<double>(model.blocks.size());
+  const double heads = static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim);
+  const auto experts = static_cast<double>(model.moe.num_experts);
+  const double widths = (blocks - moe_blocks) * static_cast<double>(model.intermediate_size) +
+                        moe_blocks * (experts * static_cast<double>(model.moe.moe_intermediate_size) +
+                                      static_cast<double>(model.moe.shared_expert_intermediate_size));
+  return hidden *
+         (2.0 * static_cast<double>(model.vocab_size) + 4.0 * blocks * heads + 3.0 * widths + moe_blocks * experts);
+}
+
+double microbatch_tokens_of(const Config& config) {
+  return static_cast<double>(config.training.microbatch_size) * static_cast<double>(config.training.sequence_length);
+}
+
+}  // namespace
+
+std::vector<ConfigRule> size_rules() {
+  return {
+      {{"model.moe.num_experts", "model.layers"},
+       [](const Config& c) {
+         const std::int64_t blocks = c.model.count(BlockKind::moe);
+         return none_or(blocks == 0 || c.model.moe.num_experts <= most_experts / blocks,
+                        fmt::format("num_experts {} in each of {} MoE blocks (model.layers) are more than {} experts",
+                                    c.model.moe.num_experts, blocks, most_experts));
+       }},
+      {{"model.hidden_size", "model.intermediate_size", "model.moe.moe_intermediate_size",
+        "model.moe.shared_expert_intermediate_size", "model.moe.num_experts", "model.num_attention_heads",
+        "model.head_dim", "model.vocab_size", "model.layers"},
+       [](const Config& c) {
+         const double parameters = parameters_of(c.model, static_cast<double>(c.model.count(BlockKind::moe)));
+         return none_or(
+             parameters <= most_parameters,
+             fmt::format("hidden_size {}, the widths beside it, vocab_size {} and {} blocks make {:.3g} "
+                         "parameters; a model has at most {:.3g}",
+                         c.model.hidden_size, c.model.vocab_size, c.model.blocks.size(), parameters, most_parameters));
+       }},
+      {{"training.sequence_length", "training.microbatch_size", "model.hidden_size", "model.intermediate_size",
+        "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts"},
+       [](const Config& c) {
+         const std::int64_t widest =
+             std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
+                       c.model.num_attention_heads * c.model.head_dim, c.model.moe.num_experts});
+         const double elements = microbatch_tokens_of(c) * static_cast<double>(widest);
+         return none_or(
+             elements <= most_elements,
+             fmt::format("microbatch_size {} x sequence_length {} tokens are {} wide at most: {:.3g} elements; "
+                         "a tensor of a microbatch has at most {:.3g}",
+                         c.training.microbatch_size, c.training.sequence_length, widest, elements, most_elements));
+       }},
+      {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok", "model.layers"},
+       [](const Config& c) {
+         const double slots = microbatch_tokens_of(c) * static_cast<double>(c.model.moe.num_experts_per_tok);
+         return none_or(c.model.count(BlockKind::moe) == 0 || slots <= most_slots,
+                        fmt::format("microbatch_size {} x sequence_length {} x num_experts_per_tok {} = {:.3g} tokens "
+                                    "to deal; at most {:.0f}",
+                                    c.training.microbatch_size, c.training.sequence_length,
+                                    c.model.moe.num_experts_per_tok, slots, most_slots));
+       }},
+      // Two segments a block, forward and backward, with what comes and goes beside them.
+      {{"model.layers", "training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
+        "parallelism.data_shard"},
+       [](const Config& c) {
+         const std::int64_t blocks = std::ssize(c.model.blocks);
+         const std::int64_t one = c.training.microbatch_size * c.parallelism.data();
+         const std::int64_t microbatches = c.training.global_batch_size / std::max<std::int64_t>(1, one);
+         return none_or(
+             microbatches <= most_step_actions / (8 * (blocks + 1)),
+             fmt::format("{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
+                         "step",
+                         blocks, microbatches, c.training.global_batch_size, most_step_actions));
+       }},
+      {{"model.vocab_size", "training.sequence_length", "training.global_batch_size", "parallelism.data_replicate",
+        "parallelism.data_shard", "parallelism.tensor", "parallelism.context"},
+       [](const Config& c) {
+         const double split = static_cast<double>(c.parallelism.data()) * c.parallelism.tensor * c.parallelism.context;
+         const double tokens = static_cast<double>(c.training.global_batch_size * c.training.sequence_length);
+         const double logits = tokens / split * static_cast<double>(c.model.vocab_size);
+         return none_or(logits <= most_logits,
+                        fmt::format("global_batch_size {} x sequence_length {} x vocab_size {} over {:.0f} ranks of "
+                                    "data, tensor and context are {:.3g} logits of a rank in a step; at most {:.3g}",
+                                    c.training.global_batch_size, c.training.sequence_length, c.model.vocab_size, split,
+                                    logits, most_logits));
+       }},
+      {{"parallelism.pipeline", "pipeline.chunks"},
+       [](const Config& c) {
+         const std::int64_t stages = std::int64_t{c.parallelism.pipeline} * c.pipeline.chunks;
+         return none_or(stages <= most_stages,
+                        fmt::format("pipeline {} x chunks {} make {} stages; there are {} at most",
+                                    c.parallelism.pipeline, c.pipeline.chunks, stages, most_stages));
+       }},
+  };
+}
+
+}  // namespace weft

@@ -1,0 +1,83 @@
+#include "parallel/runtime/error.h"
+#include "trainer/resolve/config_rules.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+namespace {
+
+// `fault` gives what is wrong with a tied weight, or nothing. Shown where one of `keys` is written.
+ConfigRule tied_rule(std::vector<std::string> keys, std::function<std::string(const Config&)> fault) {
+  keys.push_back("model.tie_word_embeddings");
+  return {std::move(keys), [fault](const Config& c) -> std::vector<std::string> {
+            const std::string message = c.model.tie_word_embeddings ? fault(c) : std::string();
+            if (message.empty()) return {};
+            return {"tie_word_embeddings makes embedding and head one weight, " + message};
+          }};
+}
+
+std::string text_of(const PrecisionConfig& precision) {
+  return fmt::format("parameters \"{}\", compute \"{}\", reduction \"{}\"", name_of(precision.parameters),
+                     name_of(precision.compute), name_of(precision.reduction));
+}
+
+}  // namespace
+
+// One weight has one precision and one rule, is trained or not, and copies of it on two stages are units of their own.
+std::vector<ConfigRule> tied_rules() {
+  return {
+      tied_rule({"precision.embedding.parameters", "precision.embedding.compute", "precision.embedding.reduction",
+                 "precision.head.parameters", "precision.head.compute", "precision.head.reduction"},
+                [](const Config& c) {
+                  const PrecisionConfig &one = c.precision_of(Family::embedding), &other = c.precision_of(Family::head);
+                  if (one == other) return std::string();
+                  return fmt::format("but precision.embedding has {} and precision.head {}: write the same for both",
+                                     text_of(one), text_of(other));
+                }),
+      tied_rule({"training.frozen"},
+                [](const Config& c) {
+                  const bool embedding = c.training.frozen.contains(Family::embedding);
+                  if (embedding == c.training.frozen.contains(Family::head)) return std::string();
+                  return fmt::format("but training.frozen has {} alone: write both or neither",
+                                     embedding ? "embedding" : "head");
+                }),
+      tied_rule({"optimizer.head.name", "optimizer.head.learning_rate", "optimizer.head.weight_decay"},
+                [](const Config& c) {
+                  const OptimizerConfig standard = inherited_options(c.optimizer, UpdateGroup::head);
+                  if (resolved_groups(c)[static_cast<std::size_t>(UpdateGroup::head)] == standard) return std::string();
+                  return std::string("which optimizer.embedding steps, and optimizer.head nothing: leave it out");
+                }),
+      tied_rule({"shard.embedding.wrap", "parallelism.pipeline", "pipeline.chunks"},
+                [](const Config& c) {
+                  if (c.shard_by_family.at(Family::embedding).wrap != "root") return std::string();
+                  if (c.stages() == 1) return std::string();
+                  return std::string(
+                      "of which two stages have a copy, but shard.embedding.wrap \"root\" puts each into a unit of its "
+                      "stage with other parameters: write wrap \"block\"");
+                }),
+      // The sum of both copies is rounded once, so it must be whole when it is reduced.
+      tied_rule({"shard.embedding.reduction", "shard.embedding.accumulation", "shard.embedding.residency",
+                 "shard.reduction", "shard.accumulation", "shard.residency", "precision.reduction"},
+                [](const Config& c) {
+                  const DType reduction = c.precision_of(Family::embedding).reduction;
+                  if (reduction == DType::float32 || c.stages() == 1) return std::string();
+                  if (c.training.frozen.contains(Family::embedding)) return std::string();
+                  const UnitPolicy policy = resolve_policy(c, Family::embedding, 0);
+                  const bool once = policy.reduce_every == 0 && policy.residency != Residency::solved;
+                  if (once && !policy.accumulate_sharded) return std::string();
+                  return fmt::format(
+                      "of which two stages have a copy: their sum is reduced in \"{}\" once a step, but "
+                      "shard.embedding has {}: write that key with {}, or precision.embedding.reduction and "
+                      "precision.head.reduction \"float32\"",
+                      name_of(reduction),
+                      policy.residency == Residency::solved ? "residency \"auto\""
+                      : policy.accumulate_sharded           ? "accumulation \"sharded\""
+                                                            : "a reduction every few microbatches",
+                      policy.residency == Residency::solved ? "another value"
+                      : policy.accumulate_sharded           ? "\"unsharded\""
+                                                            : "reduction \"last_microbatch\"");
+                }),
+  };
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+#include "trainer/resolve/rank_classes.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "parallel/runtime/spread_work.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/optimizer/muon_rows.h"
+
+namespace weft {
+const Program& StepPrograms::of(const Coordinates& at) {
+  const Config& config = run_.config();
+  const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
+  const auto found = programs_.find(rows);
+  return found != programs_.end() ? found->second : programs_.emplace(rows, step_program(run_, at)).first->second;
+}
+
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
+  // Only rows of the vocabulary need not divide; and owners of whole matrices each have their own.
+  const bool own_matrices = !muon_groups(config).empty();
+  std::map<std::tuple<int, std::int64_t, int>, RankClass> classes;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const Coordinates at = mesh.coordinates(rank);
+    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
+    const auto [found, fresh] =
+        classes.try_emplace({at.pp, rows, own_matrices ? rank : 0}, RankClass{.first = rank, .ranks = 0, .at = at});
+    ++found->second.ranks;
+  }
+  std::vector<RankClass> result;
+  for (const auto& [key, ranks] : classes) result.push_back(ranks);
+  std::ranges::sort(result, std::ranges::less{}, &RankClass::first);
+  return result;
+}
+
+void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
+                    const std::function<void(std::size_t number, const Program& program)>& visit) {
+  std::vector<const Program*> program_of;
+  for (const RankClass& ranks : classes) program_of.push_back(&programs.of(ranks.at));
+  spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
+}
+
+BucketBytes fullest_peak(StepPrograms& programs) {
+  const ResolvedRun& run = programs.run();
+  const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
+  std::vector<BucketBytes> peaks(classes.size());
+  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
+    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first);
+  });
+  return *std::ranges::max_element(peaks, {}, &BucketBytes::total);
+}
+
+BucketBytes fullest_peak(const ResolvedRun& run) {
+  StepPrograms programs(run);
+  return fullest_peak(programs);
+}
+
+BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough) {
+  BucketBytes fullest;
+  StepPrograms programs(run);
+  for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
+    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks.at), ranks.first);
+    if (peak.total() > fullest.total()) fullest = peak;
+    if (enough(fullest)) break;
+  }
+  return fullest;
+}
+
+}  // namespace weft

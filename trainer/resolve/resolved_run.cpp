@@ -1,0 +1,69 @@
+#include "trainer/resolve/resolved_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/runtime/error.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/resolve/solved_timing.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+
+ResolvedRun::ResolvedRun(const Config& config)
+    : config_(with_chosen_timing(config, Mesh(config.parallelism))),
+      mesh_(config_.parallelism),
+      layout_(stage_layout(config_)) {
+  if (is_solved(config_)) solve();
+  config_ = with_layout(std::move(config_), layout_);
+}
+
+void ResolvedRun::solve() {
+  const std::int64_t budget = *config_.memory_budget;
+  const auto* layout = std::get_if<std::string>(&config_.pipeline.layout);
+  const bool dealt =
+      layout && *layout == "auto" && !config_.pipeline.first_stage_blocks && !config_.pipeline.last_stage_blocks;
+  constexpr int most_deals = 5;
+  Config tighter = config_, unlimited = config_;
+  unlimited.memory_budget.reset();
+  // Dealing counts routed tokens at their bound (layout_items.h), a dry run evenly: the fastest layout may do.
+  const std::vector<StageBlocks> limited = layout_;
+  if (dealt) layout_ = stage_layout(unlimited);
+  for (int deal = layout_ == limited ? 1 : 0;; ++deal) {
+    if (dealt) config_.pipeline.layout = to_string(layout_, config_.model);
+    SolvedTiming solved = solve_timing(config_, mesh_, layout_);
+    if (solved.plan) {
+      timing_ = std::move(solved.plan);
+      return;
+    }
+    if (!dealt || deal == most_deals || config_.stages() == 1) {
+      fail_request(
+          "memory_budget {} bytes is too small for any timing of this step: {}; the smallest budget that does is "
+          "{} bytes{}",
+          budget, solved.text, solved.smallest_budget,
+          dealt && config_.stages() > 1
+              ? fmt::format(", with the layout that takes least, {}", to_string(layout_, config_.model))
+              : "");
+    }
+    if (deal == 0) {
+      layout_ = limited;
+      continue;
+    }
+    // Layouts are dealt by the bytes that their parts declare (layout_items.h), of which a dry run finds more.
+    const std::int64_t missing = solved.smallest_budget - budget;
+    tighter.memory_budget = deal + 1 == most_deals ? 1 : std::max(std::int64_t{1}, *tighter.memory_budget - missing);
+    layout_ = stage_layout(tighter);
+  }
+}
+
+Program step_program(const ResolvedRun& run, const Coordinates& at) {
+  Program placed = place_step(run.config(), program_tables(run.config(), run.mesh(), at, run.layout()));
+  Program program = run.timing() ? complete_solved(std::move(placed), *run.timing()) : complete(std::move(placed));
+  check(program);
+  return program;
+}
+
+}  // namespace weft

@@ -1,0 +1,161 @@
+#include "trainer/resolve/solved_timing.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/timing/fixed.h"
+#include "parallel/pipeline/timing/plan.h"
+#include "parallel/pipeline/timing/solve.h"
+#include "parallel/runtime/error.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/resolve/step_costs.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+bool reduces_once(const Config& config) {
+  return config.shard_by_family.at(Family::dense).reduction != "auto";
+}
+
+// What a rank holds all the time, and the most that it holds where no unit is gathered or accumulates: in its update.
+struct Held {
+  std::int64_t always = 0, update = 0;
+};
+
+int first_rank(const Mesh& mesh, int pipeline_rank) {
+  return mesh.rank_at(pipeline_rank, 0, 0, 0, 0);
+}
+
+constexpr int most_attempts = 4;
+
+TimingPlan with_everything_kept(TimingProblem problem) {
+  for (TimingRank& rank : problem.ranks) rank.budget = std::numeric_limits<std::int64_t>::max() / 2;
+  const FixedPolicy everything{.residency = FixedPolicy::Residency::step,
+                               .lookahead = 0,
+                               .reduction = FixedPolicy::Reduction::step,
+                               .outstanding = -1};
+  auto plan = fixed_plan(problem, everything);
+  require(plan.has_value(), "everything can be kept where memory has no end");
+  return *std::move(plan);
+}
+
+bool ends_step(Op op) {
+  return op == Op::tie_gradient || op == Op::gradient_norm || op == Op::optimizer_step;
+}
+
+// Puts in the place of what segments declare what a dry run (dry_run.h) finds beside units while each op runs and until
+// the next begins: activations, tensors between segments and stages, workspace. None of it depends on the plan.
+Held count_beside_units(const Config& config, const Mesh& mesh, const Program& program, int rank, TimingRank& timed) {
+  const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, rank));
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  Held held{.always = dry.walk.before.total(), .update = 0};
+  for (TimingOp& op : timed.ops) op.activation_bytes = 0;
+  const auto count = [&](std::size_t op, std::int64_t bytes) {
+    if (op >= timed.ops.size()) return;
+    timed.ops[op].activation_bytes = std::max(timed.ops[op].activation_bytes, bytes);
+  };
+  // Accumulators of replicated units stay from the first backward to the update.
+  std::int64_t replicated = 0;
+  for (const ProgramUnit& unit : program.units) {
+    const bool here = program.stages[static_cast<std::size_t>(unit.stage)].rank == rank;
+    if (here && unit.replicated) replicated += unit.gradient_bytes;
+  }
+  std::size_t next = 0;  // op
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const std::int64_t beside = dry.beside_units[i] - held.always + replicated;
+    if (is_compute(actions[i].op) && actions[i].segment) {
+      count(next++, beside);
+    } else if (ends_step(actions[i].op)) {
+      held.update = std::max(held.update, beside);
+    } else {
+      // A gather may be issued before it or behind it.
+      if (next > 0) count(next - 1, beside);
+      count(next, beside);
+    }
+  }
+  require(next == timed.ops.size(), "a plan adds no computation");
+  return held;
+}
+
+// Bytes above the budget of the rank that exceeds it most, by a dry run of each; 0 where all keep it. Takes what each
+// exceeds it by from its budget in `problem`.
+std::int64_t tighten(const Config& config, const Mesh& mesh, const Program& program, TimingProblem& problem) {
+  std::int64_t most = 0;
+  for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
+    const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, static_cast<int>(rank)));
+    const std::int64_t above = dry.peak.total() - *config.memory_budget;
+    if (above <= 0) continue;
+    problem.ranks[rank].budget -= above;
+    most = std::max(most, above);
+  }
+  return most;
+}
+
+// The smallest budget of any timing, and why.
+struct Least {
+  std::int64_t bytes = 0;
+  std::string text;
+};
+
+Least least_budget(std::int64_t budget, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
+  Least least;
+  for (std::size_t rank = 0; rank < held.size(); ++rank) {
+    const std::int64_t step = std::max(held[rank].update, smallest_budget(problem.ranks[rank], once));
+    // What a dry run found above the budget is needed beside.
+    const std::int64_t above = budget - held[rank].always - problem.ranks[rank].budget;
+    const std::int64_t bytes = held[rank].always + above + step;
+    if (bytes <= least.bytes) continue;
+    least = {bytes,
+             fmt::format("pipeline rank {} holds {} all the time, and its largest action, or its update, takes {} "
+                         "more",
+                         rank, held[rank].always, above + step)};
+  }
+  return least;
+}
+
+}  // namespace
+
+bool is_solved(const Config& config) {
+  const auto dense = config.shard_by_family.find(Family::dense);
+  return dense != config.shard_by_family.end() &&
+         parse_residency(dense->second.residency_of(0)).residency == Residency::solved;
+}
+
+SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vector<StageBlocks>& layout) {
+  require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
+  const std::int64_t budget = *config.memory_budget;
+  const Coordinates first = mesh.coordinates(0);
+  const Program placed = place_step(config, program_tables(config, mesh, first, layout));
+  const std::vector<std::int64_t> none(placed.ranks.size());
+  TimingProblem problem = timing_problem(placed, step_costs(config, mesh, first), none);
+  const Program kept = complete_solved(placed, with_everything_kept(problem));
+  std::vector<Held> held;
+  for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
+    TimingRank& timed = problem.ranks[rank];
+    held.push_back(count_beside_units(config, mesh, kept, static_cast<int>(rank), timed));
+    timed.budget = budget - held.back().always;
+  }
+  SolveOptions options;
+  options.pin_reductions = reduces_once(config);
+  // Positions bound what a plan holds; that nothing else is held, only a walk through the step tells.
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    Least least = least_budget(budget, held, problem, options.pin_reductions);
+    if (least.bytes > budget) return {std::nullopt, least.bytes, std::move(least.text)};
+    TimingPlan plan = solve_timing(problem, options).plan;
+    const std::vector<std::string> faults = find_plan_faults(problem, plan, options.pin_reductions);
+    if (!faults.empty()) fail("the solved timing breaks its own rules: {}", faults.front());
+    if (tighten(config, mesh, complete_solved(placed, plan), problem) == 0) return {std::move(plan), least.bytes, {}};
+  }
+  fail("no timing was found in {} attempts that keeps memory_budget {} bytes", most_attempts, budget);
+}
+
+Program complete_solved(Program placed, const TimingPlan& plan) {
+  return add_update(add_ties(add_reduction(add_timing(std::move(placed), plan))));
+}
+
+}  // namespace weft

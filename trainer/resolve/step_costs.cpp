@@ -1,0 +1,58 @@
+#include "trainer/resolve/step_costs.h"
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
+#include "trainer/costs/cost_table.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/step_flops.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
+  if (part.kind == PartKind::head) return {.head = head_flops(config.model)};
+  if (!part.block) return {};
+  const BlockKind kind = config.model.blocks.at(static_cast<std::size_t>(*part.block));
+  TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+  if (part.kind == PartKind::attention) {
+    return {.attention_projections = flops.attention_projections, .scores = flops.scores};
+  }
+  flops.attention_projections = flops.scores = 0.0;
+  return flops;
+}
+
+}  // namespace
+
+std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables) {
+  const double tokens =
+      static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
+  std::vector<SegmentFlops> flops;
+  for (const ProgramSegment& segment : tables.segments) {
+    const TokenFlops token = part_token_flops(config, segment.part);
+    const double products = token.total() - token.scores;
+    bool trains = false;
+    for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
+    flops.push_back({tokens * (products + token.scores), tokens * (products + 2.0 * token.scores),
+                     trains ? tokens * products : 0.0});
+  }
+  return flops;
+}
+
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at,
+                            const HardwareCosts& hardware) {
+  const ProgramTables tables = program_tables(config, mesh, at);
+  return modelled_costs(tables, segment_flops(config, tables), hardware, group_sizes(mesh));
+}
+
+ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  if (!config.pipeline.has_cost_table()) {
+    return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config), config, mesh));
+  }
+  const std::string text = InputFile(config.pipeline.costs).text();
+  return table_costs(parse_cost_table(text, config.pipeline.costs), program_tables(config, mesh, at),
+                     group_sizes(mesh));
+}
+
+}  // namespace weft

@@ -1,0 +1,144 @@
+#include "trainer/run/console.h"
+
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ostream>
+#include <utility>
+
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/simulation/simulate.h"
+
+namespace weft {
+namespace {
+
+constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
+constexpr double mebibyte = 1024.0 * 1024.0;
+constexpr const char* erase_line = "\r\x1b[K";
+
+std::string clock_time(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+                       : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+// "3.000e-04", or where groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
+std::string rates_text(std::span<const GroupRate> rates) {
+  if (rates.empty()) return "none";
+  if (rates.size() == 1) return fmt::format("{:.3e}", rates.front().rate);
+  std::vector<std::string> texts;
+  for (const GroupRate& rate : rates) {
+    std::vector<std::string_view> names;
+    for (const UpdateGroup group : rate.groups) names.push_back(name_of(group));
+    texts.push_back(fmt::format("{:.3e} ({})", rate.rate, fmt::join(names, ", ")));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+// The part of a step in which the average rank waits for others, where all stages take as long, each half of a backward
+// as long as a forward, and communication nothing.
+double even_bubble(const Program& program) {
+  const Simulation simulation = simulate(program, even_costs(program));
+  const auto ranks = static_cast<int>(program.ranks.size());
+  double idle = 0.0;
+  for (int rank = 0; rank < ranks; ++rank) idle += rank_times(program, simulation, rank).bubble;
+  return idle / ranks / simulation.seconds;
+}
+
+}  // namespace
+
+void Console::flush() {
+  errno = 0;
+  if (out_.flush()) return;
+  const int reason = errno;
+  out_.clear();
+  closed_ |= reason == EPIPE;
+  if (std::exchange(lost_, true)) return;
+  std::fputs(fmt::format("weft: standard output cannot be written: {}\n", std::strerror(reason)).c_str(), stderr);
+}
+
+void Console::banner(const Config& config, const Program& program, const RoutedBytes& predicted) {
+  const Degrees& d = config.parallelism;
+  const ParameterCount count = count_parameters(config.model);
+  const auto microbatches = config.microbatches();
+  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, d.world(),
+             config.run.launch == LaunchKind::threads ? "threads" : "processes",
+             config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
+  fmt::print(
+      out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
+      d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
+  fmt::print(out_, "  model       {} blocks ({}), {:L} parameters, {:L} active per token\n", config.model.blocks.size(),
+             config.layers_text, count.total, count.active);
+  fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
+             config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
+             program.units.size());
+  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n",
+             static_cast<double>(predicted.even) / gibibyte,
+             predicted.worst
+                 ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
+                 : std::string(),
+             100.0 * even_bubble(program));
+  flush();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void Console::note(std::string_view name, std::string_view text) {
+  fmt::print(out_, "  {:<11} {}\n", name, text);
+  flush();
+}
+
+void Console::step(const StepMetrics& metrics, std::int64_t steps) {
+  const int width = static_cast<int>(std::to_string(steps).size());
+  if (terminal_) out_ << erase_line;
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {:.3f} GiB", metrics.step, width,
+             steps, metrics.loss, metrics.gradient_norm, rates_text(metrics.learning_rates),
+             metrics.tokens_per_second(), static_cast<double>(metrics.peak_bytes) / gibibyte);
+  if (metrics.skipped) {
+    fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
+  }
+  out_ << '\n';
+  ++taken_;
+  if (terminal_ && metrics.step < steps) {
+    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    const double left = spent / static_cast<double>(taken_) * static_cast<double>(steps - metrics.step);
+    fmt::print(out_, "{:3.0f} %, {} left", 100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps),
+               clock_time(left));
+  }
+  flush();
+}
+
+void Console::memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured) {
+  fmt::print(out_, "\nmemory at the peak, MiB: predicted by the program / measured ({} exact to the byte)\n",
+             "parameters, sharded gradients and optimizer state are");
+  fmt::print(out_, "{:<22}", "");
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) fmt::print(out_, "{:>16}", fmt::format("rank {}", rank));
+  fmt::print(out_, "\n");
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    const auto bucket = static_cast<Bucket>(b);
+    fmt::print(out_, "{:<22}", name_of(bucket));
+    for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+      const double want = static_cast<double>(predicted[rank][bucket]) / mebibyte;
+      const double have = static_cast<double>(measured[rank][bucket]) / mebibyte;
+      fmt::print(out_, "{:>16}", fmt::format("{:.2f} / {:.2f}", want, have));
+    }
+    fmt::print(out_, "\n");
+  }
+  std::size_t differing = 0;
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    differing += differing_static_buckets(predicted[rank], measured[rank]).size();
+  }
+  fmt::print(out_, "static buckets that differ from their prediction: {}\n", differing);
+  flush();
+}
+
+void Console::finished(const RunTotals& totals, const std::filesystem::path& directory) {
+  fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps,
+             totals.first_loss, totals.last_loss, totals.tokens, clock_time(totals.seconds),
+             static_cast<double>(totals.tokens) / totals.seconds, directory.string());
+  flush();
+}
+
+}  // namespace weft

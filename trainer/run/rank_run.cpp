@@ -1,0 +1,194 @@
+#include "trainer/run/rank_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iterator>
+
+#include "layers/context_parallel.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/rank/same_program.h"
+#include "trainer/rank/verify_step.h"
+
+namespace weft {
+namespace {
+
+// Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
+// they connect.
+Program shared_program(const ResolvedRun& run, Communicator& world) {
+  Program program = step_program(run, run.mesh().coordinates(world.rank()));
+  require_same_program(program, world);
+  return program;
+}
+
+// Later minus earlier counts; keys that did not move are left out.
+CommunicationCounters difference(const CommunicationCounters& later, const CommunicationCounters& earlier) {
+  CommunicationCounters result;
+  for (const auto& [key, count] : later) {
+    const auto before = earlier.find(key);
+    const CommunicationCount base = before == earlier.end() ? CommunicationCount{} : before->second;
+    if (count.count != base.count) result[key] = {count.count - base.count, count.bytes - base.bytes};
+  }
+  return result;
+}
+
+}  // namespace
+
+RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat)
+    : config_(run.config()),
+      mesh_(run.mesh()),
+      data_(data),
+      world_(seat.world),
+      clock_(seat.world.clock()),
+      rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
+                 groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
+      scaler_(config_),
+      text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
+  const Program& program = rank_step_.program();
+  profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
+                                             rank_step_.lanes(), world_);
+  if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
+  if (config_.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
+  verify_step(config_, mesh_, world_.rank(), stages());
+  // What is wrong with it is said by the rank that sees most, before others stumble over it.
+  world_.barrier();
+  predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
+  if (config_.run.device == DeviceKind::cpu) return;
+  products_ = rank_step_.kernels().products.measure(dry_products(config_, mesh_, program, world_.rank()));
+  world_.barrier();
+}
+
+std::string RankRun::attention() {
+  const PlannedInputs& inputs = stages().inputs();
+  HeadShape heads = inputs.rotary.heads;
+  heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
+  heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
+  heads.sequence_length = config_.training.sequence_length;
+  return rank_step_.kernels().kernels.attention.description(heads, inputs.positions,
+                                                            config_.precision_of(Family::dense).compute);
+}
+
+void RankRun::read_batch() {
+  const auto length = static_cast<std::size_t>(config_.training.sequence_length);
+  const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
+  const auto runs =
+      context_runs(config_.training.sequence_length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
+  std::vector<std::int32_t> tokens(length), targets(length);
+  // The device took the last step's text before that step ended.
+  const std::span<std::int32_t> text = text_.as<std::int32_t>();
+  auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
+  for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
+    for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
+      data_.read(plan.sample(progress_.samples, m, mesh_.data_index(world_.rank()), s), tokens, targets);
+      for (const Range& run : runs) {
+        next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
+        next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
+      }
+    }
+  }
+  text_.upload(stream(), rank_step_.text());
+}
+
+Progress RankRun::progress() const {
+  Progress progress = progress_;
+  progress.good_steps = scaler_.good_steps();
+  progress.good_in_a_row = scaler_.good_in_a_row();
+  if (scaler_.active()) progress.loss_scale = scaler_.scale();
+  return progress;
+}
+
+void RankRun::resume(const Progress& progress) {
+  progress_ = progress;
+  scaler_.resume(progress.good_steps, progress.good_in_a_row, progress.loss_scale);
+}
+
+std::vector<CheckpointRows> RankRun::checkpoint_rows() {
+  return weft::checkpoint_rows(stages(), rank_step_.optimizer(), mesh_, world_.rank());
+}
+
+StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
+  require(step == progress_.step + 1, "steps follow each other");
+  profiler_->begin_step(step);
+  const auto begin = std::chrono::steady_clock::now();
+  step_ = step;
+  Device& device = stream().device();
+  const std::int64_t allocations_before = device.system_allocations();
+  const CommunicationCounters counted_before = world_.counters();
+  ledger().reset_peak();
+  {
+    const auto span = profiler_->host("read_batch");
+    read_batch();
+  }
+
+  const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
+  rank_step_.begin({scaler_.scale(), scaler_.good_steps() + 1, change_after_});
+  {
+    const auto span = profiler_->host("actions");
+    const auto profiling = profiler_->observers();
+    std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
+    if (announced_) observers.push_back(&*announced_);
+    observers.insert(observers.end(), watching_.begin(), watching_.end());
+    rank_step_.walk(observers);
+  }
+  {
+    const auto span = profiler_->host("wait for peers");
+    rank_step_.end();
+  }
+
+  measured_ = ledger().at_peak();
+  const StepTotals totals = [&] {
+    const auto span = profiler_->host("wait for totals");
+    return rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world),
+                                   {difference(world_.counters(), counted_before), measured_,
+                                    device.system_allocations() - allocations_before, votes});
+  }();
+  const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
+  if (!scaler_.active()) require_finite(norm);
+  votes_ = totals.votes;
+  progress_.step = step;
+  progress_.samples += config_.training.global_batch_size;
+  progress_.tokens += config_.training.global_batch_size * config_.training.sequence_length;
+
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.tokens = static_cast<std::int64_t>(tokens);
+  metrics.loss = totals.loss_sum / tokens;
+  metrics.gradient_norm = norm;
+  metrics.learning_rates = rank_step_.learning_rates();
+  if (scaler_.active()) metrics.loss_scale = scaler_.scale();
+  metrics.skipped = !std::isfinite(norm);
+  scaler_.end_step(!metrics.skipped);
+  metrics.communication = totals.communication;
+  metrics.system_allocations = totals.system_allocations;
+  metrics.memory = totals.at_peak;
+  metrics.peak_bytes = totals.at_peak.total();
+  for (std::size_t b = 0; b < totals.moe.size(); ++b) {
+    if (config_.model.blocks[b] == BlockKind::dense) continue;
+    const MoeTotals& moe = totals.moe[b];
+    std::int64_t largest = 0, sum = 0;
+    for (std::int64_t count : moe.expert_tokens) {
+      largest = std::max(largest, count);
+      sum += count;
+    }
+    const double mean = static_cast<double>(sum) / static_cast<double>(moe.expert_tokens.size());
+    metrics.moe.push_back({static_cast<int>(b), moe.auxiliary_loss, moe.z_loss, static_cast<double>(largest) / mean});
+  }
+  metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  profiler_->end_step();
+  clock_.collect();
+  return metrics;
+}
+
+void RankRun::require_finite(double norm) {
+  if (std::isfinite(norm)) return;
+  if (const auto parameter = stages().nonfinite_parameter()) {
+    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
+         *parameter);
+  }
+  // It began elsewhere: that rank's words come first, and end this wait. If it began nowhere, a sum overflowed.
+  world_.barrier();
+  fail("the gradient norm of step {} is {}", step_, norm);
+}
+
+}  // namespace weft

@@ -1,0 +1,119 @@
+#include "trainer/run/run_directory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "parallel/runtime/error.h"
+#include "trainer/checkpoint/output_file.h"
+#include "trainer/rank/metrics.h"
+
+namespace weft {
+namespace {
+
+constexpr const char *config_name = "config.toml", *summary_name = "summary.json";
+constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
+
+void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
+  replace_file(directory / name, text, FileCalls::of_system());
+  flush_folder(directory);
+}
+
+// What a run that was killed was writing. The next may write no such file, or under fewer ranks not all of them.
+void remove_partials(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::vector<std::filesystem::path> left;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool whole =
+        name == partial_path(config_name) || name == partial_path(metrics_file) || name == partial_path(summary_name);
+    const bool trace = name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string());
+    if (whole || trace) left.push_back(entry->path());
+  }
+  for (const std::filesystem::path& path : left) std::filesystem::remove(path, error);
+}
+
+}  // namespace
+
+std::string run_directory_fault(const std::filesystem::path& path) {
+  const auto text = [&](const std::string& why) {
+    return fmt::format("run.directory {} cannot be created: {}", path.string(), why);
+  };
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path);
+  std::size_t longest = 0;  // of the names that are to be made
+  for (;; there = there.parent_path()) {
+    const std::filesystem::file_status status = std::filesystem::status(there, error);
+    if (status.type() == std::filesystem::file_type::none) return text(error.message());
+    if (std::filesystem::exists(status) || !there.has_relative_path()) break;
+    longest = std::max(longest, there.filename().native().size());
+  }
+  if (!std::filesystem::is_directory(there, error)) return text(std::strerror(ENOTDIR));
+  if (access(there.c_str(), W_OK | X_OK) != 0) return text(std::strerror(errno));
+  const long most = pathconf(there.c_str(), _PC_NAME_MAX);
+  if (most > 0 && longest > static_cast<std::size_t>(most)) return text(std::strerror(ENAMETOOLONG));
+  return {};
+}
+
+RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml)
+    : path_(path), lock_(path, "run.directory") {
+  remove_partials(path_);
+  write_whole(path_, config_name, resolved_toml);
+}
+
+void RunDirectory::begin_after(std::int64_t step) {
+  const std::string file = (path_ / metrics_file).string();
+  std::string kept;
+  if (step > 0) {
+    std::ifstream metrics(file);
+    for (std::string line; std::getline(metrics, line);) {
+      const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
+      // A run that was killed may have left half a line.
+      if (!entry.is_object() || entry.value("step", step + 1) > step) break;
+      kept += line + "\n";
+    }
+  }
+  write_whole(path_, metrics_file, kept);
+  metrics_.emplace(file, std::ssize(kept));
+}
+
+std::optional<std::string> RunDirectory::append(const StepMetrics& metrics) {
+  return metrics_->append(to_json(metrics) + "\n");
+}
+
+void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
+                           std::span<const BucketBytes> measured, const RunRecord& record) {
+  nlohmann::ordered_json summary = {{"command_line", record.command_line}, {"versions", record.versions}};
+  summary["steps"] = totals.steps;
+  summary["tokens"] = totals.tokens;
+  summary["seconds"] = totals.seconds;
+  if (totals.steps > 0) {
+    summary["first_loss"] = totals.first_loss;
+    summary["last_loss"] = totals.last_loss;
+  }
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
+                                                        {"measured", measured[rank][bucket]}};
+    }
+    summary["ranks"].push_back(entry);
+  }
+  write_whole(path_, summary_name, summary.dump(2) + "\n");
+  if (metrics_) metrics_->finish();
+}
+
+void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
+                 std::span<const TraceSpan> work) {
+  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix), to_chrome_trace(rank, spans, work));
+}
+
+}  // namespace weft

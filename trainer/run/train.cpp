@@ -1,0 +1,116 @@
+#include "trainer/run/train.h"
+
+#include <cstdio>
+#include <optional>
+
+#include "trainer/run/console.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/start_check.h"
+#include "trainer/data/text_file.h"
+
+namespace weft {
+
+TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
+                      const CheckpointSetup& setup, const RunRequests& requests) {
+  const ResolvedRun resolved(config);
+  const TokenDataset data = training_text(config);
+  const KeyValues identity = data_keys(config, data);
+  NvtxDomain domain;
+  const int first_rank = first_rank_of_process(config);
+  TrainResult result;
+  const RankMain rank_main = [&](const RankSeat& seat) {
+    RankRun run(resolved, data, domain, seat);
+    RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
+    run.resume(checkpoints.load());
+    run.change_after([&] { return checkpoints.copied(); });
+    if (observer.before_first_step) observer.before_first_step(run);
+    if (run.rank() == first_rank) requests.begin();
+    bool stop = false;
+    for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
+      RunVotes votes = checkpoints.votes();
+      if (run.rank() == first_rank) {
+        votes.stop_requests = requests.stop() ? 1 : 0;
+        votes.save_requests = requests.save() ? 1 : 0;
+      }
+      const StepMetrics metrics = run.step(step, votes);
+      if (observer.after_step) observer.after_step(run, metrics);
+      if (run.rank() == first_rank) result.totals.add(metrics);
+      checkpoints.end_step(run.progress(), run.votes());
+      stop = run.votes().stop_requests > 0;
+    }
+    checkpoints.finish();
+    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
+    const std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
+    if (run.rank() == first_rank) {
+      result.predicted = predicted;
+      result.measured = measured;
+    }
+    if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
+  };
+  run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
+  return result;
+}
+
+TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
+                  const RunRequests& requests) {
+  const Config& config = resolved.config;
+  // Of all processes of a run, that of rank 0 writes and speaks.
+  const bool speaks = first_rank_of_process(config) == 0;
+  // Everything that can be wrong with the request is found before anything is written.
+  std::optional<CheckedStart> start;
+  if (speaks) start = check_start(resolved);
+  if (config.run.device == DeviceKind::cuda) {
+    if (const auto reason = why_no_cuda())
+      fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
+  }
+  std::optional<RunDirectory> directory;
+  std::optional<RunLock> checkpoint_lock;  // of a directory that other runs may have been given too
+
+  RunObserver observer;
+  observer.admit = [&] {
+    if (!config.checkpoint.directory.empty()) {
+      checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
+    }
+    directory.emplace(config.run.directory, resolved.toml);
+    console.banner(config, start->program, start->predicted);
+    if (!directory->locked()) {
+      console.note("lock", "none on this file system: see to it that no other run has this run.directory");
+    }
+  };
+  observer.before_first_step = [&](RankRun& run) {
+    if (run.rank() != 0) return;
+    directory->begin_after(run.progress().step);
+    console.note("attention", run.attention());
+    if (!run.products().empty()) console.note("products", run.products());
+  };
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    const StepTrace* trace = run.profiler().trace();
+    if (trace != nullptr && metrics.step == config.profiling.last()) {
+      write_trace(config.run.directory, run.rank(), trace->spans(), trace->work());
+    }
+    if (run.rank() != 0) return;
+    if (const auto trouble = directory->append(metrics)) console.note("metrics", *trouble);
+    console.step(metrics, config.run.steps);
+  };
+  CheckpointSetup checkpoints;
+  checkpoints.config_text = resolved.toml;
+  checkpoints.say = [&](int rank, const std::string& text) {
+    if (rank == 0) return console.note("checkpoint", text);
+    std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
+  };
+  RunRequests polled = requests;
+  // Whoever read what the console says has gone.
+  polled.stop = [&] { return requests.stop() || console.closed(); };
+  TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
+  if (!speaks) return result;
+  if (result.totals.steps == 0) {
+    console.note("checkpoint", fmt::format("all {} steps of the run had been taken", config.run.steps));
+    return result;
+  }
+  console.memory_table(result.predicted, result.measured);
+  directory->summary(result.totals, result.predicted, result.measured, record);
+  console.finished(result.totals, directory->path());
+  return result;
+}
+
+}  // namespace weft
