@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/tools/program.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/run_plan.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {
@@ -136,7 +136,7 @@ TEST_F(PlanCommand, SaysWhatMeasuredKernelsReached) {
           "100.000\t2.27\t224\t446.43\t40\t100\t256\tF mlp\tvoid weft::cuda::swiglu_forward<weft::bfloat16>\n"
           "60.000\t1.00\t4\t9.00\t40\t100\t256\tunshard mlp\tncclDevKernel_AllGather_RING_LL\n"
           "30.000\t1.00\t4\t9.00\t40\t100\t256\t-\tvoid weft::cuda::fill<float>\n");
-  const auto result = weft(dense + " --measured table.tsv");
+  auto result = weft(dense + " --measured table.tsv");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   // The cells of a line of the last table.
   const auto cells_of = [&](const std::string& begin) {
@@ -161,6 +161,13 @@ TEST_F(PlanCommand, SaysWhatMeasuredKernelsReached) {
   for (const char* found : {"units gather", "communication"}) {
     EXPECT_NE(result.output.find(found, result.output.find("of a step that ran")), std::string::npos) << found;
   }
+  // Work inside experts is theirs.
+  put("table.tsv", header +
+                       "100.000\t1\t2\t1\t1\t1\t1\tF experts products\tnvjet_a\n"
+                       "20.000\t1\t2\t1\t1\t1\t1\tF experts\tnvjet_b\n");
+  result = weft(dense + " --measured table.tsv");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_EQ(cells_of("experts forward ").at(4), "60.00") << result.output;
   put("table.tsv", header + "800.000\t18.18\t448\n");
   const auto cut = weft(dense + " --measured table.tsv");
   EXPECT_EQ(cut.exit_code, 2);

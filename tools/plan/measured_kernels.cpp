@@ -30,7 +30,8 @@ constexpr RanAs as_ran(KernelKind kind) {
                                          : RanAs::elementwise;
 }
 
-// "F attention", "unshard mlp", "optimizer": of a range without stage and block.
+// "F attention", "F experts products", "unshard mlp", "optimizer": of a range without stage and block. Work inside
+// experts goes with them.
 std::pair<std::string, std::string> part_and_phase(std::string_view range) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> phases = {
       {{"F", "forward"}, {"B", "backward"}, {"I", "input gradient"}, {"W", "weight gradient"}, {"R", "recompute"}}};
@@ -38,7 +39,8 @@ std::pair<std::string, std::string> part_and_phase(std::string_view range) {
   const std::string_view word = range.substr(0, space);
   const auto phase = std::ranges::find(phases, word, [](const auto& entry) { return entry.first; });
   if (phase != phases.end() && space < range.size()) {
-    return {std::string(range.substr(space + 1)), std::string(phase->second)};
+    const std::string_view part = range.substr(space + 1);
+    return {std::string(part.substr(0, part.find(' '))), std::string(phase->second)};
   }
   if (word == "unshard" || word == "reshard") return {"units", "gather"};
   if (word == "reduce_grad" || word == "scatter_grad" || word == "tie_grad" || word == "wait_reduce") {

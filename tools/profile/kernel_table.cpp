@@ -4,8 +4,8 @@
 //   --profiling.first_step=4
 // Counts kernels, copies and fills between cudaProfilerStart and cudaProfilerStop. The table's first lines say how long
 // that was and how much of it no kernel ran; then follow two lists, each longest first: by action and segment, as the
-// ranges of the domain `weft` name them ("F attention"; the stage and the block are left out, so that alike ones add
-// up), and by kernel within these. Work that no range surrounds is under "-".
+// ranges of the domain `weft` name them ("F attention", inside experts "F experts products"; the stage and the block
+// are left out, so that alike ones add up), and by kernel within these. Work that no range surrounds is under "-".
 #include <cupti.h>
 #include <cxxabi.h>
 #include <nvtx3/nvToolsExt.h>
@@ -17,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct Table {
   std::map<std::uint32_t, std::uint64_t> range_of;  // by correlation: the number of a range
   std::vector<std::string> ranges;                  // by number, from 1
   std::map<std::string, std::uint64_t> number_of;
+  std::map<std::thread::id, std::vector<std::string>> open;  // ranges, by their labels
 };
 // One for the process, as the interfaces of tools are, and until it ends.
 Table& table() {
@@ -200,23 +202,35 @@ nvtxDomainHandle_t create_domain(const char* name) {
 nvtxStringHandle_t register_string(nvtxDomainHandle_t, const char* text) {
   return handle_of<nvtxStringHandle_t>(text);
 }
+// Work inside an action ("products") goes by both: "F experts products".
+std::string label_of(const std::vector<std::string>& open, const std::string& name) {
+  const bool inside = !open.empty() && open.back().find(' ') != std::string::npos;
+  return inside ? open.back() + " " + name : family_of(name);
+}
 int push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event) {
   if (*reinterpret_cast<const std::string*>(domain) != "weft") return 0;
   const bool registered = event->messageType == NVTX_MESSAGE_TYPE_REGISTERED;
-  const std::string family =
-      registered ? family_of(*reinterpret_cast<const std::string*>(event->message.registered)) : "-";
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(table().mutex);
-    const auto [place, fresh] = table().number_of.try_emplace(family, table().ranges.size() + 1);
-    if (fresh) table().ranges.push_back(family);
+    std::vector<std::string>& open = table().open[std::this_thread::get_id()];
+    const std::string label =
+        registered ? label_of(open, *reinterpret_cast<const std::string*>(event->message.registered)) : "-";
+    const auto [place, fresh] = table().number_of.try_emplace(label, table().ranges.size() + 1);
+    if (fresh) table().ranges.push_back(label);
     number = place->second;
+    open.push_back(label);
   }
   cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, number);
   return 0;
 }
 int pop(nvtxDomainHandle_t domain) {
   if (*reinterpret_cast<const std::string*>(domain) != "weft") return 0;
+  {
+    const std::lock_guard lock(table().mutex);
+    std::vector<std::string>& open = table().open[std::this_thread::get_id()];
+    if (!open.empty()) open.pop_back();
+  }
   std::uint64_t last = 0;
   cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, &last);
   return 0;
