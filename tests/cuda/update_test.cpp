@@ -13,8 +13,8 @@
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/staging.h"
 #include "tests/trainer/update_arrays.h"
-#include "trainer/plan/gradient_norm.h"
 #include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/plan/gradient_norm.h"
 
 namespace weft {
 namespace {

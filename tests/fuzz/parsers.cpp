@@ -19,11 +19,11 @@
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
-#include "trainer/resolve/config_reader.h"
+#include "trainer/config/layout_text.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/weight_folder.h"
-#include "trainer/config/layout_text.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/check/check.h"
 #include "tests/parallel/program_grid.h"
 
 namespace weft {

@@ -2,11 +2,11 @@
 // prints, and when it runs.
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/traffic.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/execute/execute.h"
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "parallel/pipeline/accounts/traffic.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 

@@ -12,31 +12,70 @@ namespace weft {
 namespace {
 
 struct Floor {
-  std::string_view folder;
-  std::vector<std::string_view> below;  // besides itself
+  std::string folder;
+  std::vector<std::string> below;  // besides itself
+};
+struct Room {
+  std::string_view name;
+  std::vector<std::string_view> below;  // of the same floor
 };
 
-// From the lowest to the highest.
+// Every room of a floor sees what is below the floor, and the rooms that it names.
+void add_rooms(std::vector<Floor>& table, const std::string& floor, const std::vector<std::string>& below,
+               const std::vector<Room>& rooms) {
+  for (const Room& room : rooms) {
+    Floor& row = table.emplace_back(fmt::format("{}/{}", floor, room.name), below);
+    for (const std::string_view other : room.below) row.below.push_back(fmt::format("{}/{}", floor, other));
+  }
+}
+
+// From the lowest to the highest; so are the rooms of a floor.
 const std::vector<Floor>& floors() {
-  static const std::vector<Floor> table = {
-      {"parallel/runtime", {}},
-      {"parallel/mesh", {"parallel/runtime"}},
-      {"parallel/comm", {"parallel/runtime"}},
-      {"parallel/shard", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
-      {"parallel/pipeline", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
-      {"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}},
-      {"trainer", {"parallel", "layers"}},
-      {"tools/command", {"parallel", "layers", "trainer"}},
-      {"tools/report", {"parallel", "layers", "trainer"}},
-      {"tools/plan", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/layout", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/program", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/walk", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/bench", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/checkpoint", {"parallel", "layers", "trainer", "tools/command", "tools/report"}},
-      {"tools/run", {"parallel", "layers", "trainer", "tools/command", "tools/report", "tools/plan"}},
-      {"tools", {"parallel", "layers", "trainer", "tools/command"}},
-  };
+  static const std::vector<Floor> table = [] {
+    std::vector<Floor> all;
+    add_rooms(all, "parallel", {},
+              {{"runtime", {}}, {"mesh", {"runtime"}}, {"comm", {"runtime"}}, {"shard", {"runtime", "mesh", "comm"}}});
+    add_rooms(all, "parallel/pipeline", {"parallel/runtime", "parallel/mesh", "parallel/comm"},
+              {{"program", {}},
+               {"text", {"program"}},
+               {"check", {"program", "text"}},
+               {"orders", {"program", "text"}},
+               {"passes", {"program", "check", "orders"}},
+               {"execute", {"program", "text"}},
+               {"accounts", {"program", "check"}},
+               {"simulation", {"program", "text", "check"}},
+               {"timing", {"program", "orders", "simulation"}},
+               {"picture", {"text", "simulation"}}});
+    all.push_back({"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}});
+    add_rooms(all, "trainer", {"parallel", "layers"},
+              {{"config", {}},
+               {"data", {"config"}},
+               {"plan", {"config"}},
+               {"costs", {"config", "plan"}},
+               {"layout", {"config", "plan", "costs"}},
+               {"optimizer", {"config", "plan", "layout"}},
+               {"rank", {"config", "plan", "layout", "optimizer"}},
+               {"resolve", {"config", "plan", "costs", "layout", "optimizer", "rank"}},
+               {"checkpoint", {"config", "data", "rank"}},
+               {"run", {"config", "data", "plan", "rank", "resolve", "checkpoint"}},
+               {"inference", {"config", "data", "plan", "layout", "rank", "resolve", "checkpoint", "run"}},
+               {"huggingface", {"config", "plan", "checkpoint"}},
+               {"measure", {"config", "plan", "costs", "rank", "resolve", "run"}},
+               {"planning", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "checkpoint"}},
+               {"diagnosis", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "measure"}}});
+    add_rooms(all, "tools", {"parallel", "layers", "trainer"},
+              {{"command", {}},
+               {"report", {}},
+               {"plan", {"command", "report"}},
+               {"layout", {"command", "report"}},
+               {"program", {"command", "report"}},
+               {"walk", {"command", "report"}},
+               {"bench", {"command", "report"}},
+               {"checkpoint", {"command", "report"}},
+               {"run", {"command", "report", "plan"}}});
+    all.push_back({"tools", {"parallel", "layers", "trainer", "tools/command"}});
+    return all;
+  }();
   return table;
 }
 
@@ -137,7 +176,8 @@ std::vector<std::string> state_faults(std::string_view path, std::string_view te
 }
 
 std::vector<std::string> swallowed_errors(std::string_view path, std::string_view text) {
-  static const std::regex nameless(R"(catch\s*\(\s*(const\s+)?(weft::)?(Error|std::exception|std::runtime_error)\s*&?\s*\))");
+  static const std::regex nameless(
+      R"(catch\s*\(\s*(const\s+)?(weft::)?(Error|std::exception|std::runtime_error)\s*&?\s*\))");
   std::vector<std::string> faults;
   const std::vector<std::string> lines = lines_of(code_of(text));
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -153,6 +153,23 @@ TEST(FloorsCheck, CatchesIncludesThatPointUp) {
   }
 }
 
+TEST(FloorsCheck, RoomsOfTheTrainerLeanOneWay) {
+  const std::vector<std::string> rooms = {"config",    "data",        "plan",    "costs",      "layout",
+                                          "optimizer", "rank",        "resolve", "checkpoint", "run",
+                                          "inference", "huggingface", "measure", "planning",   "diagnosis"};
+  for (std::size_t low = 0; low < rooms.size(); ++low) {
+    for (std::size_t high = low + 1; high < rooms.size(); ++high) {
+      EXPECT_EQ(include_fault_count(fmt::format("trainer/{}/file.cpp", rooms[low]),
+                                    fmt::format("trainer/{}/file.h", rooms[high])),
+                1u)
+          << rooms[low] << " includes " << rooms[high];
+    }
+  }
+  EXPECT_EQ(include_fault_count("trainer/diagnosis/file.cpp", "trainer/measure/file.h"), 0u);
+  EXPECT_EQ(include_fault_count("trainer/costs/file.cpp", "trainer/data/file.h"), 1u);
+  EXPECT_EQ(include_faults("trainer/file.h", "").size(), 1u);
+}
+
 TEST(FloorsCheck, CatchesRoomsOfToolsThatSeeOneAnother) {
   for (const char* room : {"plan", "layout", "program", "walk", "bench", "checkpoint", "run"}) {
     const std::string path = fmt::format("tools/{}/file.cpp", room), header = fmt::format("tools/{}/file.h", room);

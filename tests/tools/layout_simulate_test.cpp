@@ -7,15 +7,15 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/tools/program.h"
 #include "tests/tools/tiny_training.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/measure/measured_costs.h"
-#include "trainer/resolve/step_costs.h"
-#include "trainer/rank/dry_run.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolve/resolved_run.h"
+#include "trainer/measure/measured_costs.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

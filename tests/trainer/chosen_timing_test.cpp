@@ -17,9 +17,9 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/run/train.h"
 
 namespace weft {

@@ -3,8 +3,8 @@
 
 #include "parallel/runtime/refusal.h"
 #include "tests/trainer/config_sample.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -6,8 +6,8 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

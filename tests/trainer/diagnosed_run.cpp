@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "trainer/costs/hardware.h"
-#include "trainer/resolve/step_costs.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <ostream>
 
-#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/explain.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

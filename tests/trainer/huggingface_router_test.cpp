@@ -11,8 +11,8 @@
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/rank/backend.h"
 #include "trainer/huggingface/router_coefficient.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

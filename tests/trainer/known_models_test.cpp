@@ -9,10 +9,10 @@
 #include <set>
 
 #include "tests/trainer/config_sample.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/huggingface/model_section.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {
@@ -167,9 +167,7 @@ TEST(ModelFlops, ArePublishedFigures) {
        {Row{"llama3_8b", 8192, 51.47}, Row{"llama3_70b", 8192, 449.22}, Row{"llama3_405b", 8192, 2523.96},
         Row{"qwen3_30b_a3b", 4096, 23.006}, Row{"qwen3_235b_a22b", 4096, 148.04}}) {
     const ModelConfig model = model_of(row.file);
-    const auto gflops = [&](std::int64_t sequence) {
-      return training_flops_per_token(model, sequence) / 1e9;
-    };
+    const auto gflops = [&](std::int64_t sequence) { return training_flops_per_token(model, sequence) / 1e9; };
     const double last_digit = row.published < 100.0 && row.sequence == 4096 ? 0.001 : 0.01;
     EXPECT_NEAR(gflops(row.sequence), row.published, last_digit) << row.file;
     for (const std::int64_t other : {row.sequence / 2, 2 * row.sequence}) {

@@ -289,8 +289,8 @@ TEST(LossScaleOfPowersOfTwo, MovesOnlyWhatFloat16CannotHold) {
         most = std::max(most, apart.weights);
       }
     }
-    // Which is what a scale is for: without one more is lost; 5 times is the least that was seen, on a processor without
-    // AVX-512.
+    // Which is what a scale is for: without one more is lost; 5 times is the least that was seen, on a processor
+    // without AVX-512.
     EXPECT_GT(difference(with_scale(1.0), base).weights, 3 * most);
   }
 }

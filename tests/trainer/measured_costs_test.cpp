@@ -10,9 +10,10 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "trainer/run/console.h"
 #include "trainer/diagnosis/run_outputs.h"
+#include "trainer/run/console.h"
 
 namespace weft {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/layout/laid_out_stages.h"
 
 namespace weft {
 namespace {

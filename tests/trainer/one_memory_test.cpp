@@ -7,14 +7,14 @@
 
 #include "parallel/pipeline/picture/picture.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/resolve/config_reader.h"
-#include "trainer/resolve/step_costs.h"
-#include "trainer/planning/step_forecast.h"
 #include "trainer/layout/layout_summary.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/layout_memory.h"
 #include "trainer/planning/run_plan.h"
+#include "trainer/planning/step_forecast.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/step_costs.h"
 #include "trainer/run/start_check.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/measure/padded_run.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -13,8 +13,8 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/resolve/config_rules.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
 

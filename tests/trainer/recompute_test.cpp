@@ -8,6 +8,7 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/inference/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
 

@@ -9,8 +9,8 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {

@@ -14,8 +14,8 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_writer.h"
-#include "trainer/run/console.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/run/console.h"
 
 namespace weft {
 namespace {

@@ -1,6 +1,6 @@
 // A rank that compiled another step than the others ends the run before its first step, and is named.
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/rank/same_program.h"
+#include "trainer/resolve/resolved_run.h"
 
 #include <gtest/gtest.h>
 

@@ -7,11 +7,11 @@
 
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/topology.h"
-#include "trainer/planning/run_plan.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/run_plan.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

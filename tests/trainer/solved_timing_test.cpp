@@ -10,10 +10,12 @@
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/step_costs.h"
-#include "trainer/rank/dry_run.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -7,9 +7,10 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
+#include "trainer/layout/laid_out_stages.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/rank/backend.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -30,8 +31,8 @@ class Rank final : ActionHandler {
         at_(mesh.coordinates(world.rank())),
         program_(step_program(ResolvedRun(config), at_)),
         groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
-        stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, Initialization{config.run.seed}, lanes_, groups_,
-                kernels_),
+        stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, Initialization{config.run.seed},
+                lanes_, groups_, kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                    ledger_, world.clock()),

@@ -7,9 +7,10 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/planning/run_plan.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/run_plan.h"
+#include "trainer/resolve/program_tables.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

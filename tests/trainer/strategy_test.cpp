@@ -7,8 +7,8 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

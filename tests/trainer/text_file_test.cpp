@@ -10,9 +10,9 @@
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/data/data.h"
+#include "trainer/data/text_windows.h"
 #include "trainer/inference/evaluation.h"
 #include "trainer/inference/generation.h"
-#include "trainer/data/text_windows.h"
 
 namespace weft {
 namespace {

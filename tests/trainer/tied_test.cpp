@@ -11,12 +11,12 @@
 #include "parallel/pipeline/text/text.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_summary.h"
+#include "trainer/rank/verify_step.h"
+#include "trainer/resolve/config_rules.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
-#include "trainer/rank/verify_step.h"
 
 namespace weft {
 namespace {

@@ -10,8 +10,9 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/resolve/resolved_run.h"
+#include "trainer/layout/laid_out_stages.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
 

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "trainer/run/train.h"
 
 namespace weft {

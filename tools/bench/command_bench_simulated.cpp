@@ -7,8 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "trainer/measure/padded_run.h"
 
 namespace weft {

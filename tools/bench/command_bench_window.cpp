@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/accounts/window.h"
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
-#include "trainer/resolve/resolved_run.h"
+#include "tools/report/bench_table.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

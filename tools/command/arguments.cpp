@@ -7,8 +7,8 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
-#include "trainer/resolve/chosen_timing.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {

@@ -9,8 +9,8 @@
 #include "tools/report/layout_sweep.h"
 #include "tools/report/program_pictures.h"
 #include "tools/report/time_grid.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "parallel/pipeline/picture/picture_style.h"
 #include "tools/report/bench_table.h"
-#include "trainer/resolve/chosen_timing.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
+#include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {

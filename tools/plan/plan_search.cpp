@@ -12,8 +12,8 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
-#include "tools/report/layout_sweep.h"
 #include "tools/plan/plan_search_report.h"
+#include "tools/report/layout_sweep.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {

@@ -9,13 +9,13 @@
 #include "parallel/pipeline/text/text.h"
 #include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"
-#include "tools/program/bare_program.h"
 #include "tools/command/commands.h"
+#include "tools/program/bare_program.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/program_pictures.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

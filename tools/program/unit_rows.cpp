@@ -4,7 +4,9 @@
 
 #include "parallel/shard/replicated.h"
 #include "trainer/config/update_groups.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
+#include "trainer/resolve/program_tables.h"
 
 namespace weft {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "trainer/config/config.h"
-#include "trainer/planning/step_forecast.h"
 #include "trainer/planning/published.h"
+#include "trainer/planning/step_forecast.h"
 
 namespace weft {
 

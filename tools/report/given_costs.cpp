@@ -9,12 +9,13 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/report/program_pictures.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"
-#include "trainer/resolve/step_costs.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/config_reader.h"
+#include "trainer/resolve/program_tables.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -14,8 +14,8 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

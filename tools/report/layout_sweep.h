@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tools/report/given_costs.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/planning/step_forecast.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 

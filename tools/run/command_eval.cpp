@@ -3,9 +3,9 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/inference/load_weights.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/inference/evaluation.h"
+#include "trainer/inference/load_weights.h"
 
 namespace weft {
 namespace {

@@ -3,9 +3,9 @@
 #include "parallel/runtime/refusal.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_explain.h"
-#include "trainer/rank/backend.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/explain.h"
+#include "trainer/rank/backend.h"
 #include "trainer/resolve/rank_classes.h"
 
 namespace weft {
@@ -34,8 +34,9 @@ void require_fit(const CLI::App& command, const std::string& file, const Config&
   };
   std::string moves;  // none where the hardware has other nodes than the ranks can be dealt to
   refusal_of([&] { moves = plan_moves_text(explain_run(read, hardware)); });
-  fail_request("{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
-               file, verdict.text(), moves);
+  fail_request(
+      "{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
+      file, verdict.text(), moves);
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
-// How deep lists and objects stand in each other in a JSON text, before anything is made of it. A document takes far more
-// memory than its text when it is nothing but opening brackets, and the library copies, compares and writes documents by
-// recursion.
+// How deep lists and objects stand in each other in a JSON text, before anything is made of it. A document takes far
+// more memory than its text when it is nothing but opening brackets, and the library copies, compares and writes
+// documents by recursion.
 #pragma once
 
 #include <string_view>

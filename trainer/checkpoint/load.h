@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
 

@@ -29,7 +29,7 @@ struct SavedBox {
 // ParameterSpec: projections into the hidden width are transposed.
 struct SavedTensor {
   std::string name;                    // global: "blocks.3.experts.5.gate_proj.weight"
-  std::string state;                   // empty for the parameter itself, else as state_name() in optimizer/rules.h
+  std::string state;                   // empty for the parameter itself, else as state_name() in config/update_rules.h
   std::int64_t rows = 0, columns = 0;  // of the whole tensor; a vector has one column
   DType dtype = DType::float32;
   std::vector<SavedBox> boxes;  // by row

@@ -7,9 +7,9 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/json_depth.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
-#include "trainer/checkpoint/json_depth.h"
 
 namespace weft {
 namespace {

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
 

@@ -61,4 +61,16 @@ int ShardPolicy::reduce_every() const {
   fail_request("reduction \"{}\" is not auto, each_microbatch, last_microbatch or \"every N\"", reduction);
 }
 
+bool uses_float16(const Config& config) {
+  const auto narrow = [](const PrecisionConfig& precision) {
+    return precision.compute == DType::float16 || precision.reduction == DType::float16;
+  };
+  const auto& blocks = config.model.blocks;
+  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
+  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
+  // Units of the root family hold parameters of these, in the same precision.
+  return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
+                             [&](Family family) { return narrow(config.precision_of(family)); });
+}
+
 }  // namespace weft

@@ -121,7 +121,7 @@ struct TrainingConfig {
   bool operator==(const TrainingConfig&) const = default;
 };
 
-// How parameters are stepped; the rules' words are explained in optimizer/rules.h.
+// How parameters are stepped; the rules' words are explained in update_rules.h.
 struct OptimizerConfig {
   UpdateRule rule = UpdateRule::adamw;
   double learning_rate = 1e-3;
@@ -225,7 +225,7 @@ struct Config {
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
   TrainingConfig training;
   OptimizerConfig optimizer;                                  // the default
-  std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (optimizer/groups.h)
+  std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (update_groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;
   CheckpointConfig checkpoint;
@@ -252,5 +252,8 @@ struct Config {
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
   bool operator==(const Config&) const = default;
 };
+
+// Whether a family that is in use is computed or reduced in float16.
+bool uses_float16(const Config& config);
 
 }  // namespace weft

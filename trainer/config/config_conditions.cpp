@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 
-#include "trainer/rank/loss_scaler.h"
 #include "trainer/config/update_groups.h"
 
 namespace weft::config_fields {

@@ -1,7 +1,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
-#include "trainer/costs/hardware.h"
+#include "trainer/config/hardware_table.h"
 
 namespace weft::config_fields {
 namespace {

@@ -1,6 +1,14 @@
-#include <array>
+#include "trainer/config/hardware_table.h"
 
-#include "trainer/costs/hardware.h"
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_suggestions.h"
 
 namespace weft {
 namespace {
@@ -166,10 +174,10 @@ constexpr std::array<Hardware, 8> rows = {
         .summary = "a core for each rank, all in one machine",
         .memory = {},
         .reserved_memory = {0.0, "ranks are threads: what is beside their ledgers is the program's alone"},
-        .flops_per_second_16bit =
-            {200e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
-        .flops_per_second_float32 =
-            {100e9, "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
+        .flops_per_second_16bit = {200e9,
+                                   "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
+        .flops_per_second_float32 = {100e9,
+                                     "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
         .reached = {1.0, "the rates are measured ones"},
         .ranks_per_node = {1 << 20, "all ranks are threads of one machine"},
         .link_bytes_per_second = {8e9, "estimate: copies in shared memory, most ranks copying at once"},
@@ -179,10 +187,39 @@ constexpr std::array<Hardware, 8> rows = {
     },
 };
 
+// As vendors, clouds and users write them.
+constexpr std::pair<std::string_view, std::string_view> aliases[] = {
+    {"h100-80gb", "h100"},  {"h100-sxm", "h100"},  {"h200-141gb", "h200"},  {"h200-sxm", "h200"}, {"a100", "a100-80gb"},
+    {"b200-180gb", "b200"}, {"l40s-48gb", "l40s"}, {"rtx-4090", "rtx4090"}, {"4090", "rtx4090"},
+};
+
 }  // namespace
 
 std::span<const Hardware> known_hardware() {
   return rows;
+}
+
+std::vector<std::string_view> aliases_of(std::string_view name) {
+  std::vector<std::string_view> others;
+  for (const auto& [alias, stands_for] : aliases) {
+    if (stands_for == name) others.push_back(alias);
+  }
+  return others;
+}
+
+const Hardware& find_hardware(std::string_view name) {
+  const auto alias = std::ranges::find(aliases, name, [](const auto& entry) { return entry.first; });
+  const std::string_view searched = alias == std::end(aliases) ? name : alias->second;
+  std::vector<std::string> names, words;
+  for (const Hardware& hardware : known_hardware()) {
+    if (hardware.name == searched) return hardware;
+    names.emplace_back(hardware.name);
+  }
+  words = names;
+  for (const auto& entry : aliases) words.emplace_back(entry.first);
+  const auto nearest = nearest_word(name, words);
+  fail_request("hardware {} is not known{}; known are {}", name,
+               nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", fmt::join(names, ", "));
 }
 
 }  // namespace weft

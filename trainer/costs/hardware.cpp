@@ -1,53 +1,20 @@
 #include "trainer/costs/hardware.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {
 
-// As vendors, clouds and users write them.
-constexpr std::pair<std::string_view, std::string_view> aliases[] = {
-    {"h100-80gb", "h100"},  {"h100-sxm", "h100"},  {"h200-141gb", "h200"},  {"h200-sxm", "h200"}, {"a100", "a100-80gb"},
-    {"b200-180gb", "b200"}, {"l40s-48gb", "l40s"}, {"rtx-4090", "rtx4090"}, {"4090", "rtx4090"},
-};
-
 bool computes_in_float32(const Config& config) {
   return config.precision_of(Family::dense).compute == DType::float32;
 }
 
 }  // namespace
-
-std::vector<std::string_view> aliases_of(std::string_view name) {
-  std::vector<std::string_view> others;
-  for (const auto& [alias, stands_for] : aliases) {
-    if (stands_for == name) others.push_back(alias);
-  }
-  return others;
-}
-
-const Hardware& find_hardware(std::string_view name) {
-  const auto alias = std::ranges::find(aliases, name, [](const auto& entry) { return entry.first; });
-  const std::string_view searched = alias == std::end(aliases) ? name : alias->second;
-  std::vector<std::string> names, words;
-  for (const Hardware& hardware : known_hardware()) {
-    if (hardware.name == searched) return hardware;
-    names.emplace_back(hardware.name);
-  }
-  words = names;
-  for (const auto& entry : aliases) words.emplace_back(entry.first);
-  const auto nearest = nearest_word(name, words);
-  fail_request("hardware {} is not known{}; known are {}", name,
-               nearest ? fmt::format(" (did you mean {}?)", *nearest) : "", fmt::join(names, ", "));
-}
 
 Hardware hardware_of(const Config& config) {
   const HardwareConfig& set = config.hardware;

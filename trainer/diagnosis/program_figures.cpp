@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "parallel/runtime/refusal.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

@@ -8,10 +8,10 @@
 #include <tuple>
 
 #include "trainer/diagnosis/rules.h"
-#include "trainer/rank/dry_run.h"
 #include "trainer/optimizer/muon_rows.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

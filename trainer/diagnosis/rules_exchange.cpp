@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/resolve/chosen_timing.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/rules.h"
-#include "trainer/resolve/solved_timing.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 namespace {

@@ -6,9 +6,9 @@
 #include <iterator>
 
 #include "parallel/shard/wrap.h"
-#include "trainer/resolve/chosen_timing.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/rules.h"
+#include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/solved_timing.h"
 
 namespace weft {

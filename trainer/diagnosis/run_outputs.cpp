@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "trainer/diagnosis/program_figures.h"
 #include "trainer/diagnosis/run_hardware.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

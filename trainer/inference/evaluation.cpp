@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "layers/context_parallel.h"
-#include "trainer/rank/step_totals.h"
 #include "trainer/data/text_file.h"
 #include "trainer/data/text_windows.h"
+#include "trainer/rank/step_totals.h"
 
 namespace weft {
 namespace {

@@ -1,8 +1,8 @@
 #include "trainer/inference/forward_run.h"
 
-#include "trainer/run/rank_run.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/rank/verify_step.h"
+#include "trainer/run/rank_run.h"
 
 namespace weft {
 

@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "parallel/runtime/error.h"
-#include "trainer/inference/stop_text.h"
 #include "trainer/data/text_file.h"
+#include "trainer/inference/stop_text.h"
 
 namespace weft {
 namespace {

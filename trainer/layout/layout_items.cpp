@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "parallel/runtime/input_file.h"
 #include "parallel/shard/replicated.h"
-#include "trainer/resolve/step_costs.h"
+#include "trainer/costs/cost_table.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
 #include "trainer/plan/recompute_plan.h"
@@ -57,6 +58,10 @@ void add_least_bytes(const PlannedUnit& unit, LayoutItem& item) {
   item.passing_bytes += static_cast<double>(own.unsharded_parameters + (stay ? 0 : gradients));
 }
 
+PlannedStage whole_model(const Config& config, const Mesh& mesh) {
+  return plan_stage(config, mesh, mesh.coordinates(0), 0, {all_blocks(config.model)});
+}
+
 bool parts_backwards(const Config& config) {
   for (const std::vector<Action>& actions : compute_order(config)) {
     if (std::ranges::any_of(actions, [](const Action& action) { return action.op == Op::backward_weight; }))
@@ -70,7 +75,7 @@ bool parts_backwards(const Config& config) {
 LayoutItems modelled_items(const Config& config) {
   const Config sample = one_of_each(config);
   const Mesh mesh(sample.parallelism);
-  const PlannedStage planned = plan_stage(sample, mesh, mesh.coordinates(0), 0);
+  const PlannedStage planned = whole_model(sample, mesh);
 
   // What a weight gradient needs is kept for many microbatches where it comes apart from the input gradient, and
   // otherwise for the one that is computed.
@@ -132,7 +137,10 @@ LayoutItems layout_items(const Config& config) {
   whole.pipeline.costs = config.pipeline.costs;
   for (auto& [family, policy] : whole.shard_by_family) policy.residency_by_stage.clear();
   const Mesh mesh(whole.parallelism);
-  const ProgramCosts costs = step_costs(whole, mesh, mesh.coordinates(0));
+  const ProgramTables tables = stage_tables(whole, plan_inputs(whole, mesh.coordinates(0)).boundary,
+                                            [&](int) { return whole_model(whole, mesh); });
+  const ProgramCosts costs = table_costs(parse_cost_table(InputFile(whole.pipeline.costs).text(), whole.pipeline.costs),
+                                         tables, group_sizes(mesh));
   const bool recomputes = config.training.recompute == Recompute::full;
   const auto seconds = [&](std::size_t segment) {
     const ComputeCost& cost = costs.segments[segment];

@@ -8,10 +8,10 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "trainer/config/layout_text.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/layout_items.h"
 #include "trainer/layout/layout_ranks.h"
-#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {

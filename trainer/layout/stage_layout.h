@@ -7,17 +7,9 @@
 
 #include "trainer/config/config.h"
 #include "trainer/layout/automatic_layout.h"
+#include "trainer/plan/stage_blocks.h"
 
 namespace weft {
-
-// One stage's run of the model.
-struct StageBlocks {
-  int first = 0, count = 0;  // blocks [first, first + count)
-  bool embedding = false, head = false;
-
-  bool empty() const { return count == 0 && !embedding && !head; }
-  bool operator==(const StageBlocks&) const = default;
-};
 
 // Matrix-product operations of a block for one token in forward, attention scores at half the sequence (causal).
 double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);

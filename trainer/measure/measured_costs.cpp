@@ -8,8 +8,8 @@
 #include "parallel/pipeline/program/exchange.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

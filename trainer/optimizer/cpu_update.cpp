@@ -4,9 +4,9 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/multiversion.h"
-#include "trainer/plan/gradient_norm.h"
 #include "trainer/optimizer/element_update.h"
 #include "trainer/optimizer/optimizer_kernels.h"
+#include "trainer/plan/gradient_norm.h"
 
 namespace weft {
 namespace {

@@ -22,9 +22,9 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
+#include "trainer/config/update_rules.h"
 #include "trainer/optimizer/muon_kernels.h"
 #include "trainer/optimizer/muon_plan.h"
-#include "trainer/config/update_rules.h"
 
 namespace weft {
 

@@ -4,8 +4,9 @@
 #include <map>
 #include <tuple>
 
-#include "trainer/plan/gradient_norm.h"
 #include "trainer/config/update_groups.h"
+#include "trainer/layout/laid_out_stages.h"
+#include "trainer/plan/gradient_norm.h"
 
 namespace weft {
 namespace {

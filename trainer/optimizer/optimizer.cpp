@@ -5,10 +5,10 @@
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/random.h"
-#include "trainer/plan/gradient_norm.h"
 #include "trainer/optimizer/learning_rate.h"
-#include "trainer/plan/state_layout.h"
 #include "trainer/optimizer/update_plan.h"
+#include "trainer/plan/gradient_norm.h"
+#include "trainer/plan/state_layout.h"
 
 namespace weft {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "parallel/runtime/ledger.h"
-#include "trainer/optimizer/muon_kernels.h"
 #include "trainer/config/update_rules.h"
+#include "trainer/optimizer/muon_kernels.h"
 
 namespace weft {
 

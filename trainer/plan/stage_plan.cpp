@@ -13,12 +13,10 @@
 #include "layers/moe.h"
 #include "layers/passage.h"
 #include "parallel/shard/replicated.h"
-#include "trainer/layout/stage_layout.h"
-#include "trainer/plan/state_layout.h"
 #include "trainer/plan/pipeline_order.h"
 #include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/state_layout.h"
 #include "trainer/plan/unit_policy.h"
-#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -213,10 +211,6 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   return segments;
 }
 
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
-  return plan_stage(config, mesh, at, stage, stage_layout(config));
-}
-
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout) {
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
@@ -236,10 +230,6 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const
   return planned;
 }
 
-std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  return plan_stages(config, mesh, at, stage_layout(config));
-}
-
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
                                       const std::vector<StageBlocks>& layout) {
   std::vector<PlannedStage> stages;
@@ -257,19 +247,6 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
   inputs.boundary = {config.precision_of(Family::dense).compute, inputs.microbatch_tokens / config.parallelism.tensor,
                      config.model.hidden_size};
   return inputs;
-}
-
-ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  return program_tables(config, mesh, at, stage_layout(config));
-}
-
-ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
-                             const std::vector<StageBlocks>& layout) {
-  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary,
-                                      [&](int stage) { return plan_stage(config, mesh, at, stage, layout); });
-  tables.reduce_inputs = config.reduce_inputs;
-  tables.update = update_collectives(config, mesh, at);
-  return tables;
 }
 
 ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
@@ -349,7 +326,7 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
   }
   std::vector<ParameterSpec> all;
   const SegmentSetup setup = segment_setup(config, Coordinates{});
-  for (const ScopedParameters& piece : pieces_of(make_segments(config, setup, 0, stage_layout(config).front()))) {
+  for (const ScopedParameters& piece : pieces_of(make_segments(config, setup, 0, all_blocks(model)))) {
     all.insert(all.end(), piece.parameters.begin(), piece.parameters.end());
   }
   return all;

@@ -1,5 +1,5 @@
-// What a rank will hold and do, derived from the configuration before anything is allocated: its segments, its shard
-// units with layout, groups and policy, and the step as a program.
+// What the stages of a layout hold and do on a rank, derived from the configuration before anything is allocated: their
+// segments, their shard units with layout, groups and policy, and what the tables of a program say of them.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
 #include "trainer/config/config.h"
-#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/stage_blocks.h"
 
 namespace weft {
 
@@ -73,17 +73,13 @@ struct SegmentMakers {
 // Of one stage, in forward order.
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
                                                     const StageBlocks& blocks, const SegmentMakers& makers = {});
-// One stage as a rank with these coordinates (tensor, expert, ...) would hold it.
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
-// The same by the stages of stage_layout(), for those who plan several: dealing blocks to many stages takes its time.
+// One stage of a layout as a rank with these coordinates (tensor, expert, ...) would hold it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout);
 // The same of segments that compute something else of the stage's parameters, as forward_plan.h makes them.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
                         std::vector<std::unique_ptr<Segment>> segments);
 // All that the rank with these coordinates runs, ascending.
-std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
-// The same by the stages of stage_layout().
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
                                       const std::vector<StageBlocks>& layout);
 
@@ -95,12 +91,6 @@ struct PlannedInputs {
   PlannedBoundary boundary;
 };
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
-
-// The tables of all stages, with sizes as seen from a rank's coordinates.
-ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
-// The same by the stages of stage_layout().
-ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
-                             const std::vector<StageBlocks>& layout);
 
 // Of stages that `plan` gives one after the other. What a step has besides, reductions in flight and update, is left
 // out.

@@ -11,10 +11,14 @@
 // data_replicate > 1 makes the hybrid of each: sharded inside, summed over the replicas outside.
 #pragma once
 
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh/mesh.h"
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
 #include "trainer/config/config.h"
-#include "trainer/rank/rank_groups.h"
 
 namespace weft {
 
@@ -24,8 +28,8 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family);
 // Whether the choice is left to Weft: residency "stage", and reduction "auto", of full_shard.
 bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
-// Whether open reductions may add gradients up in shards. Two copies of a tied weight in 16-bit reduction may not: their
-// sum is rounded once (TIE_GRAD), so it is whole until then.
+// Whether open reductions may add gradients up in shards. Two copies of a tied weight in 16-bit reduction may not:
+// their sum is rounded once (TIE_GRAD), so it is whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);
 // What full_shard then means, where nothing says that memory is free.
 std::string promise_text(const ShardPolicy& policy);
@@ -44,6 +48,13 @@ std::vector<std::string> shard_warnings(const Config& config);
 
 // The group over which a unit of this family is sharded.
 Group shard_group(const Degrees& degrees, Family family);
+// Ranks of a shard group among which parameters stay after a forward (parallel/shard/unit.h).
+struct Island {
+  Group shard_group = Group::dp_shard;
+  int ranks = 0;
+  auto operator<=>(const Island&) const = default;
+};
+
 // All that units of the model have.
 std::set<Island> islands_of(const Config& config);
 

@@ -7,11 +7,11 @@
 #include <map>
 #include <utility>
 
-#include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

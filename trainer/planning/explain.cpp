@@ -9,10 +9,11 @@
 
 #include "layers/head.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/rank/dry_run.h"
-#include "trainer/planning/more_ranks.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/layout/laid_out_stages.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/more_ranks.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_classes.h"
 
 namespace weft {
 namespace {

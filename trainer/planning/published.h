@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/resolve/config_reader.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 

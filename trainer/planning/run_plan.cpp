@@ -13,13 +13,13 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/checkpoint/rank_writer.h"
-#include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/step_costs.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

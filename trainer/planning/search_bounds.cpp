@@ -7,11 +7,11 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/simulate.h"
-#include "trainer/resolve/step_costs.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

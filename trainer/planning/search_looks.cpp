@@ -6,8 +6,8 @@
 
 #include "parallel/runtime/refusal.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -13,9 +13,9 @@
 #include <tuple>
 #include <vector>
 
+#include "trainer/costs/hardware.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/config_rules.h"
-#include "trainer/costs/hardware.h"
 
 namespace weft {
 

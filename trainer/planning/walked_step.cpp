@@ -1,9 +1,10 @@
 #include "trainer/planning/walked_step.h"
 
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/resolved_run.h"
-#include "trainer/plan/stage_plan.h"
+#include "trainer/layout/laid_out_stages.h"
 #include "trainer/optimizer/update_plan.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 

@@ -7,8 +7,8 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/rendezvous.h"
-#include "trainer/rank/backend.h"
 #include "trainer/config/config.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 

@@ -14,18 +14,6 @@ constexpr double smallest_scale = 0x1p-14, largest_scale = 0x1p24;
 
 }  // namespace
 
-bool uses_float16(const Config& config) {
-  const auto narrow = [](const PrecisionConfig& precision) {
-    return precision.compute == DType::float16 || precision.reduction == DType::float16;
-  };
-  const auto& blocks = config.model.blocks;
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
-  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
-  // Units of the root family hold parameters of these, in the same precision.
-  return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
-                             [&](Family family) { return narrow(config.precision_of(family)); });
-}
-
 LossScaler::LossScaler(const Config& config)
     : active_(uses_float16(config)),
       scale_(active_ ? config.training.initial_loss_scale : 1.0),

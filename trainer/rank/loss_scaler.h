@@ -35,7 +35,4 @@ class LossScaler {
   std::int64_t good_steps_ = 0, in_a_row_ = 0;
 };
 
-// Whether a family that is in use is computed or reduced in float16.
-bool uses_float16(const Config& config);
-
 }  // namespace weft

@@ -13,15 +13,9 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/lane.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
-
-// Ranks of a shard group among which parameters stay after a forward (parallel/shard/unit.h).
-struct Island {
-  Group shard_group = Group::dp_shard;
-  int ranks = 0;
-  auto operator<=>(const Island&) const = default;
-};
 
 // Messages that share a communicator: on which lanes they run, and which rank of a pipeline sends to which.
 struct Transfer {

@@ -10,9 +10,9 @@
 #include "parallel/pipeline/program/program.h"
 #include "parallel/shard/replicated.h"
 #include "parallel/shard/unit.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/initialize.h"
 #include "trainer/rank/rank_groups.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

@@ -9,9 +9,9 @@
 #include <span>
 
 #include "parallel/pipeline/execute/execute.h"
-#include "trainer/rank/backend.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/rank/backend.h"
 #include "trainer/rank/rank_stages.h"
 #include "trainer/rank/step_totals.h"
 

@@ -7,8 +7,8 @@
 
 #include "parallel/shard/ownership.h"
 #include "parallel/shard/verify.h"
-#include "trainer/rank/rank_stages.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/rank_stages.h"
 
 namespace weft {
 

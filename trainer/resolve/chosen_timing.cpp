@@ -11,12 +11,13 @@
 #include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/resolve/step_costs.h"
 #include "trainer/costs/verdict.h"
-#include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

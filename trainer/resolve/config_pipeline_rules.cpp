@@ -7,9 +7,9 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

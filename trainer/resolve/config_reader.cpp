@@ -6,16 +6,16 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
 #include "trainer/config/config_use.h"
 #include "trainer/config/config_writer.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/config/update_groups.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

@@ -1,7 +1,7 @@
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {

@@ -4,8 +4,8 @@
 #include <tuple>
 
 #include "parallel/runtime/spread_work.h"
-#include "trainer/rank/dry_run.h"
 #include "trainer/optimizer/muon_rows.h"
+#include "trainer/rank/dry_run.h"
 
 namespace weft {
 const Program& StepPrograms::of(const Coordinates& at) {

@@ -6,10 +6,12 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
-#include "trainer/resolve/chosen_timing.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
-#include "trainer/resolve/solved_timing.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/resolve/program_tables.h"
+#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 

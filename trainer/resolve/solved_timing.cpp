@@ -9,11 +9,12 @@
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/resolve/step_costs.h"
-#include "trainer/rank/dry_run.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/pipeline_order.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/program_tables.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -7,6 +7,7 @@
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/program_tables.h"
 
 namespace weft {
 namespace {

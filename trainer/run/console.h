@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "trainer/config/config.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/rank/metrics.h"
-#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

@@ -7,9 +7,9 @@
 
 #include "layers/context_parallel.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/rank/same_program.h"
 #include "trainer/rank/verify_step.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

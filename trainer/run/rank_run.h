@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/data/data.h"
+#include "trainer/rank/checkpoint_rows.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/loss_scaler.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/rank_step.h"
-#include "trainer/resolve/resolved_run.h"
 #include "trainer/rank/step_profiler.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 

@@ -8,10 +8,10 @@
 #include <span>
 #include <string>
 
-#include "trainer/run/lines_file.h"
 #include "trainer/rank/metrics.h"
-#include "trainer/run/run_lock.h"
 #include "trainer/rank/step_trace.h"
+#include "trainer/run/lines_file.h"
+#include "trainer/run/run_lock.h"
 
 namespace weft {
 

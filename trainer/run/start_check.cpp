@@ -9,9 +9,9 @@
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/data/data.h"
+#include "trainer/data/text_file.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
-#include "trainer/data/text_file.h"
 
 namespace weft {
 namespace {

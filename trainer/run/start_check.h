@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "parallel/pipeline/program/program.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 

@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <optional>
 
-#include "trainer/run/console.h"
-#include "trainer/resolve/resolved_run.h"
-#include "trainer/run/start_check.h"
 #include "trainer/data/text_file.h"
+#include "trainer/resolve/resolved_run.h"
+#include "trainer/run/console.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "trainer/checkpoint/rank_checkpoints.h"
-#include "trainer/resolve/config_reader.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/metrics.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/run_directory.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <deque>
 
-#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/pieces.h"
 
 namespace weft {

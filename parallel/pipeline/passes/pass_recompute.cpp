@@ -1,5 +1,5 @@
-#include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/insertion.h"
 
 namespace weft {
 namespace {

@@ -2,9 +2,9 @@
 #include <limits>
 #include <utility>
 
+#include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/program/overlap.h"
-#include "parallel/pipeline/passes/passes.h"
 
 namespace weft {
 namespace {

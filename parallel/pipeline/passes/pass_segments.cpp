@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/overlap.h"
 
 namespace weft {
 namespace {

@@ -2,8 +2,8 @@
 // else. What is not in the list after the last pass does not happen.
 #pragma once
 
-#include "parallel/pipeline/passes/order_csv.h"
 #include "parallel/pipeline/orders/orders.h"
+#include "parallel/pipeline/passes/order_csv.h"
 #include "parallel/pipeline/program/program.h"
 
 namespace weft {

@@ -1,5 +1,6 @@
 // A picture for the viewers of Chrome's trace format: a process a rank, a thread a lane, numbered and named as in the
-// trace of a run (trainer/rank/step_trace.h), so that both can be laid beside each other; memory as a counter by bucket.
+// trace of a run (trainer/rank/step_trace.h), so that both can be laid beside each other; memory as a counter by
+// bucket.
 #pragma once
 
 #include "parallel/pipeline/picture/picture.h"

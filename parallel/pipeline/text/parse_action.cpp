@@ -1,8 +1,8 @@
 // What a cell means in the tables of a program: stages, segments and units that exist, peers and bytes.
 #include <algorithm>
 
-#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

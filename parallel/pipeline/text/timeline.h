@@ -16,7 +16,8 @@ struct TimedAction {
   int begin = 0, end = 0;
   bool operator==(const TimedAction&) const = default;
 };
-// `program` holds stage-level compute actions only, those of an order (at_detail with compute_only) or R besides. Throws Error (failure) on a deadlock.
+// `program` holds stage-level compute actions only, those of an order (at_detail with compute_only) or R besides.
+// Throws Error (failure) on a deadlock.
 std::vector<std::vector<TimedAction>> unit_timeline(const Program& program);
 
 // One line a pipeline rank, a fixed number of characters a unit of time: the microbatch of each F (plain), B or I (in

@@ -5,8 +5,8 @@
 #include "layers/kernels/cuda/matrix_products.h"
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
-#include "trainer/rank/backend.h"
 #include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

@@ -1,0 +1,18 @@
+// The tables of a step's program: all stages, reductions in flight and the update.
+#pragma once
+
+#include <vector>
+
+#include "parallel/pipeline/program/program.h"
+#include "trainer/config/config.h"
+#include "trainer/plan/stage_blocks.h"
+
+namespace weft {
+
+// With sizes as seen from a rank's coordinates.
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
+// The same by the stages of stage_layout().
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
+                             const std::vector<StageBlocks>& layout);
+
+}  // namespace weft
