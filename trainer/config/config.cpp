@@ -53,7 +53,7 @@ ResidencyChoice parse_residency(const std::string& text) {
 }
 
 int ShardPolicy::reduce_every() const {
-  // Gradients that are to be sharded are not kept whole from one microbatch to the next.
+  // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
   if (reduction == "auto") return strategy == ShardStrategy::shard_grad_op && !accumulate_sharded ? 1 : 0;
   if (reduction == "last_microbatch") return 0;
   if (reduction == "each_microbatch") return 1;
@@ -68,7 +68,7 @@ bool uses_float16(const Config& config) {
   const auto& blocks = config.model.blocks;
   const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
   if (has_experts && narrow(config.precision_of(Family::experts))) return true;
-  // Units of the root family hold parameters of these, in the same precision.
+  // Units of the root family hold parameters of these families, in the same precision.
   return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
                              [&](Family family) { return narrow(config.precision_of(family)); });
 }

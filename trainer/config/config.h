@@ -21,7 +21,7 @@
 namespace weft {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
-// What a rank is: a thread of one process, or a process.
+// Whether each rank is a thread of one process or a process of its own.
 enum class LaunchKind : std::uint8_t { threads, processes };
 
 struct RunConfig {
@@ -32,40 +32,40 @@ struct RunConfig {
   DeviceKind device = DeviceKind::cpu;
   LaunchKind launch = LaunchKind::threads;
   int ranks_per_device = 1;         // on one GPU, for trials
-  bool registered_buffers = false;  // gathered parameters lie where NCCL reaches them in place
-  std::string attention = "auto";   // which kernels compute it on a GPU (gpu_kernel_options.h)
-  bool deterministic = false;       // a GPU takes what repeats bit for bit, also where that is slower
-  bool measured_products = true;    // a GPU times algorithms of products at the start (gpu_kernel_options.h)
+  bool registered_buffers = false;  // gather parameters into memory registered with NCCL
+  std::string attention = "auto";   // kernels of attention on a GPU (gpu_kernel_options.h)
+  bool deterministic = false;       // a GPU repeats a run bit for bit, even if that is slower
+  bool measured_products = true;    // a GPU times algorithms of matrix products at the start (gpu_kernel_options.h)
   int communication_timeout_seconds = 300;
-  bool ignore_plan = false;  // starts although the plan says that it will not fit
+  bool ignore_plan = false;  // start although the plan predicts that memory will not suffice
 
   bool operator==(const RunConfig&) const = default;
 };
 
 struct PipelineConfig {
-  std::string schedule = "1f1b";            // a name of orders.h, or a file of its own form
-  std::optional<UserOrder> own_order = {};  // what the file says
+  std::string schedule = "1f1b";            // a name of orders.h, or a .csv file (order_csv.h)
+  std::optional<UserOrder> own_order = {};  // the order in that file
   std::string costs = "modelled";           // or the file of a cost table (cost_table.h)
   bool has_cost_table() const { return costs != "modelled"; }
-  // What each stage holds, as written: "auto" or a layout in one text, one text a stage, or the blocks of each stage
-  // (stage_layout.h).
+  // The contents of the stages as written: "auto" or a layout in one text, one text a stage, or a block count for each
+  // stage (stage_layout.h).
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
   int chunks = 1;            // stages a rank runs
-  int microbatch_group = 0;  // of schedules that take one; 0: equal groups (order_groups.h)
-  // Of layout "auto": blocks of the first and the last stage, the others getting equally many.
+  int microbatch_group = 0;  // for schedules with groups of microbatches; 0: equal groups (order_groups.h)
+  // For layout "auto": block counts of the first and the last stage. All other stages get equally many blocks.
   std::optional<std::int64_t> first_stage_blocks = {}, last_stage_blocks = {};
 
   bool operator==(const PipelineConfig&) const = default;
 };
 
-// What is sharded over the shard group, as a choice for the three inputs of a policy (unit_policy.h): with full_shard
-// (ZeRO-3) parameters, gradients and optimizer state, with shard_grad_op (ZeRO-2) parameters are gathered once a step,
-// with `optimizer` (ZeRO-1) gradients too stay whole until the last microbatch, with no_shard nothing is.
+// A preset for the three inputs of a policy (unit_policy.h). full_shard (ZeRO-3) shards parameters, gradients and
+// optimizer state. With shard_grad_op (ZeRO-2) parameters are gathered once a step. With `optimizer` (ZeRO-1) gradients
+// also stay whole until the last microbatch. With no_shard nothing is sharded.
 enum class ShardStrategy : std::uint8_t { full_shard, shard_grad_op, optimizer, no_shard };
 std::string_view name_of(ShardStrategy strategy);
 
-// A residency as written: nothing lets Weft choose by stage and schedule. `amount` is the ranks of an island or the
-// stages of a window.
+// A residency as written. Without a value (text "stage") the strategy decides; for full_shard, chosen_timing.h may.
+// `amount`: ranks of an island, or stages of a window.
 struct ResidencyChoice {
   std::optional<Residency> residency;
   int amount = 0;
@@ -82,13 +82,13 @@ struct ShardPolicy {
   std::string reduction = "auto";
   bool accumulate_sharded = false;
   std::string wrap = "block";
-  std::vector<std::string> residency_by_stage = {};  // in place of `residency` where one was written for each stage
-  std::string why = {};  // of a residency that Weft has chosen (chosen_timing.h), not the file
+  std::vector<std::string> residency_by_stage = {};  // one for each stage, instead of `residency`; may be empty
+  std::string why = {};  // reason of a residency that Weft chose (chosen_timing.h), not the file
 
   const std::string& residency_of(int stage) const {
     return residency_by_stage.empty() ? residency : residency_by_stage.at(static_cast<std::size_t>(stage));
   }
-  // reduction as a period: 0 for the last microbatch only.
+  // The period of `reduction` in microbatches; 0: after the last microbatch only.
   int reduce_every() const;
   bool operator==(const ShardPolicy&) const = default;
 };
@@ -101,8 +101,8 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-// What a forward does not keep for its backward, which makes it again. `selective`: what costs no matrix product
-// (norms, rotary, SwiGLU). `full`: all but the input of each block.
+// Activations that a forward does not keep and its backward recomputes. `selective`: those that need no matrix product
+// (norms, rotary, SwiGLU). `full`: all except the input of each block and Segment::remembered().
 enum class Recompute : std::uint8_t { none, selective, full };
 std::string_view name_of(Recompute recompute);
 
@@ -113,15 +113,15 @@ struct TrainingConfig {
   double max_grad_norm = 1.0;    // 0: no clipping
   std::set<Family> frozen = {};  // families that are not trained
   Recompute recompute = Recompute::none;
-  // Of the dynamic scale of the loss, where something is computed in float16: its first value, a power of two, and the
-  // good steps after which it doubles.
+  // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,
+  // and the number of good steps after which the scale doubles.
   double initial_loss_scale = 65536.0;
   std::int64_t loss_scale_growth_steps = 2000;
 
   bool operator==(const TrainingConfig&) const = default;
 };
 
-// How parameters are stepped; the rules' words are explained in update_rules.h.
+// Settings of the parameter update; update_rules.h has the formulas of the rules.
 struct OptimizerConfig {
   UpdateRule rule = UpdateRule::adamw;
   double learning_rate = 1e-3;
@@ -130,15 +130,15 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   double momentum = 0.9;
   DType state = DType::float32;  // float32 or bfloat16
-  // Of muon: what the orthogonal matrix is multiplied by (optimizer/muon.h), and what the iteration computes in.
+  // For muon: the factor of the orthogonal matrix (optimizer/muon.h), and the dtype of the Newton-Schulz iteration.
   MuonScale muon_scale = MuonScale::match_adamw;
   DType newton_schulz = DType::float32;
 
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// Parameters that may be stepped in ways of their own: the matrices of a family, and the vectors (norm weights:
-// parameters of one column) of all families.
+// Groups of parameters that may have their own optimizer settings: the matrices of each family, and the vectors (norm
+// weights: parameters of one column) of all families.
 enum class UpdateGroup : std::uint8_t { dense, experts, embedding, head, root, routing, vectors };
 inline constexpr std::array update_groups = {UpdateGroup::dense,  UpdateGroup::experts, UpdateGroup::embedding,
                                              UpdateGroup::head,   UpdateGroup::root,    UpdateGroup::routing,
@@ -154,31 +154,31 @@ struct SchedulerConfig {
   std::int64_t warmup_steps = 0;
   Decay decay = Decay::constant;
   double min_lr_ratio = 0.1;
-  std::int64_t decay_steps = 0;  // wsd: the length of the final decay; 0 means a tenth of the run
+  std::int64_t decay_steps = 0;  // wsd: steps of the final decay; 0: a tenth of the run
 
   bool operator==(const SchedulerConfig&) const = default;
 };
 
 struct DataConfig {
-  std::vector<std::string> train;  // may be empty where nothing is trained
+  std::vector<std::string> train;  // files; may be empty if nothing is trained
   std::string tokenizer = "byte";
   bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_file.h)
 
   bool operator==(const DataConfig&) const = default;
 };
 
-// When a run is saved and what it goes on with; the words are explained in config_checkpoint_keys.cpp.
+// When checkpoints are saved and which one a run starts from; config_checkpoint_keys.cpp explains the keys.
 struct CheckpointConfig {
   std::string directory = {};  // empty: in run.directory
-  std::int64_t interval = 0;   // steps; 0: never, but when a signal asks for it
+  std::int64_t interval = 0;   // steps; 0: only when a signal asks for a checkpoint
   bool at_first_step = false, at_end = true;
-  std::int64_t keep_latest = 3, keep_every = 0;  // 0: all of them, none
+  std::int64_t keep_latest = 3, keep_every = 0;  // keep_latest 0: all; keep_every 0: none
   bool asynchronous = true;
-  std::int64_t host_memory = std::int64_t{16} << 30;  // bytes that a rank copies to at most before they are written
+  std::int64_t host_memory = std::int64_t{16} << 30;  // bytes; limit of a rank's host copies before they are written
   bool resume = true;
   bool allow_new_data = false;
   std::string start_from = {};
-  bool weights_only = true;  // of start_from
+  bool weights_only = true;  // load only the weights of start_from
   std::vector<std::string> rename = {}, allow_missing = {}, allow_unused = {};
 
   bool operator==(const CheckpointConfig&) const = default;
@@ -195,8 +195,8 @@ struct ProfilingConfig {
   bool operator==(const ProfilingConfig&) const = default;
 };
 
-// What a step is planned and simulated for (trainer/costs/hardware.h): a name of its table, the one like run.device
-// where there is none, and figures that replace those of the table.
+// The hardware that a step is planned and simulated for (trainer/costs/hardware.h): a row of the hardware table by
+// name, by default that of run.device, and figures that replace those of the row.
 struct HardwareConfig {
   std::string name = {};
   std::optional<int> ranks_per_node = {};
@@ -204,13 +204,13 @@ struct HardwareConfig {
   std::optional<double> node_bytes_per_second = {};  // out of a node, all its adapters together
   std::optional<double> link_bytes_per_second = {};  // of one rank inside a node
   std::optional<double> flops_per_second = {};       // peak of a card, in the dtype of dense parts
-  std::optional<double> reached = {};                // of the peak, by the products of a step
+  std::optional<double> reached = {};                // fraction of the peak that the products of a step reach
 
   bool operator==(const HardwareConfig&) const = default;
 };
 
-// The values given here are the defaults of a run file; there is no other list of them. What is solved from them is in
-// ResolvedRun (trainer/resolve/resolved_run.h).
+// The values given here are the defaults of a run file; there is no other list of them. Values solved from a Config are
+// in ResolvedRun (trainer/resolve/resolved_run.h).
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -219,8 +219,8 @@ struct Config {
   PipelineConfig pipeline;
   ShardPolicy shard;                                      // the default
   std::map<Family, ShardPolicy> shard_by_family;          // every family of units, resolved
-  std::optional<std::int64_t> memory_budget = {};         // of residency "auto": bytes of a rank, all in all
-  int reduce_inputs = 1;                                  // in flight beside the accumulator that is being filled
+  std::optional<std::int64_t> memory_budget = {};         // for residency "auto": bytes of a rank in total
+  int reduce_inputs = 1;                                  // reductions in flight beside the accumulator being filled
   PrecisionConfig precision;                              // the default
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
   TrainingConfig training;
@@ -232,7 +232,7 @@ struct Config {
   ProfilingConfig profiling;
   HardwareConfig hardware;
 
-  // Where this run's checkpoints stand.
+  // Directory of this run's checkpoints.
   std::string checkpoint_directory() const {
     return checkpoint.directory.empty() ? run.directory + "/checkpoints" : checkpoint.directory;
   }
@@ -240,7 +240,7 @@ struct Config {
   std::int64_t microbatches() const {
     return training.global_batch_size / (training.microbatch_size * parallelism.data());
   }
-  // Of the whole pipeline.
+  // Stages of the whole pipeline.
   int stages() const {
     if (pipeline.own_order) return static_cast<int>(pipeline.own_order->stage_ranks.size());
     return parallelism.pipeline * pipeline.chunks;

@@ -45,7 +45,7 @@ ConfigKey texts_key(const std::string& path, std::string help, Access access,
   return key;
 }
 
-// Less would be pieces too small for any disk.
+// Pieces below this size are too small for any disk.
 constexpr std::int64_t least_host_memory = std::int64_t{16} << 20;
 
 ConfigKey host_memory_key() {

@@ -1,4 +1,4 @@
-// What a run must have to read keys of features that it may do without.
+// Conditions under which a run reads the keys of optional features.
 #pragma once
 
 #include <string_view>
@@ -15,10 +15,10 @@ ConfigKey only_where(const KeyConditions& conditions, ConfigKey key);
 std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<ConfigKey> keys);
 
 KeyCondition has_blocks(BlockKind kind);
-// Of a key of [shard.<family>] or [precision.<family>]: there are units of the family, with gradients where the key
-// speaks of them.
+// For a key of [shard.<family>] or [precision.<family>]: the family has units, and they have gradients if the key is
+// about gradients.
 KeyConditions of_family(Family family, std::string_view key);
-// Parameters are trained that are stepped in this group.
+// The run trains parameters of this group.
 KeyConditions trains_group(UpdateGroup group);
 // The group's rule is one of these.
 KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules);

@@ -1,5 +1,5 @@
-// Kinds of keys, for building the schema. `access` maps a Config, constant or not, to the field: it is how one entry
-// of the table both reads and writes.
+// Kinds of keys for building the schema. `access` maps a Config, constant or not, to the field, so that one entry of
+// the table both reads and writes.
 #pragma once
 
 #include <limits>
@@ -16,10 +16,9 @@ namespace weft::config_fields {
 
 struct IntegerRange {
   std::int64_t low = 0, high = 0;
-  const char* beyond = "";  // why not more than `high`, where that is not plain
+  const char* beyond = "";  // reason for the limit `high`, if not obvious
 };
-// Sizes are multiplied by one another and by degrees: these bounds keep any two sizes, and any size with two degrees,
-// within 64 bits.
+// Bounds of sizes: the product of any two sizes, and of any size with two degrees, fits into 64 bits.
 inline constexpr IntegerRange size_range{1, std::numeric_limits<std::int32_t>::max()};
 inline constexpr IntegerRange count_range{0, std::numeric_limits<std::int32_t>::max()};
 inline constexpr IntegerRange degree_range{1, 32768};
@@ -47,13 +46,13 @@ struct Choice {
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help);
 Fault wrong_type(const std::string& expected, const ConfigValue& value);
-// `value` against a range; no faults when it lies inside.
+// Compares `value` with a range; no faults if it lies inside.
 Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range);
-// An integer will do where a number is expected.
+// The value as a number; integers are accepted.
 std::optional<double> as_number(const ConfigValue& value);
-// "12 GiB", 900, or `absent` for none.
+// Reads bytes written as "12 GiB" or 900; the word `absent` means none.
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
-// The two answers to a word that cannot be taken: known but absent, or unknown.
+// The fault of a word that is not accepted: known but not available, or unknown.
 Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
                  const std::vector<std::string>& absent);
 
@@ -129,7 +128,7 @@ ConfigKey string_key(const std::string& path, std::string help, Access access, C
   return key;
 }
 
-// One of several words. `absent` are words of the field that this version does not offer.
+// One of several words. `absent`: words known elsewhere that this version does not offer.
 template <typename T, typename Access>
 ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<T>> choices,
                      std::vector<std::string> absent, Access access) {
@@ -155,7 +154,7 @@ ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choi
   return key;
 }
 
-// A key with a single possible value so far. `instead` says what to do about another one.
+// A key with one accepted value so far. `instead` tells the user what to do about any other value.
 template <typename T>
 ConfigKey fixed_key(const std::string& path, std::string type, std::string help, T only, std::string instead) {
   ConfigKey key = make_key(path, std::move(type), std::move(help));

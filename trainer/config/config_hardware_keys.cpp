@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* automatic = "auto";  // as in the table of cards
 
-// Below 1 MB/s somebody meant another unit.
+// A rate below 1 MB/s was probably meant in another unit.
 constexpr NumberRange rate_range{1e6, 1e15, false, false, "from 1e6 to 1e15, in bytes a second (400 Gbit/s are 50e9)"};
 constexpr NumberRange peak_range{1e9, 1e18, false, false,
                                  "from 1e9 to 1e18, in operations a second (989 TFLOP/s are 989e12)"};

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// A line with control characters made visible, so that a broken file cannot play with the terminal. Tabs stay.
+// A line with control characters made visible, so that a broken file cannot control the terminal. Tabs stay.
 std::string printable(const std::string& line) {
   std::string result = line;
   for (char& symbol : result) {
@@ -24,8 +24,8 @@ std::string printable(const std::string& line) {
 
 constexpr std::size_t readable = 160;  // characters of a line
 
-// The line, of a long one what stands around the place, and a marker below it. The marker copies tabs, so that it
-// stands right whatever their width.
+// The line, or the part of a long line around the place, with a marker below it. The marker copies tabs, so that it is
+// aligned for any tab width.
 std::string snippet(const Place& place) {
   const auto& lines = place.source->lines;
   if (place.line < 1 || place.line > static_cast<int>(lines.size())) return {};
@@ -49,7 +49,7 @@ std::string snippet(const Place& place) {
                      number.size(), padding, "", width - 1);
 }
 
-// What was typed, without the end of what is too long to read.
+// The typed text, cut off if it is too long to read.
 std::string typed(const std::string& line) {
   const std::string text = printable(line);
   if (text.size() <= 2 * readable) return text;

@@ -1,4 +1,4 @@
-// Faults as the reader of a terminal sees them:
+// Faults as printed on a terminal:
 //   train.toml:7:14: error: parallelism.data_shard: expected an integer, got the string "8"
 //     7 | data_shard = "8"
 //       |              ^~~
@@ -19,7 +19,7 @@ std::string format_origin(const Place& place);
 // Puts faults in the order of their sources and lines.
 void sort_by_place(Faults& faults);
 
-// All in the order given, one below the other.
+// All faults in the order given, one below the other.
 std::string format_faults(const Faults& faults);
 
 }  // namespace weft

@@ -9,8 +9,8 @@
 namespace weft::config_fields {
 namespace {
 
-// Of a group, or the default. Reading a group's first key starts from what it inherits, which stands earlier in the
-// table and is therefore complete.
+// Options of a group, or the default. Reading a group's first key starts from the inherited options, which stand
+// earlier in the table and are therefore complete.
 OptimizerConfig& options_of(Config& config, std::optional<UpdateGroup> group) {
   if (!group) return config.optimizer;
   return config.optimizer_by_group.try_emplace(*group, inherited_options(config.optimizer, *group)).first->second;
@@ -19,7 +19,7 @@ OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> grou
   return group ? resolved_groups(config)[static_cast<std::size_t>(*group)] : config.optimizer;
 }
 
-// Access to a field of a group: the field itself where it is to be read into, a copy where it is to be written.
+// Access to a field of a group: the field itself for reading a key into it, a copy for writing it out.
 template <typename T>
 auto field(std::optional<UpdateGroup> group, T OptimizerConfig::*member) {
   return [group, member](auto& config) -> decltype(auto) {
@@ -70,7 +70,7 @@ std::vector<Choice<UpdateRule>> rule_choices() {
   return choices;
 }
 
-// Of a group's key: that its rule reads it, where not every rule does.
+// The condition that a group's rule reads the key, for keys that not every rule reads.
 KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
   using enum UpdateRule;
   if (name == "betas") return {steps_by(group, {adamw, lion, lamb})};

@@ -47,7 +47,7 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
   return faults;
 }
 
-// Throws Error (request) with what is wrong with the file.
+// Throws Error (request) with the faults of the file.
 UserOrder read_order(const std::string& path) {
   return order_from_csv(InputFile(path).text());
 }

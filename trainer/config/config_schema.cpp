@@ -30,9 +30,9 @@ std::string names_attention(const std::string& text) {
   return fmt::format("\"{}\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\"", text);
 }
 
-// Up to a day.
+// In seconds, up to a day.
 constexpr IntegerRange timeout_range{1, 86'400};
-// With any pipeline degree within 32 bits.
+// The product with any pipeline degree fits into 32 bits.
 constexpr IntegerRange chunks_range{1, 1024};
 
 Keys run_keys() {

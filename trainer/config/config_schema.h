@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// What must hold for a run to have a use for a key: "decay is \"wsd\"".
+// A condition under which a run reads a key: "decay is \"wsd\"".
 struct KeyCondition {
   std::string text;
   std::function<bool(const Config&)> holds;
@@ -23,8 +23,8 @@ struct ConfigKey {
   std::string type;     // "an integer", as messages put it
   std::string help;     // one line
   bool required = false;
-  std::string inherits;  // path of the key whose value holds where this one is not written
-  // Where one of them does not hold, no run reads the value, and no rule speaks of it either.
+  std::string inherits;  // path of the key that gives the value if this key is not written
+  // If one of these does not hold, no run reads the value, and no rule checks it.
   std::vector<KeyCondition> read_where = {};
   // Puts a value into the configuration, or says why not. Keys are read in the order of the table.
   std::function<Faults(Config&, const ConfigValue&)> read;

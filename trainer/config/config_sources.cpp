@@ -36,7 +36,7 @@ std::optional<std::string> try_read(const fs::path& file) {
   return read_whole_file(file.string());
 }
 
-// What overrides say, in the order in which they say it.
+// The entries of the overrides, in their order.
 std::vector<ConfigEntry> override_entries(const std::vector<std::string>& overrides, Faults& faults) {
   auto source = std::make_shared<SourceText>();
   source->name = "command line";
@@ -61,7 +61,7 @@ std::vector<ConfigEntry> override_entries(const std::vector<std::string>& overri
   return entries;
 }
 
-// Reads files depth first; `chain_` holds those whose includes are being followed.
+// Reads files depth first; `chain_` holds the files whose includes are being followed.
 class Gatherer {
  public:
   void add_file(const fs::path& file, const std::string& text) {
@@ -74,7 +74,7 @@ class Gatherer {
       return;
     }
     chain_.push_back(file);
-    // Included files first: what stands in this one replaces their entries.
+    // Included files come first: entries of this file replace theirs.
     for (const ConfigEntry& entry : document.entries) {
       if (entry.path == include_key) follow(entry.value);
     }
@@ -119,7 +119,7 @@ class Gatherer {
       return wrong_include(value, fmt::format("{} files include each other in a row, down to {}; {} is the most",
                                               chain_.size() + 1, file.string(), deepest_include));
     }
-    // Once, where it is met first: a file that many include would be read as often as there are ways to it.
+    // Each included file is read once: a file that many include would be read once for each way to it.
     std::error_code error;
     if (!read_.insert(fs::weakly_canonical(file, error)).second) return;
     if (const auto text = try_read(file)) return add_file(file, *text);
@@ -134,13 +134,13 @@ class Gatherer {
   static constexpr std::size_t deepest_include = 32;
   int files_ = 0;
   std::vector<fs::path> chain_;
-  std::set<fs::path> read_;  // by an include
+  std::set<fs::path> read_;  // files read by an include
 };
 
 }  // namespace
 
 void require_keys_once(const std::vector<std::string>& overrides) {
-  Faults faults, malformed;  // what is malformed is said by who reads it
+  Faults faults, malformed;  // `malformed` is reported by the reader of the overrides
   std::map<std::string, Place> first;
   for (const ConfigEntry& entry : override_entries(overrides, malformed)) {
     if (entry.is_table()) continue;  // its keys are entries of their own

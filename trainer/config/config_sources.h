@@ -1,5 +1,5 @@
-// Gathers what was written, from the file, the files it includes and the command line, into one list with one entry for
-// each path. A file wins over what it includes, the command line wins over files. No meaning is attached here.
+// Gathers the written entries of the file, of the files it includes and of the command line into one list with one
+// entry for each path. A file wins over its includes, the command line over all files. Values get no meaning here.
 #pragma once
 
 #include <filesystem>
@@ -13,18 +13,18 @@
 namespace weft {
 
 struct ConfigSources {
-  std::shared_ptr<const SourceText> file;      // the one that was asked for
+  std::shared_ptr<const SourceText> file;      // the requested file
   std::map<std::string, ConfigEntry> entries;  // by path
   Faults faults;
-  bool complete = true;  // false: a file could not be read, so that keys may be missing for no fault of their own
+  bool complete = true;  // false: a file could not be read, so keys may only seem to be missing
 };
 
-// `text` stands in for the content of `file`, whose folder included files are relative to.
+// `text` is the content of `file`. Included files are relative to the folder of `file`.
 ConfigSources gather_sources(const std::filesystem::path& file, const std::string& text,
                              const std::vector<std::string>& overrides);
 
-// Throws Error (request) where overrides that were typed together give a key twice, and names both: one of them would do
-// nothing.
+// Throws Error (request) if overrides typed together give a key twice, and names both: one of them would have no
+// effect.
 void require_keys_once(const std::vector<std::string>& overrides);
 
 // Throws Error (request) when there is no such file.

@@ -12,7 +12,7 @@
 namespace weft::config_fields {
 namespace {
 
-// What `parse` throws about a text, or nothing.
+// The message of the Error that `parse` throws, or nothing.
 template <typename Parse>
 std::string complaint_of(Parse parse) {
   try {
@@ -23,8 +23,8 @@ std::string complaint_of(Parse parse) {
   }
 }
 
-// The policy of a family, or the default policy. Reading a family's first key starts from the default, which stands
-// earlier in the table and is therefore complete.
+// The policy of a family, or the default policy. Reading a family's first key starts from the default policy, which
+// stands earlier in the table and is therefore complete.
 ShardPolicy& policy_of(Config& config, std::optional<Family> family) {
   if (!family) return config.shard;
   return config.shard_by_family.try_emplace(*family, config.shard).first->second;
@@ -105,7 +105,7 @@ ConfigKey layers_key() {
   return key;
 }
 
-// -1 needs a world to divide; the ranks of one process have no other than the product of the degrees.
+// -1 would divide a given world, but the world of one process is the product of the degrees.
 ConfigKey data_shard_key() {
   ConfigKey key = integer_key(
       "parallelism.data_shard", "ranks over which parameters are sharded", degree_range,

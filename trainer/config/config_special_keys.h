@@ -1,4 +1,4 @@
-// Keys of the schema that read more than a value into a field.
+// Keys of the schema that do more than read one value into one field.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@ namespace weft::config_fields {
 
 ConfigKey layers_key();      // also fills in the blocks
 ConfigKey data_shard_key();  // explains why -1 does not work
-ConfigKey schedule_key();    // knows names of files
+ConfigKey schedule_key();    // also takes a .csv file
 ConfigKey costs_key();
 ConfigKey memory_budget_key();  // "12 GiB"
 // Keys of stage layouts (config_pipeline_keys.cpp).
-ConfigKey layout_key();                                // a text, or a list with an entry a stage
+ConfigKey layout_key();                                // a text, or a list with one entry a stage
 ConfigKey stage_blocks_key(const std::string& which);  // "first" or "last": a number or "auto"
 // Keys of a family's policy, or of the default policy.
 std::vector<ConfigKey> shard_keys(std::optional<Family> family);

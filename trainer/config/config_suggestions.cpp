@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Last names as other trainers spell them.
+// Last names of paths in the spelling of other trainers.
 constexpr std::pair<std::string_view, std::string_view> foreign_names[] = {
     {"lr", "optimizer.learning_rate"},
     {"beta1", "optimizer.betas"},
@@ -35,7 +35,7 @@ constexpr std::pair<std::string_view, std::string_view> foreign_names[] = {
     {"expert_tensor_parallel_degree", "parallelism.expert_tensor"},
 };
 
-// A third of the letters may be wrong, one in any case.
+// A third of the letters may be wrong, and at least one.
 std::size_t tolerated(std::string_view word) {
   return std::max<std::size_t>(1, word.size() / 3);
 }

@@ -1,4 +1,4 @@
-// What somebody may have meant: the nearest of the known words, by edit distance and by the names other trainers use.
+// Suggestions for mistyped words: the nearest known word, by edit distance and by the names that other trainers use.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace weft {
 // Insertions, deletions and replacements of single bytes that turn one text into the other.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
-// The nearest of `words` when it is near enough to be a slip.
+// The nearest of `words`, if near enough to be a typing error.
 std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 // The same for dotted paths. The last name counts most: "training.learning_rate" is near "optimizer.learning_rate".

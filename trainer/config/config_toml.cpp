@@ -15,7 +15,7 @@ bool is_bare(std::string_view key) {
   return !key.empty() && key.find_first_not_of(bare) == std::string_view::npos;
 }
 
-// Turns nodes into entries. With a fixed place (an override) positions inside the text are of no use to anyone.
+// Turns nodes into entries. With a fixed place (an override), positions inside the text are not used.
 class Flattener {
  public:
   Flattener(std::shared_ptr<const SourceText> source, std::optional<Place> fixed)
@@ -69,10 +69,10 @@ class Flattener {
   std::vector<ConfigEntry> entries_;
 };
 
-// The library and all who walk its tables recurse once for each part of a key. So many parts no key has.
+// The library and all code that walks its tables recurse once for each part of a key. No real key has so many parts.
 constexpr int most_key_parts = 64;
 
-// Where a key of more parts stands in the text: dots outside strings and comments, nothing but names between them.
+// The place of a key with more parts in the text: dots outside strings and comments, with only names between them.
 std::optional<std::size_t> overlong_key(std::string_view text) {
   int dots = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -135,7 +135,7 @@ std::vector<ConfigEntry> parse_toml_value(const std::string& path, const std::st
   try {
     const toml::table table = toml::parse("value = " + text);
     const toml::node* node = table.get("value");
-    // A line break could smuggle in further keys, and nobody who types a date means one.
+    // A text with a line break could hold further keys. A date is read as a string, since no key takes dates.
     const bool one_value = table.size() == 1 && node != nullptr && text.find('\n') == std::string::npos;
     if (one_value && !node->is_date() && !node->is_time() && !node->is_date_time()) {
       flattener.add(path, {}, *node);

@@ -1,4 +1,4 @@
-// TOML text to entries. The parser behind it is heavy to compile and is seen by one source file only.
+// Parses TOML text into entries. Only one source file includes the TOML library, which is slow to compile.
 #pragma once
 
 #include <memory>

@@ -19,11 +19,11 @@ std::string family_of(const ConfigKey& key) {
   return key.section.substr(key.section.rfind('.') + 1);
 }
 
-// Why no family or group reads the general key; empty where one does, or where the key is not general.
+// Why no family or group reads the general key; empty if one does, or if the key is not general.
 std::string reason_of_heirs(const ConfigKey& general, const Config& config, const Schema& schema,
                             const Entries& entries) {
   std::vector<std::string> owners;
-  std::vector<std::pair<std::string, std::vector<std::string>>> lacking;  // by what they lack
+  std::vector<std::pair<std::string, std::vector<std::string>>> lacking;  // families by missing condition
   for (const ConfigKey& key : schema) {
     if (key.inherits != general.path()) continue;
     const auto own = entries.find(key.path());

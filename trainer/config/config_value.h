@@ -1,5 +1,5 @@
-// A value as somebody wrote it, with the place where it stands. What the readers of files and overrides hand to the
-// schema, which gives it a meaning.
+// A value as written, with its place. The readers of files and overrides hand such values to the schema, which gives
+// them a meaning.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace weft {
 struct SourceText {
   std::string name;
   std::vector<std::string> lines;
-  int order = 0;  // in which sources are reported
+  int order = 0;  // position of the source in reports
   bool is_command_line = false;
 };
 

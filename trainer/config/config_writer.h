@@ -9,9 +9,9 @@
 
 namespace weft {
 
-// All keys, one a line, section by section. `comment` gives what stands behind a key's value; empty: nothing. A key for
-// which `follows` holds has its value from another key: its line is a comment, so that a reader of the text sees the
-// value, and the key still follows the other where that is given anew.
+// Writes all keys, one a line, section by section. `comment` gives the text behind a key's value; empty: none. A key
+// for which `follows` holds takes its value from another key, so its line is a comment. The reader sees the value, and
+// the key still follows the other key if that one is given anew.
 std::string write_config(
     const Config& config, const std::vector<ConfigKey>& schema,
     const std::function<std::string(const ConfigKey&)>& comment,

@@ -15,8 +15,8 @@ namespace {
 
 constexpr double gib = 0x1p30;
 
-// Products alone reach more, but the rest of a block (norms, attention's exponentials, rotary embedding) has no time of
-// its own in the model of costs and is paid for here.
+// Products alone reach more. The rest of a block (norms, attention's exponentials, rotary embedding) has no time of its
+// own in the model of costs, and this figure pays for it.
 constexpr Figure half_reached{
     0.5,
     "chosen: published training runs reach 38 to 61 % of the dense peak (Llama 3 405B 38-43 %, PaLM 46 %, torchtitan "
@@ -168,7 +168,7 @@ constexpr std::array<Hardware, 8> rows = {
         .node_bytes_per_second = one_of_200,
         .node_latency = network_latency,
     },
-    // Half of what docs/performance.md measures on two cores.
+    // Half of the figures that docs/performance.md measures on two cores.
     Hardware{
         .name = "cpu",
         .summary = "a core for each rank, all in one machine",
@@ -187,7 +187,7 @@ constexpr std::array<Hardware, 8> rows = {
     },
 };
 
-// As vendors, clouds and users write them.
+// Names used by vendors, clouds and users.
 constexpr std::pair<std::string_view, std::string_view> aliases[] = {
     {"h100-80gb", "h100"},  {"h100-sxm", "h100"},  {"h200-141gb", "h200"},  {"h200-sxm", "h200"}, {"a100", "a100-80gb"},
     {"b200-180gb", "b200"}, {"l40s-48gb", "l40s"}, {"rtx-4090", "rtx4090"}, {"4090", "rtx4090"},

@@ -1,7 +1,7 @@
-// Hardware by name: figures to plan and simulate with where nobody has measured, each with its source in words.
+// Hardware by name: figures for plans and simulations without measurements, each with its source in words.
 //
-// Rates are those of data sheets times what training reaches of them, so that steps come out in the right order of
-// magnitude and in the right proportions; a table of costs or the traces of a run say more.
+// Rates are those of data sheets times the fraction that training reaches. So steps have the right order of magnitude
+// and the right proportions. A table of costs or the traces of a run are more exact.
 #pragma once
 
 #include <optional>
@@ -19,14 +19,14 @@ struct Figure {
   bool operator==(const Figure&) const = default;
 };
 
-// Of one rank, which has a card to itself, unless a figure says otherwise.
+// Figures of one rank, which has a card to itself, unless a figure says otherwise.
 struct Hardware {
   std::string_view name = {}, summary = {};
-  std::optional<Figure> memory = {};  // bytes, as the card is called: "80 GB" are 80 GiB; none where nobody can say
-  Figure reserved_memory = {};        // bytes of it that no ledger counts: driver, CUDA context, NCCL, libraries
-  std::optional<Figure> memory_bytes_per_second = {};  // of the card's memory; none where nobody has measured
+  std::optional<Figure> memory = {};  // bytes, by the card's name: "80 GB" are 80 GiB; none if unknown
+  Figure reserved_memory = {};        // bytes of `memory` that no ledger counts: driver, CUDA context, NCCL, libraries
+  std::optional<Figure> memory_bytes_per_second = {};  // of the card's memory; none if no figure was measured
   Figure flops_per_second_16bit = {}, flops_per_second_float32 = {};  // peak of dense products
-  Figure reached = {};                                                // of the peak, by the products of a step
+  Figure reached = {};                                                // fraction of the peak, by the products of a step
   Figure ranks_per_node = {};
   Figure link_bytes_per_second = {}, link_latency = {};  // to another rank of the node, one direction; seconds
   Figure node_bytes_per_second = {}, node_latency = {};  // out of a node through all its adapters; seconds
@@ -37,9 +37,9 @@ struct Hardware {
 };
 
 std::span<const Hardware> known_hardware();
-// Other names that find_hardware takes for a card.
+// Other names of a card that find_hardware accepts.
 std::vector<std::string_view> aliases_of(std::string_view name);
-// Throws Error (request) naming those that are known, and the nearest.
+// Throws Error (request) naming the known hardware and the nearest name if `name` is unknown.
 const Hardware& find_hardware(std::string_view name);
 
 }  // namespace weft

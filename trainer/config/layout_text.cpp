@@ -12,9 +12,9 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t most_symbols = 100'000;  // a typing error, not a model, lies beyond
+constexpr std::size_t most_symbols = 100'000;  // more are a typing error, not a model
 constexpr int deepest_group = 64;
-constexpr std::size_t most_faults = 10;  // beyond them a text is no layout at all
+constexpr std::size_t most_faults = 10;  // with more, the text is no layout at all
 constexpr std::string_view accepted = "E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (";
 
 bool is_digit(char symbol) {
@@ -49,8 +49,8 @@ std::string marked(std::string_view text, std::size_t offset) {
   return fmt::format("\n    {}{}{}\n    {:{}}^", left, line, right, "", left.size() + before);
 }
 
-// Recursive descent. A symbol without meaning is noted and passed over; where brackets or counts are wrong, nothing
-// behind them can be understood.
+// Recursive descent. A symbol without meaning is noted and skipped. Parsing stops at wrong brackets or counts, since
+// the text behind them cannot be understood.
 class Parser {
  public:
   Parser(LayoutText& layout, std::size_t text) : layout_(layout), index_(text), text_(layout.texts[text]) {}
@@ -129,7 +129,7 @@ class Parser {
     return group;
   }
 
-  // Of the item that began at `item`: 1 where nothing is said.
+  // Repeats of the item that began at `item`; 1 if none are written.
   std::size_t repeats(std::size_t item) {
     if (!take('*')) return 1;
     skip_spaces();
@@ -156,7 +156,7 @@ class Parser {
   bool stop_ = false;
 };
 
-// Embedding first, head last, each once.
+// Checks that the embedding comes first and the head last, each once.
 void check_ends(LayoutText& layout) {
   const auto note = [&](const LayoutSymbol& place, const std::string& what) {
     if (layout.faults.size() < most_faults) layout.faults.push_back(layout.fault_at(place, what));
@@ -198,7 +198,7 @@ void check_ends(LayoutText& layout) {
   }
 }
 
-// Equal neighbours as x*n where there are `least` of them.
+// Equal neighbours as x*n if there are at least `least` of them.
 std::string runs(const std::string& symbols, std::string_view between, std::size_t least) {
   std::string text;
   for (std::size_t begin = 0, end = 0; begin < symbols.size(); begin = end) {
@@ -210,14 +210,14 @@ std::string runs(const std::string& symbols, std::string_view between, std::size
   return text;
 }
 
-// Stages of one '|' each, as text.
+// Consecutive stages as text, with one '|' behind each.
 struct StageRun {
   std::string text;
   std::size_t stages = 0, saved = 0;
 };
 
-// From stage `at` on: the repeat that saves most against writing its stages out, if any is not longer. The last stage
-// has no '|' behind it and is never part of one.
+// The repeat from stage `at` on that saves most characters, if any is not longer than its stages written out. The last
+// stage has no '|' behind it and is never part of a repeat.
 StageRun longest_repeat(const std::vector<std::string>& stages, std::size_t at) {
   constexpr std::size_t longest_period = 16;
   const std::size_t left = stages.size() - 1 - at;

@@ -1,12 +1,12 @@
-// Stage layouts as people write them: what each stage of the pipeline holds, in model order.
+// Stage layouts as users write them: the contents of each stage of the pipeline, in model order.
 //
 //   layout := item*                 commas and spaces are dropped
-//   item   := symbol | '(' item* ')', each with '*' count behind it or not
+//   item   := symbol | '(' item* ')', each optionally followed by '*' count
 //   symbol := E embedding | d dense block | e MoE block | t a block of either kind | L head | '|' the next stage
 //
-// "Ed|(e|)*3eL" has five stages. A '|' at the very end opens one more stage, as it does for Megatron-Core, whose
-// strings are read as they are but for m (multi-token prediction). Only text is judged here: stage_layout.h holds it
-// against a model.
+// "Ed|(e|)*3eL" has five stages. A '|' at the very end opens one more stage, as in Megatron-Core. Strings of
+// Megatron-Core are read unchanged, except m (multi-token prediction). Only the text is checked here; stage_layout.h
+// compares it with a model.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ namespace weft {
 // One symbol where it was written. Repeats share their column.
 struct LayoutSymbol {
   char symbol = '|';
-  std::size_t text = 0;    // which text, where each stage has its own
-  std::size_t offset = 0;  // bytes before it
+  std::size_t text = 0;    // index of the text, if each stage has its own
+  std::size_t offset = 0;  // bytes before the symbol
 };
 
 struct WrittenStage {
-  LayoutSymbol opened_by;  // its '|'; of the first stage the beginning
+  LayoutSymbol opened_by;  // the stage's '|'; for the first stage, the beginning of the text
   std::vector<LayoutSymbol> symbols;
 };
 
@@ -35,25 +35,25 @@ struct LayoutFault {
 struct LayoutText {
   std::vector<std::string> texts;  // one, or one a stage
   std::vector<WrittenStage> stages;
-  std::vector<LayoutFault> faults;  // where there are any, stages mean nothing
+  std::vector<LayoutFault> faults;  // if there are any, `stages` has no meaning
 
-  // Behind the last symbol.
+  // The place behind the last symbol.
   LayoutSymbol end() const { return {'|', texts.size() - 1, texts.back().size()}; }
-  // `what`, said of a place in the texts.
+  // The fault `what` at a place in the texts.
   LayoutFault fault_at(const LayoutSymbol& place, const std::string& what) const;
 };
 
-// Reads a layout in one text. Its faults are symbols and counts that mean nothing, and embedding or head that are
-// missing, doubled or not at the ends.
+// Reads a layout in one text. Faults are symbols and counts without a meaning, and an embedding or head that is
+// missing, doubled or not at its end.
 LayoutText read_layout(const std::string& text);
-// The same from one text for each stage; at least one.
+// Reads a layout with one text for each stage; at least one text.
 LayoutText read_layout(const std::vector<std::string>& stages);
 
-// The shortest text this knows for stages of symbols, such as {"Ed", "e", "e", "e", "eL"}: "Ed|(e|)*3eL". read_layout()
-// gives the same stages back.
+// The shortest text that this function finds for stages of symbols, such as {"Ed", "e", "e", "e", "eL"}: "Ed|(e|)*3eL".
+// read_layout() gives the same stages back.
 std::string format_layout(const std::vector<std::string>& stages);
 
-// "E d e*3": the symbols of one stage for the eye.
+// The symbols of one stage, spaced for display: "E d e*3".
 std::string spaced_symbols(const std::string& stage);
 
 }  // namespace weft

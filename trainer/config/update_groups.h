@@ -1,4 +1,4 @@
-// Which parameters are stepped alike, and how: `[optimizer.<group>]` over `[optimizer]`. Pure functions.
+// Groups of parameters with the same optimizer settings: `[optimizer.<group>]` over `[optimizer]`. Pure functions.
 #pragma once
 
 #include <array>
@@ -8,14 +8,14 @@
 
 namespace weft {
 
-// What a group has where its section is silent: the default, except that vectors are not decayed, and that where the
-// default is muon, what is no matrix between hidden states (all but dense and experts) is stepped by adamw.
+// Settings that a group inherits: the default, with two exceptions. Vectors have no weight decay. If the default is
+// muon, groups without matrices between hidden states (all except dense and experts) use adamw.
 OptimizerConfig inherited_options(const OptimizerConfig& standard, UpdateGroup group);
 
-using ResolvedGroups = std::array<OptimizerConfig, update_groups.size()>;  // by UpdateGroup
+using ResolvedGroups = std::array<OptimizerConfig, update_groups.size()>;  // indexed by UpdateGroup
 ResolvedGroups resolved_groups(const Config& config);
 
-// Of the matrices of a family.
+// The group of the matrices of a family.
 UpdateGroup matrix_group_of(Family family);
 UpdateGroup update_group_of(const ParameterSpec& parameter);
 // States kept for each element of the parameter.

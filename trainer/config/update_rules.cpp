@@ -9,7 +9,7 @@ namespace weft {
 UpdateFactors update_factors(const GroupStep& step) {
   require(step.step >= 1, "steps count from 1");
   const auto exponent = static_cast<double>(step.step);
-  // Of the two corrections for moments that start at zero.
+  // Bias corrections of the two moments, which start at zero.
   const double first_part = 1.0 - std::pow(step.beta1, exponent), second_part = 1.0 - std::pow(step.beta2, exponent);
   UpdateFactors factors{
       .first_rate = static_cast<float>(1.0 - step.beta1),
@@ -29,7 +29,7 @@ UpdateFactors update_factors(const GroupStep& step) {
       factors.step_size = static_cast<float>(step.learning_rate);
       factors.decay = static_cast<float>(step.learning_rate * step.weight_decay);
       return factors;
-    case UpdateRule::lamb:  // the rate comes last
+    case UpdateRule::lamb:  // the learning rate is applied last
       factors.step_size = static_cast<float>(1.0 / first_part);
       factors.decay = static_cast<float>(step.weight_decay);
       return factors;

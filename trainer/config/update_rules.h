@@ -1,7 +1,7 @@
-// The update rules, as plain values: what each needs to see, how many states it keeps, and its formula. p is an element
-// of a parameter, g its gradient after clipping, t the step from 1, `decay` the weight decay. In every rule the decay
-// acts on the parameter itself and stays out of the states (Loshchilov and Hutter, "Decoupled Weight Decay
-// Regularization").
+// The update rules as plain values: the inputs that each rule needs, the number of states it keeps, and its formula. p
+// is an element of a parameter, g its gradient after clipping, t the step from 1, `decay` the weight decay. In every
+// rule the decay acts on the parameter itself and stays out of the states (Loshchilov and Hutter, "Decoupled Weight
+// Decay Regularization").
 //
 //   adamw  (ibid., algorithm 2)  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //          p -= learning_rate (decay p + (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps))
@@ -10,8 +10,8 @@
 //   lion   (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)
 //          p -= learning_rate (sign(beta1 m + (1 - beta1) g) + decay p);  m = beta2 m + (1 - beta2) g
 //   lamb   (You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2, with phi(z) = z)
-//          u = adamw's bracket;  p -= learning_rate (|p| / |u|) u, norms over the whole parameter; where one of them is
-//          0 their ratio is 1
+//          u = adamw's bracket;  p -= learning_rate (|p| / |u|) u, norms over the whole parameter; the ratio is 1 if
+//          one of them is 0
 //   muon   orthogonalised momentum of whole matrices
 #pragma once
 
@@ -27,16 +27,16 @@ constexpr std::string_view name_of(UpdateRule rule) {
   return names[static_cast<std::size_t>(rule)];
 }
 
-// What Muon's orthogonal matrix is multiplied by, of a matrix that maps `columns` numbers to `rows`:
+// Factor of Muon's orthogonal matrix, for a matrix that maps `columns` numbers to `rows`:
 //   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
 //   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
 enum class MuonScale : std::uint8_t { match_adamw, aspect };
 
-// What decides an element besides its own numbers.
+// The data that the update of an element needs besides the element's own numbers.
 enum class Needs : std::uint8_t {
   elements,        // nothing: any cut into shards gives the same bits
-  tensor_norms,    // two sums over its whole parameter
-  whole_matrices,  // all of its matrix
+  tensor_norms,    // two sums over the element's whole parameter
+  whole_matrices,  // the element's whole matrix
 };
 constexpr Needs needs_of(UpdateRule rule) {
   if (rule == UpdateRule::lamb) return Needs::tensor_norms;
@@ -58,13 +58,13 @@ constexpr int states_of(UpdateRule rule, double momentum) {
   return 0;
 }
 inline constexpr int most_states = 2;
-// What checkpoints call state `state` of a rule: PyTorch's words, which people look for.
+// Name of state `state` of a rule in checkpoints: PyTorch's name, which readers expect.
 constexpr std::string_view state_name(UpdateRule rule, int state) {
   if (rule == UpdateRule::sgd || rule == UpdateRule::muon) return "momentum_buffer";
   return state == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
-// One step of a group of parameters that are stepped alike.
+// Settings of one step of a group of parameters.
 struct GroupStep {
   UpdateRule rule = UpdateRule::adamw;
   double learning_rate = 0.0;
@@ -75,8 +75,9 @@ struct GroupStep {
   std::int64_t step = 1;
 };
 
-// What it is to every element, computed in double and rounded once. `step_size` and `decay` are those of the direction
-// that is subtracted from the parameter; lamb's still has to be multiplied by its rate.
+// Factors of one step, the same for every element, computed in double and rounded once. `step_size` and `decay` are
+// those of the direction that is subtracted from the parameter. For lamb that direction is still to be multiplied by
+// the learning rate and the ratio of norms.
 struct UpdateFactors {
   float first_rate = 0, second_rate = 0;  // 1 - beta
   float second_scale = 0;                 // 1 / sqrt(1 - beta2^step)
@@ -85,7 +86,7 @@ struct UpdateFactors {
   float step_size = 0, decay = 0;
   float learning_rate = 0;
 };
-// Throws Error (failure) where steps do not count from 1, and for a rule that is not stepped element by element.
+// Throws Error (failure) if the step is less than 1, and for muon, which does not step element by element.
 UpdateFactors update_factors(const GroupStep& step);
 
 }  // namespace weft

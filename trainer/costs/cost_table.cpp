@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// `*` stands for any run of characters, none included.
+// `*` stands for any run of characters, also an empty one.
 bool fits(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, after_star = std::string_view::npos, resumed = 0;
   while (n < name.size()) {

@@ -1,4 +1,4 @@
-// Costs as a file: what somebody measured or assumes, by name, so that one table serves many layouts. In TOML:
+// Costs as a file: measured or assumed figures by name, so that one table serves many layouts. In TOML:
 //
 //   [segments]                                # seconds for one microbatch, collectives inside included
 //   attention = { forward = 1e-3, backward_input = 2e-3, backward_weight = 1e-3 }
@@ -6,18 +6,18 @@
 //   [units]                                   # seconds on the lane of the action
 //   "blocks.*" = { gather = 1e-3, island_gather = 0.0, scatter = 0.0, reduce = 2e-3 }
 //   "*embedding" = { gather = 1e-3, reduce = 2e-3, tie = 1e-3 }  # with copies on two stages
-//   [messages]                                # seconds, by the stage that is the earlier of the two
+//   [messages]                                # seconds, by the earlier of the two stages
 //   "*" = 1e-4
-//   [links]                                   # for units and messages that the above do not name; pp carries messages
+//   [links]                                   # for units and messages without an entry above; pp carries messages
 //   dp_shard = { latency = 1e-5, bytes_per_second = 1e11 }
 //   [update]
 //   gradient_norm = 1e-4
 //   optimizer_step = 1e-3
 //
-// A key of the first three is a name, a pattern in which `*` stands for any characters, or (segments) a kind:
-// embedding, attention, mlp, experts, head, passage (of a stage without blocks, which takes no time where nothing is
-// said of it). What fits a name best is taken: the name itself, then the pattern with the most other characters, then
-// the kind. What a value leaves out is 0.
+// A key of the first three sections is a name, a pattern in which `*` stands for any characters, or (segments only) a
+// kind: embedding, attention, mlp, experts, head, passage (a stage without blocks, which takes no time by default). The
+// best fit of a name is used: the name itself, then the pattern with the most other characters, then the kind. Fields
+// that a value leaves out are 0.
 #pragma once
 
 #include <map>
@@ -43,7 +43,7 @@ CostTable parse_cost_table(const std::string& text, const std::string& name);
 // Reads back as the same table, bit for bit.
 std::string to_toml(const CostTable& table);
 
-// Throws Error (request) naming a segment, unit or message of which the table says nothing, or says two things alike.
+// Throws Error (request) naming a segment, unit or message without an entry, or with two entries that fit equally well.
 ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes);
 
 }  // namespace weft

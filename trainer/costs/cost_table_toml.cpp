@@ -1,4 +1,4 @@
-// A cost table's text: reading with a place for each fault, and writing.
+// The text of a cost table: reads it with a place for each fault, and writes it.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -22,7 +22,7 @@ std::shared_ptr<const SourceText> source_of(const std::string& text, const std::
   return source;
 }
 
-// `segments."blocks.0.*".forward` in its parts, without quotes.
+// The parts of `segments."blocks.0.*".forward`, without quotes.
 std::vector<std::string> parts_of(const std::string& path) {
   std::vector<std::string> parts = {""};
   bool quoted = false;
@@ -80,7 +80,7 @@ class TableReader {
     if (parts[0] == "update" && parts.size() == 2) return read_update(entry, parts[1]);
   }
 
-  // A link that carries nothing in no time is one that somebody forgot to fill in.
+  // A link without a rate was probably forgotten in the file.
   void require_speeds() {
     for (const auto& [group, link] : table.links) {
       if (link.bytes_per_second > 0.0) continue;
@@ -179,7 +179,7 @@ std::string to_toml(const CostTable& table) {
   }
   text += "\n[units]\n";
   for (const auto& [name, cost] : table.units) {
-    // Few units are tied.
+    // Written only if set: few units are tied.
     const std::string tie = cost.tie > 0.0 ? ", tie = " + toml_text(cost.tie) : "";
     text += fmt::format("{} = {{ gather = {}, island_gather = {}, scatter = {}, reduce = {}{} }}\n", toml_text(name),
                         toml_text(cost.gather), toml_text(cost.island_gather), toml_text(cost.scatter),

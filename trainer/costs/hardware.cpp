@@ -53,7 +53,7 @@ HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, con
       computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit;
   const double seconds = 1.0 / (hardware.reached.value * peak.value);
   HardwareCosts costs{.seconds_per_flop_forward = seconds, .seconds_per_flop_backward = seconds};
-  // A node has a part of one stage, or several stages. Where nodes and stages cut each other, a stage counts as apart.
+  // Stages share a node only if a node holds several whole stages. Otherwise each stage counts as a node of its own.
   const int stage_ranks = mesh.degrees().stage_ranks(), node_ranks = hardware.node_ranks();
   for (int rank = 0; rank < mesh.degrees().pipeline; ++rank) {
     costs.nodes.push_back(node_ranks % stage_ranks == 0 ? rank * stage_ranks / node_ranks : rank);
@@ -62,7 +62,7 @@ HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, con
     return shared_link(links, hardware.inside(), hardware.between_nodes());
   };
   for (const Group group : all_groups) costs.links[group] = link_of(group_links(mesh, group, hardware.node_ranks()));
-  // Islands of several sizes go by the slowest.
+  // With islands of several sizes, the slowest link counts.
   costs.links[Group::dp_island] = costs.links[Group::edp_island] = hardware.inside();
   for (const Island& island : islands_of(config)) {
     LinkCost& link = costs.links[island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island];

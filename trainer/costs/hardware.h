@@ -10,20 +10,20 @@
 
 namespace weft {
 
-// The row that [hardware] names, or the one like the run's device, with the figures that [hardware] sets, whose source
-// then says so.
+// The table row that [hardware] names, by default the one for the run's device (cpu, or h200 for cuda). Figures set in
+// [hardware] replace the row's, and their source says so.
 Hardware hardware_of(const Config& config);
 
-// What is printed of a card, in the order of reading.
+// A printed figure of a card; figures_of() lists them in the order of reading.
 struct NamedFigure {
-  std::string_view name;  // as in [hardware] where it stands there
+  std::string_view name;  // the key of [hardware], if there is one
   std::string_view unit;
   std::optional<Figure> figure;
 };
 std::vector<NamedFigure> figures_of(const Hardware& hardware);
 
-// Rates are those of the dtype which dense parts compute in. A group has the link inside a node when none of its kind
-// leaves one, and otherwise its share of what goes out of a node (topology.h).
+// Rates are those of the compute dtype of dense parts. A group has the link inside a node if no group of its kind
+// leaves a node, and otherwise its share of the rate out of a node (topology.h).
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh);
 
 }  // namespace weft

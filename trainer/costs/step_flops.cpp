@@ -21,7 +21,7 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
   const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
   TokenFlops flops;
   flops.attention_projections = 2.0 * h * (2.0 * q + 2.0 * kv);
-  // Two products of 2 q each with every position, of which half are before the token.
+  // Two products with every position, 2 q operations each; half of the positions are before the token.
   flops.scores = 2.0 * q * static_cast<double>(sequence_length);
   // SwiGLU has three matrices.
   const auto swiglu = [&](std::int64_t width) { return 6.0 * h * static_cast<double>(width); };

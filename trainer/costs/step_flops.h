@@ -1,12 +1,12 @@
-// Floating-point operations that the model itself demands: every matrix product, causal attention at half its square,
-// nothing recomputed.
+// Floating-point operations of the model itself: every matrix product, causal attention at half its square, nothing
+// recomputed.
 #pragma once
 
 #include "trainer/config/config.h"
 
 namespace weft {
 
-// Of one token forward, by part of the model. Backward takes twice as many: one product for each factor.
+// Operations of one token forward, by part of the model. Backward takes twice as many: one product for each factor.
 struct TokenFlops {
   double attention_projections = 0.0;  // queries, keys, values and output
   double scores = 0.0;                 // queries with keys and weights with values: no parameters
@@ -19,18 +19,18 @@ struct TokenFlops {
   bool operator==(const TokenFlops&) const = default;
 };
 
-// Of one block; its head is 0. A token meets half a sequence of keys.
+// Operations of one block; `head` is 0. A token attends to half a sequence of keys.
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
-// Of the whole model.
+// Operations of the whole model.
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 
-// Forward and backward, by the formula of the field (Megatron's, torchtitan's: 6 per active weight and token), which
-// leaves the router out; what is published of models and machines is in these. The router would add 0.33 % for
-// Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
+// Forward and backward of one token, by the usual formula (Megatron's, torchtitan's: 6 per active weight and token),
+// which leaves the router out. Published figures of models and machines use this formula. The router would add 0.33 %
+// for Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
 double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length);
-// The same of a step, which utilisation of machines is counted by.
+// The same for a step, as used for the utilisation of machines.
 double published_step_flops(const Config& config);
-// Of all tokens of a step, with the router.
+// Operations of all tokens of a step, router included.
 double step_flops(const Config& config);
 
 }  // namespace weft

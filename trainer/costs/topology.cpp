@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Of the divisors of `world` at most `limit`, the largest below and the smallest above `number`.
+// The divisors of `world` nearest to `number`, below and above.
 std::string nearest_divisors(int world, int number) {
   std::optional<int> below, above;
   for (int divisor = 1; divisor <= world; ++divisor) {
@@ -75,12 +75,12 @@ GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
   for (int begin = 0; begin < world; begin += ranks_per_node) {
     const int end = std::min(begin + ranks_per_node, world);
     int edges = 0;
-    std::int64_t elsewhere = 0;  // pairs of a rank here and a rank of its group that is not
+    std::int64_t elsewhere = 0;  // pairs of a rank in the node and a rank of its group outside
     for (int rank = begin; rank < end; ++rank) {
       const int place = rank / steps.stride % steps.count, first = rank - place * steps.stride;
       const int next = place + 1 < steps.count ? rank + steps.stride : first;
       edges += next < begin || next >= end;
-      // Places of the group from the first in the node to the first behind it.
+      // Places [from, to) of the group lie in the node.
       const int from = std::max(0, (begin - first + steps.stride - 1) / steps.stride);
       const int to = std::min(steps.count, (end - first + steps.stride - 1) / steps.stride);
       elsewhere += steps.count - (to - from);
@@ -120,7 +120,8 @@ LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const Link
   const auto share = [&](double parts) {
     return std::min(inside.bytes_per_second, between_nodes.bytes_per_second / parts);
   };
-  // An exchange takes (n - 1) / n payload / rate (cost_model.h), which is to be what leaves the node over its adapters.
+  // An exchange takes (n - 1) / n payload / rate (cost_model.h). This must equal the bytes leaving the node divided by
+  // the rate of its adapters.
   const double exchanged = links.exchanged_payloads * links.ranks / (links.ranks - 1);
   return {.latency = between_nodes.latency,
           .bytes_per_second = share(links.ring_edges),

@@ -12,10 +12,10 @@
 namespace weft {
 namespace {
 
-// Four rounds make a Feistel network look random on large domains; the small ones of a test file need more.
+// Four rounds make a Feistel network look random on large domains; the small domain of a test file needs more.
 constexpr int feistel_rounds = 8;
 
-// A permutation of the numbers of 2 * half_bits bits: each round is undone by repeating it, so no two inputs can meet.
+// A permutation of the numbers of 2 * half_bits bits: each round can be inverted, so outputs are distinct.
 std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t value) {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = value >> half_bits, right = value & mask;
@@ -48,8 +48,9 @@ std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int6
   require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
   const RandomStream random(seed, fmt::format("data.order.{}", epoch));
   const int half_bits = (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
-  // The network permutes a power of four below 4 * count. Walking its cycle until it is back inside permutes
-  // 0 .. count-1, in less than four steps on average; it ends because the cycle passes through `index` itself.
+  // The network permutes the numbers below a power of four, which is less than 4 * count. Following its cycle to the
+  // next number below count permutes 0 .. count-1, in less than four steps on average. The cycle passes through `index`
+  // itself, so this ends.
   auto position = static_cast<std::uint64_t>(index);
   do {
     position = feistel(random, half_bits, position);

@@ -15,11 +15,11 @@ namespace {
 using std::string_view_literals::operator""sv;
 
 struct Signature {
-  std::string_view bytes;  // that a file begins with
+  std::string_view bytes;  // the first bytes of a file
   const char* what;
 };
 
-// Of each format as its specification gives them, and long enough that no text begins so.
+// The first bytes by the specification of each format, enough of them that no text begins so.
 constexpr std::array signatures = {
     Signature{"MMIDIDX\0\0"sv, "the index of a dataset of Megatron"},
     Signature{"\x1f\x8b"sv, "compressed with gzip; unpack it first"},
@@ -39,7 +39,7 @@ constexpr std::array signatures = {
 constexpr std::int64_t first_bytes = 8000, longest_line = std::int64_t{1} << 24;
 constexpr std::string_view blanks = " \t\r\n";
 
-// The first line is a whole JSON object. One that goes on over lines is as good a text as any.
+// Whether the first line is a whole JSON object. An object that spans several lines counts as text.
 bool begins_as_json_lines(std::string_view text) {
   std::string_view line = text.substr(0, text.find('\n'));
   const std::size_t end = line.find_last_not_of(blanks);
@@ -54,13 +54,13 @@ std::string beginning_of(const InputFile& file, std::int64_t most) {
   return text;
 }
 
-// What a file is that is no plain text, by what it begins with.
+// The format of a file by its first bytes; none for plain text.
 std::optional<std::string> find_format(const std::string& name, std::string_view text) {
   for (const Signature& signature : signatures) {
     if (text.starts_with(signature.bytes)) return signature.what;
   }
   if (begins_as_json_lines(text)) return "JSON lines; take the text out of their objects first";
-  // As git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
+  // The test by which git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
   const std::size_t at = text.substr(0, first_bytes).find('\0');
   if (at == std::string_view::npos) return std::nullopt;
   std::error_code ignored;

@@ -1,6 +1,6 @@
-// Held-out text as consecutive windows, in the order of the files: every token but a file's first is predicted once,
-// from those before it in its window. One byte a token. No window crosses from one file into the next; what a file's
-// last window lacks, and what a batch lacks of whole windows, is padding that does not count.
+// Held-out text as consecutive windows in the order of the files, one byte a token. Every token except a file's first
+// is predicted once, from the tokens before it in its window. No window crosses from one file into the next. Missing
+// tokens of a file's last window and missing windows of a batch are padding, which does not count.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ class TextWindows {
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, std::int64_t vocab_size);
 
   std::int64_t count() const { return first_window_.back(); }
-  // That are predicted, in all windows.
+  // The number of predicted tokens in all windows.
   std::int64_t tokens() const { return tokens_; }
 
-  // Window 0, 1, 2, ...; those from count() on are padding. Writes window_tokens tokens, and as targets the token that
-  // follows each, -1 behind the end of a file. Throws Error (request) naming file and byte offset when a token lies
-  // outside the vocabulary.
+  // Reads window 0, 1, 2, ...; windows from count() on are padding. Writes window_tokens tokens, and as targets the
+  // token that follows each, -1 behind the end of a file. Throws Error (request) naming file and byte offset if a token
+  // lies outside the vocabulary.
   void read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
   std::vector<InputFile> files_;
-  std::vector<std::int64_t> first_window_;  // of each file, then the number of all
+  std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
   std::int64_t window_tokens_, vocab_size_, tokens_ = 0;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 
-// Of the stage with most; less is better, and cost comes first.
+// The largest cost and bytes of a stage; less is better, and cost comes first.
 struct Worst {
   std::int64_t cost = 0, bytes = 0;
   auto operator<=>(const Worst&) const = default;
@@ -25,10 +25,10 @@ Worst larger(const Worst& a, const Worst& b) {
   return {std::max(a.cost, b.cost), std::max(a.bytes, b.bytes)};
 }
 
-// What counts of a stage by the blocks [begin, end) it holds. Does not fall when a block is added.
+// Cost and bytes of a stage with the blocks [begin, end). Adding a block lowers neither.
 using Measure = std::function<Worst(int stage, int begin, int end)>;
 
-// Bounds of which only those of one stage are set.
+// Bounds with values for one stage only.
 class LoneStage {
  public:
   explicit LoneStage(int stages) : bounds_(static_cast<std::size_t>(stages) + 1) {}
@@ -44,16 +44,16 @@ class LoneStage {
 
 struct Split {
   Worst worst;
-  std::vector<int> bounds;  // where each stage begins, and the number of blocks
+  std::vector<int> bounds;  // the first block of each stage, and the number of blocks
 };
 
-// All blocks on the first `rows` stages, at least one each.
+// The best split of all blocks over the first `rows` stages, at least one each.
 Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
   const int blocks = loads.blocks();
   const auto cell = [&](int s, int e) {
     return static_cast<std::size_t>(s) * static_cast<std::size_t>(blocks + 1) + static_cast<std::size_t>(e);
   };
-  // best[s, e]: of the first e blocks on the first s stages; cut[s, e]: where the last of these begins.
+  // best[s, e]: of the first e blocks on the first s stages; cut[s, e]: the first block of the last of these stages.
   std::vector<Worst> best(cell(rows, blocks) + 1, impossible);
   std::vector<int> cut(best.size(), 0);
   best[cell(0, 0)] = {};
@@ -79,7 +79,7 @@ Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
   return split;
 }
 
-// With a block everywhere, and with the head alone where there is a stage before it.
+// The best split with a block on every stage and, for two stages or more, the best with the head alone on the last.
 std::vector<Split> both_splits(const LayoutLoads& loads, const Measure& measure) {
   const int stages = loads.stages(), blocks = loads.blocks();
   std::vector<Split> splits{best_split(loads, measure, stages)};
@@ -129,7 +129,7 @@ std::vector<int> one_block_each(const LayoutLoads& loads, int first) {
   return bounds;
 }
 
-// The embedding or the head alone.
+// One stage without blocks: the embedding alone on the first, or the head alone on the last.
 std::vector<int> with_one_stage_to_spare(const LayoutLoads& loads, std::int64_t limit) {
   const std::vector<int> embedding_alone = one_block_each(loads, 1), head_alone = one_block_each(loads, 0);
   const LayoutScore embedding = loads.score(embedding_alone), head = loads.score(head_alone);

@@ -1,5 +1,5 @@
-// The stages of a configuration as its layout deals blocks to them. Dealing many takes its time: whoever plans several
-// deals once (stage_layout.h) and plans by what came of it (stage_plan.h).
+// The stages of a configuration as its layout assigns blocks to them. Finding an automatic layout takes time: to plan
+// several stages, call stage_layout() once (stage_layout.h) and plan with its result (stage_plan.h).
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace weft {
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
-// All that the rank with these coordinates runs, ascending.
+// All stages of the rank with these coordinates, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 }  // namespace weft

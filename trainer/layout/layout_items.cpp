@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// The model cut down to one block of each of its kinds, on one stage, each segment in units of its own.
+// The model reduced to one block of each kind, on one stage, each block in units of its own.
 Config one_of_each(const Config& config) {
   Config sample = config;
   sample.parallelism.pipeline = 1;
@@ -42,11 +42,11 @@ double resident_bytes(const PlannedUnit& unit) {
   return static_cast<double>(bytes);
 }
 
-// Of resident_bytes those that no timing of gathers and reductions does without. Reduced once a step, gradients stay.
+// Adds the part of resident_bytes that every timing needs. Gradients that are reduced once a step stay.
 void add_least_bytes(const PlannedUnit& unit, LayoutItem& item) {
   if (unit.plan.replicated()) {
     const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
-    // Parameters, their gradient, and what it is summed in.
+    // Parameters, their gradient, and the accumulator of the gradient.
     item.always_bytes += static_cast<double>(unit.optimizer_state_bytes + whole * (unit.frozen ? 1 : 3));
     return;
   }
@@ -77,15 +77,15 @@ LayoutItems modelled_items(const Config& config) {
   const Mesh mesh(sample.parallelism);
   const PlannedStage planned = whole_model(sample, mesh);
 
-  // What a weight gradient needs is kept for many microbatches where it comes apart from the input gradient, and
-  // otherwise for the one that is computed.
+  // Tensors for a weight gradient are kept for many microbatches if it is computed apart from the input gradient, and
+  // otherwise only for the microbatch that is computed.
   const bool waits = config.memory_budget && parts_backwards(config);
 
   const auto kept_bytes = kept_by_segments(sample, plan_inputs(sample, mesh.coordinates(0)).boundary, planned);
 
   // Embedding, blocks, head.
   std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
-  std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter: a tied weight is one of both ends
+  std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter; a tied weight belongs to embedding and head
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
     const ModelPart part = segment.part();
@@ -95,7 +95,7 @@ LayoutItems modelled_items(const Config& config) {
     LayoutItem& piece = pieces[place];
     const std::int64_t kept = kept_bytes[s].bytes;
     piece.activation_bytes += static_cast<double>(kept);
-    // One block at a time is made again, and one microbatch.
+    // One block of one microbatch is recomputed at a time.
     const std::int64_t again = segment.activation_bytes() - kept;
     const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
     const std::int64_t pending = std::max(std::int64_t{0}, segment.pending_bytes() - kept);
@@ -115,7 +115,7 @@ LayoutItems modelled_items(const Config& config) {
   items.embedding = pieces.front();
   items.head = pieces.back();
   items.head.cost = head_flops(config.model);
-  // A backward takes twice what the forward takes, and a block that is made again that once more.
+  // A backward costs twice the forward. A recomputed block costs one forward more.
   const bool recomputes = config.training.recompute == Recompute::full;
   for (const BlockKind kind : config.model.blocks) {
     const auto& kinds = sample.model.blocks;
@@ -130,7 +130,7 @@ LayoutItems modelled_items(const Config& config) {
 LayoutItems layout_items(const Config& config) {
   LayoutItems items = modelled_items(config);
   if (!config.pipeline.has_cost_table()) return items;
-  // All segments on one stage: a table speaks of them by name, wherever they stand.
+  // All segments on one stage: a table names segments, on whichever stage they stand.
   Config whole = config;
   whole.parallelism.pipeline = 1;
   whole.pipeline = {};

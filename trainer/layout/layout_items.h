@@ -1,4 +1,4 @@
-// What the pieces of a model ask of a rank, as the automatic layout weighs them.
+// The demands of a model's pieces on a rank, as the automatic layout weighs them.
 #pragma once
 
 #include "trainer/config/config.h"
@@ -6,13 +6,13 @@
 
 namespace weft {
 
-// Costs are modelled: matrix-product operations of a forward (stage_layout.h). Bytes are those that a rank would hold
-// with everything of a unit there at once, and at least, from the plan of a stage with one block of each kind. Units
-// are taken to hold one block at most.
+// Costs are modelled: matrix-product operations of a forward (stage_layout.h). Bytes come from the plan of a stage with
+// one block of each kind: those of a rank with everything of a unit there at once, and the least. Units are assumed to
+// hold one block at most.
 LayoutItems modelled_items(const Config& config);
 
-// The same with the seconds of a microbatch, forward and backward, that the table of pipeline.costs gives where it
-// names one. Throws Error (request) with what is wrong with the file.
+// The same, with costs from the table of pipeline.costs if it names one: the seconds of a microbatch, forward and
+// backward. Throws Error (request) with the faults of the file.
 LayoutItems layout_items(const Config& config);
 
 }  // namespace weft

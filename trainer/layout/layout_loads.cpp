@@ -6,8 +6,8 @@
 namespace weft {
 namespace {
 
-// As many quanta as doubles count exactly, and a power of two of them: costs that are whole numbers stay multiples of
-// each other.
+// Quanta in one unit of cost: as many as doubles count exactly, and a power of two. So whole-number costs stay
+// multiples of each other.
 double quanta_of(const LayoutItems& items) {
   double total = items.embedding.cost + items.head.cost;
   for (const LayoutItem& block : items.blocks) total += block.cost;

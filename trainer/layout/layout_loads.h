@@ -1,5 +1,5 @@
-// What the ranks of a pipeline carry under a split of the blocks. Costs are whole numbers of a quantum, so that equal
-// sums are equal whatever the order of their terms.
+// The loads of a pipeline's ranks under a split of the blocks. Costs are whole numbers of a quantum, so sums are equal
+// in any order of their terms.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace weft {
 
-// Of the rank or stage that has most of each.
+// The largest value of each field over ranks or stages.
 struct LayoutScore {
   std::int64_t rank_cost = 0, stage_cost = 0;
-  std::int64_t needed_bytes = 0;  // at least, on a rank
-  std::int64_t bytes = 0;         // with everything there at once, on a rank
+  std::int64_t needed_bytes = 0;  // least bytes of a rank
+  std::int64_t bytes = 0;         // bytes of a rank with everything there at once
 };
-// A bound on each; none of what is at the largest number.
+// Bounds without effect: the largest number means no bound.
 constexpr LayoutScore unlimited = {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max(),
                                    std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()};
 
 class LayoutLoads {
  public:
-  // Both outlive the loads.
+  // Both arguments outlive this object.
   LayoutLoads(const LayoutItems& items, const LayoutRanks& ranks);
 
   int stages() const { return ranks_.stages(); }
@@ -32,9 +32,9 @@ class LayoutLoads {
   int rank_of(int stage) const { return ranks_.rank_of_stage[static_cast<std::size_t>(stage)]; }
   const std::vector<int>& stages_of(int rank) const { return stages_of_[static_cast<std::size_t>(rank)]; }
 
-  // Of blocks [begin, end) on a stage, with the embedding or the head that stands there.
+  // The cost of blocks [begin, end) on a stage, with the embedding or the head that stands there.
   std::int64_t cost(int stage, int begin, int end) const;
-  // Of the blocks alone.
+  // The cost of all blocks before `block`.
   std::int64_t cost_until(int block) const { return until_[static_cast<std::size_t>(block)].cost; }
   std::int64_t total_cost() const { return cost_until(blocks()) + embedding_.cost + head_.cost; }
   std::int64_t embedding_cost() const { return embedding_.cost; }
@@ -53,14 +53,14 @@ class LayoutLoads {
   Sums sums(const LayoutItem& item) const;
   Sums on_stage(int stage, int begin, int end) const;
   std::int64_t passing(int stage, int begin, int end) const;
-  // At the fullest instant of a rank, where a microbatch takes `field` on each stage.
+  // The sum at a rank's fullest instant, if a microbatch takes `field` on each stage.
   std::int64_t fullest(int rank, std::span<const int> bounds, std::int64_t Sums::*field) const;
 
   const LayoutItems& items_;
   const LayoutRanks& ranks_;
-  double quanta_ = 1.0;  // of one unit of cost
+  double quanta_ = 1.0;  // in one unit of cost
   Sums embedding_, head_;
-  std::vector<Sums> until_;  // of the blocks before each
+  std::vector<Sums> until_;  // of the blocks before each block
   std::vector<std::vector<int>> stages_of_;
 };
 

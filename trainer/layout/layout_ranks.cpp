@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// Whether b keeps at least as many of all.
+// Whether b keeps at least as many microbatches as a on every stage.
 bool covers(const std::vector<int>& b, const std::vector<int>& a) {
   return std::ranges::equal(a, b, std::ranges::less_equal());
 }
@@ -18,7 +18,7 @@ bool covers(const std::vector<int>& b, const std::vector<int>& a) {
 
 std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages) {
   std::vector<int> kept(stages.size(), 0);
-  std::set<std::vector<int>> instants;  // before something goes
+  std::set<std::vector<int>> instants;  // each before a microbatch is released
   bool grew = false;
   const auto note = [&] {
     if (std::exchange(grew, false)) instants.insert(kept);

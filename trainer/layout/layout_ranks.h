@@ -1,4 +1,4 @@
-// The configured schedule as the automatic layout weighs it: who runs which stage, and what that order has ranks keep.
+// The configured schedule for the automatic layout: which rank runs each stage, and the microbatches that ranks keep.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,13 @@
 
 namespace weft {
 
-// From the compute actions of a rank and its stages, ascending: what it keeps at its fullest instants, as LayoutRanks
-// has them. A microbatch is kept from its forward to the end of its backward, or of its weight gradient where that
-// comes apart.
+// Microbatches that a rank keeps at its fullest instants, as in LayoutRanks::kept, from its compute actions and its
+// stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
+// gradient if that is a separate action.
 std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages);
 
-// Where each rank runs one stage and no memory limit asks for the order, as one_stage_each() has it. Throws Error
-// (request) when the schedule refuses the numbers.
+// As one_stage_each() if each rank runs one stage and there is no memory limit, otherwise from the compute order.
+// Throws Error (request) if the schedule refuses the numbers.
 LayoutRanks layout_ranks(const Config& config);
 
 }  // namespace weft

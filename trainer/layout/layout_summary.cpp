@@ -14,10 +14,10 @@
 namespace weft {
 namespace {
 
-// A rank's segments declare the experts of one expert rank; every other has as many of the same size.
+// A rank's segments declare the experts of one expert rank. All other expert ranks have as many of the same size.
 void count_parameters(const Config& config, const PlannedStage& planned, StageSummary& summary) {
   std::int64_t experts = 0;
-  std::set<std::string> counted;  // a tied weight is declared twice where its ends share a stage
+  std::set<std::string> counted;  // a tied weight is declared twice if embedding and head share a stage
   for (const auto& segment : planned.segments) {
     for (const ParameterSpec& parameter : segment->parameters()) {
       if (!counted.insert(parameter.name).second) continue;

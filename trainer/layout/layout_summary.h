@@ -10,16 +10,16 @@
 
 namespace weft {
 
-// Parameters and operations are those of the model; bytes are of one rank, the first of the stage's ranks, and
-// live all step. What else a run holds is layout_memory.h's to say.
+// Parameters and operations are those of the model. Bytes are those of one rank, the first of the stage's ranks, and
+// live all step. layout_memory.h gives the other bytes of a run.
 struct StageSummary {
-  int stage = 0, rank = 0, chunk = 0;  // which pipeline rank runs it, as which of its chunks
-  std::string layers;                  // "E d e*2"; empty where the stage holds nothing
+  int stage = 0, rank = 0, chunk = 0;  // the pipeline rank that runs the stage, and its chunk there
+  std::string layers;                  // "E d e*2"; empty if the stage holds nothing
   std::int64_t parameters = 0;
-  std::int64_t active_parameters = 0;  // that a token uses
-  double forward_flops = 0;            // for a token
+  std::int64_t active_parameters = 0;  // those that a token uses
+  double forward_flops = 0;            // of a token
   std::int64_t parameter_bytes = 0;    // stored, sharded and replicated
-  std::int64_t gradient_bytes = 0;     // of the shards, likewise
+  std::int64_t gradient_bytes = 0;     // of shards and of replicated parameters
   std::int64_t optimizer_bytes = 0;
   double load = 0;  // forward_flops relative to the mean of the stages
 };
@@ -42,13 +42,13 @@ struct LayoutSummary {
   std::vector<StageSummary> stages;
   std::vector<RankSummary> ranks;
 
-  // The largest load of a stage or rank, relative to the mean: what the pipeline waits for. 1 is even.
+  // The largest load of a stage or rank relative to the mean, which the pipeline waits for; 1: even.
   double stage_imbalance() const;
   double rank_imbalance() const;
 };
 
 LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout);
-// Of the layout that the configuration alone says or deals. Throws Error (request) where it has none.
+// For the layout of the configuration, written or automatic. Throws Error (request) if it has none.
 LayoutSummary summarize_layout(const Config& config);
 
 }  // namespace weft

@@ -11,14 +11,14 @@ namespace {
 using Bounds = std::vector<int>;
 using Field = std::int64_t LayoutScore::*;
 
-// Positions of cuts that a deal may try, all in all and for one question: about a tenth of a second.
+// Cut positions that may be tried, in total and for one question: about a tenth of a second.
 constexpr std::int64_t most_work = 600'000, most_work_once = 100'000;
-// Measured costs differ from block to block, and the last thousandth of a rank's load can cost a stage of twice the
-// size: a rank may have so large a part more than need be.
+// The most loaded rank may cost 1 / slack more than the least possible. Measured costs differ from block to block, and
+// saving the last thousandth of a rank's load can double the cost of a stage.
 constexpr std::int64_t slack = 100;
 constexpr std::int64_t infinite = std::numeric_limits<std::int64_t>::max();
 
-// The largest of several loads, and of equal ones the more even: fewer are as large.
+// The largest of several loads, then their evenness: among equally large ones, the smaller sum of squares is better.
 struct Evenness {
   std::int64_t largest = 0;
   double squares = 0;
@@ -52,11 +52,11 @@ bool keeps(const LayoutLoads& loads, const Bounds& bounds, const LayoutScore& ca
   return true;
 }
 
-// Cuts i to j, all one block on or one back: a block goes from a stage to another, and those between are handed on.
+// Moves cuts i to j together by one block, on or back: a block changes its stage, and the stages between pass one on.
 Bounds moved(const LayoutLoads& loads, Bounds bounds, const LayoutScore& caps, Field field) {
   const auto stages = static_cast<std::size_t>(loads.stages());
   const bool head_alone = bounds[stages - 1] == bounds[stages];
-  const std::size_t cuts = head_alone ? stages - 1 : stages;  // those in front of this one may move
+  const std::size_t cuts = head_alone ? stages - 1 : stages;  // cuts before this one may move
   Evenness best = evenness(loads, bounds, field);
   constexpr int most_rounds = 100;
   bool improved = true;
@@ -68,7 +68,7 @@ Bounds moved(const LayoutLoads& loads, Bounds bounds, const LayoutScore& caps, F
         for (std::size_t j = i; j < cuts; ++j) {
           tried[j] += step;
           if (tried[i] <= tried[i - 1]) break;
-          if (tried[j] >= tried[j + 1]) continue;  // unless the next moves too
+          if (tried[j] >= tried[j + 1]) continue;  // unless the next cut moves too
           const Evenness now = evenness(loads, tried, field);
           if (!now.better_than(best) || !keeps(loads, tried, caps)) continue;
           best = now;
@@ -86,7 +86,7 @@ class Deal {
   Deal(const LayoutLoads& loads, Bounds start, std::int64_t& work)
       : loads_(loads), search_(loads, start), bounds_(std::move(start)), work_(work) {}
 
-  // Whether there is one whose ranks need no more than that; else the least that was found.
+  // Whether a split was found whose ranks need at most `limit` bytes; otherwise bounds_ has the least need found.
   bool fit(std::int64_t limit) {
     if (limit == infinite) return true;
     if (score().needed_bytes > limit) bounds_ = moved(loads_, bounds_, unlimited, &LayoutScore::needed_bytes);
@@ -129,7 +129,8 @@ class Deal {
     return answer;
   }
 
-  // Within `caps`, between what no split is below and the one at hand; to 1 / 2^`precision` of it, 0 for exactly.
+  // Minimizes `field` within `caps` by bisection between the lower bound `least` and the current split. Stops within 1
+  // / 2^`precision` of the value, or at the exact minimum for 0.
   void minimize(LayoutScore caps, Field field, std::int64_t least, int precision) {
     std::int64_t most = score().*field;
     for (bool first = true; work_ > 0 && least < most && (precision == 0 || least < most - (most >> precision));
@@ -140,7 +141,7 @@ class Deal {
         bounds_ = *answer.bounds;
         most = score().*field;
       } else {
-        // A question that took too long counts as answered by no.
+        // A question that used up its work counts as answered by no.
         least = answer.finished ? std::min(answer.exceeded, most) : caps.*field + 1;
       }
     }

@@ -117,7 +117,7 @@ bool RankSearch::complete(const Cut& cut, std::int64_t& completed_cost, int& com
   return !too_much_left_;
 }
 
-// Where the stages on both sides, up to the nearest cuts, would cost the same each.
+// The position at which the stages on both sides, up to the nearest fixed cuts, cost the same each.
 int RankSearch::even_position(const Cut& cut, int least, int most) const {
   const std::int64_t all = cost_between(cut.before, cut.behind);
   const auto part =
@@ -173,7 +173,7 @@ bool RankSearch::place(std::size_t index, std::int64_t completed_cost, int compl
       std::int64_t cost = completed_cost;
       int ranks = completed_ranks;
       if (!complete(cut, cost, ranks)) {
-        // With less for this rank there would be more yet.
+        // With less for this rank, even more would be left for the others.
         if (too_much_left_ && cut.completed.size() == 1) {
           if (!belongs_behind) down = false;
           if (!belongs_before) up = false;

@@ -1,5 +1,5 @@
-// Whether blocks can be dealt so that no rank and no stage has more than so much: depth first over the cuts between
-// stages, rank by rank, without coming twice to what the cuts beside the ranks that are left have in common.
+// Whether blocks can be assigned so that no rank and no stage exceeds given caps. A depth-first search over the cuts
+// between stages, rank by rank. Equal positions of the cuts beside the remaining ranks are searched only once.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ namespace weft {
 
 class RankSearch {
  public:
-  // `start`: a split, whose last stage stays without blocks where it has none; all other stages get one at least.
+  // `start`: a split. If its last stage has no blocks, that stage stays so; all other stages get at least one block.
   // `loads` outlives the search.
   RankSearch(const LayoutLoads& loads, const std::vector<int>& start);
 
-  // A split within `caps`, as bounds. Without one, `exceeded` is the least that the field `minimized` has in any split
-  // that keeps the other caps, or less; the largest number where none does.
+  // A split within `caps`, as bounds. Without one, `exceeded` is a lower bound of the field `minimized` over all splits
+  // that keep the other caps; it is the largest number if none does.
   struct Answer {
     std::optional<std::vector<int>> bounds;
     std::int64_t exceeded = 0;
-    bool finished = true;  // otherwise the work was used up, and neither says that there is none
+    bool finished = true;  // false: the work was used up, so neither field proves that there is no split
   };
-  // `work`: positions of cuts that may be tried; what was is taken off.
+  // `work`: number of cut positions that may be tried; the tried ones are subtracted.
   Answer find(const LayoutScore& caps, std::int64_t LayoutScore::*minimized, std::int64_t& work);
 
  private:
-  // The cuts are chosen in one order. `before` and `behind` are the nearest that are fixed by then.
+  // The cuts are chosen in a fixed order. `before` and `behind` are the nearest cuts fixed earlier.
   struct Cut {
     int bound = 0, before = 0, behind = 0;
-    std::vector<int> completed;             // ranks whose stages are all cut out by it
-    std::vector<int> frontier;              // cuts beside stages of ranks that are not complete then
-    std::vector<std::vector<int>> cut_out;  // of the ranks of the two stages beside it: the stages that are cut out
+    std::vector<int> completed;             // ranks with all cuts of their stages fixed by this cut
+    std::vector<int> frontier;              // fixed cuts beside stages of ranks that are not complete then
+    std::vector<std::vector<int>> cut_out;  // for the ranks of both stages beside it: stages with both cuts fixed
   };
-  // What is wrong with a cut at a position: with what lies before it, behind it, or beyond.
+  // Which side of a cut has too much at a position; `no`: one rank has the stages on both sides.
   enum class Verdict : std::uint8_t { fits, too_much_before, too_much_behind, no };
 
   bool place(std::size_t index, std::int64_t completed_cost, int completed_ranks);
@@ -50,7 +50,7 @@ class RankSearch {
   const LayoutLoads& loads_;
   std::vector<int> bounds_;
   std::vector<Cut> cuts_;
-  // What is there before any cut is chosen.
+  // Stages and ranks that are complete before any cut is chosen.
   std::vector<int> cut_out_at_once_;
   Cut complete_at_once_;
 
@@ -58,7 +58,7 @@ class RankSearch {
   std::int64_t LayoutScore::*minimized_ = &LayoutScore::rank_cost;
   std::int64_t exceeded_ = 0;
   std::int64_t work_ = 0;
-  bool too_much_left_ = false;  // for the ranks that complete() leaves
+  bool too_much_left_ = false;  // set by complete(): the other ranks have too much
   std::unordered_set<std::string> dead_ends_;
 };
 

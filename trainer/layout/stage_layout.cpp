@@ -32,7 +32,7 @@ std::string stages_text(const Config& config) {
                      config.stages());
 }
 
-// How else so many stages could be had: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
+// Other ways to have so many stages: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
 std::string products_of(const Config& config, std::size_t stages) {
   const auto known = schedules();
   const auto schedule = std::find_if(known.begin(), known.end(),
@@ -141,10 +141,10 @@ bool is_automatic(const Config& config) {
   return text && *text == "auto";
 }
 
-// The blocks of the first and the last stage as written, and what is left between them.
+// The block counts of the first and the last stage as written, and the rest for the other stages.
 struct EndStages {
   std::optional<std::int64_t> first, last;
-  std::int64_t blocks = 0, stages = 0;  // in between, or at the other end
+  std::int64_t blocks = 0, stages = 0;  // of the stages without a written count
 
   explicit EndStages(const Config& config)
       : first(config.pipeline.first_stage_blocks),
@@ -156,9 +156,9 @@ struct EndStages {
   bool works() const { return blocks >= 0 && (stages > 0 ? blocks % stages == 0 : stages == 0 && blocks == 0); }
 };
 
-// The counts nearest to `count` with which the blocks left, now `blocks`, could be dealt evenly.
+// The counts nearest to `count` with which the remaining blocks, now `blocks`, divide evenly.
 std::string nearest_counts(std::int64_t count, std::int64_t blocks, std::int64_t stages) {
-  const std::int64_t all = count + blocks;  // what this stage and those in between share
+  const std::int64_t all = count + blocks;  // shared by this stage and those without a written count
   if (all < 0) return {};
   if (stages == 0) return fmt::format("{}", all);
   const std::int64_t above = count + ((blocks % stages) + stages) % stages, below = above - stages;
@@ -195,7 +195,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   if (!is_automatic(config)) return from_text(written_layout(config));
   if (EndStages(config).given()) return from_end_stages(config);
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
-  // solved_timing.cpp refuses a budget that no layout keeps: it knows what this one takes to the byte.
+  // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
   const std::optional<std::int64_t> budget = config.memory_budget;
   const auto counts = automatic_layout(layout_items(config), layout_ranks(config),
                                        budget ? std::optional(static_cast<double>(*budget)) : std::nullopt);
@@ -256,7 +256,7 @@ std::vector<std::string> end_stage_faults(const Config& config) {
 }
 
 std::vector<std::string> layout_warnings(const Config& config) {
-  // Between embedding and head an automatic layout leaves a stage out only where there are more than pieces.
+  // An automatic layout leaves a stage empty only if there are more stages than pieces (embedding, blocks, head).
   const std::size_t pieces = config.model.blocks.size() + 2;
   if (is_automatic(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
     return {};

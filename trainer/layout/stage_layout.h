@@ -1,5 +1,5 @@
-// Which blocks stand on which stage, from `pipeline.layout` and its neighbours. Stages are numbered in model order;
-// which rank runs one is the schedule's placement (placement.h).
+// Which blocks stand on which stage, from `pipeline.layout` and the keys beside it. Stages are numbered in model order.
+// The placement of the schedule decides which rank runs a stage (placement.h).
 #pragma once
 
 #include <string>
@@ -11,27 +11,27 @@
 
 namespace weft {
 
-// Matrix-product operations of a block for one token in forward, attention scores at half the sequence (causal).
+// Matrix-product operations of a block's forward for one token, attention scores at half the sequence (causal).
 double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
 double head_flops(const ModelConfig& model);
 
-// Every stage of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults(), and for
-// "auto" with what keeps the schedule from having an order.
+// All stages of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults() and
+// end_stage_faults(), and for "auto" if the schedule refuses the numbers.
 std::vector<StageBlocks> stage_layout(const Config& config);
 
-// All that keeps what is written from being a layout of the model, with the place in its text and what would do. Empty
-// for "auto", which always is one.
+// Why the written layout is no layout of the model, with the place in its text and a correction. Empty for "auto",
+// which always is one.
 std::vector<std::string> layout_faults(const Config& config);
-// The same of pipeline.first_stage_blocks and last_stage_blocks.
+// The same for pipeline.first_stage_blocks and last_stage_blocks.
 std::vector<std::string> end_stage_faults(const Config& config);
 
-// A layout that can be run and yet is hardly meant, a sentence each.
+// Warnings about a layout that can run but is probably not intended, a sentence each.
 std::vector<std::string> layout_warnings(const Config& config);
 
 // "Ede": the symbols of layout_text.h.
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model);
-// The same configuration with these stages written out where it leaves them to be dealt: whoever looks at many of its
-// stages then has them dealt once.
+// The same configuration with these stages written out if its layout is "auto". A caller that plans many of its stages
+// then has blocks assigned only once.
 Config with_layout(Config config, const std::vector<StageBlocks>& layout);
 
 // "Ed|(e|)*3eL". As pipeline.layout it gives the same stages.

@@ -1,4 +1,4 @@
-// The configured schedule with its numbers: which pipeline rank runs which stage, and the step compiled in its order.
+// The configured schedule with its numbers: which pipeline rank runs each stage, and the step compiled in that order.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ namespace weft {
 
 // Pipeline rank by stage.
 std::vector<int> stage_ranks(const Config& config);
-// Ascending.
+// The stages of a pipeline rank, ascending.
 std::vector<int> stages_of_rank(const Config& config, int pipeline_rank);
 OrderInput order_input(const Config& config);
-// By pipeline rank: stage-level compute actions, in time order. Throws Error (request) when the schedule refuses the
+// By pipeline rank: stage-level compute actions in time order. Throws Error (request) if the schedule refuses the
 // numbers.
 std::vector<std::vector<Action>> compute_order(const Config& config);
 
-// That a step has too few microbatches to keep all pipeline ranks busy, with the bubble that this leaves.
+// Warnings that a step has too few microbatches to keep all pipeline ranks busy, with the resulting bubble.
 std::vector<std::string> microbatch_warnings(const Config& config);
 
-// Who computes what when; nothing of units yet. Throws Error (request) when the schedule refuses the numbers.
+// The compute actions of a step, without actions of units. Throws Error (request) if the schedule refuses the numbers.
 Program place_step(const Config& config, const ProgramTables& tables);
 
 }  // namespace weft

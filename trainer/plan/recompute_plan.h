@@ -1,4 +1,4 @@
-// What blocks keep of a microbatch where they are made again in backward (training.recompute = "full").
+// Bytes that blocks keep of a microbatch if their backward recomputes them (training.recompute = "full").
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 namespace weft {
 
 struct KeptBySegment {
-  // The first segment of the region that it is part of, by place in the stage; absent where its forward keeps all.
+  // Index in the stage of the first segment of the segment's region; absent if the forward keeps all activations.
   std::optional<int> region = {};
-  std::int64_t bytes = 0;  // per microbatch, from its forward on
+  std::int64_t bytes = 0;  // per microbatch, from the segment's forward on
 };
-// By segment of the stage. A region is a block: segments of one scope whose forward can run again. Embedding and head
-// keep what they keep: one has next to nothing, the other's backward follows its forward at once.
+// By segment of the stage. A region is a block: segments of one scope whose forward can be recomputed. Embedding and
+// head keep their activations: the embedding has almost none, and the head's backward follows its forward at once.
 std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
                                             const PlannedStage& stage);
 
-// Puts the same into the program's entries of the stage's segments, and the collectives of R: those of the forward but
-// for what is done once. `first_segment`: the place of the first of them in the program's table.
+// Enters these into the program's entries of the stage's segments, with the collectives of R (recompute): those of the
+// forward except the ones done once. `first_segment`: index of the stage's first segment in the program's table.
 void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std::span<ProgramSegment> entries);
 
 }  // namespace weft

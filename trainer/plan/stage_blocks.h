@@ -1,11 +1,11 @@
-// What of the model stands on a stage. Which stage has which blocks is the layout's to say (trainer/layout).
+// The part of the model on a stage. The layout decides which stage has which blocks (trainer/layout).
 #pragma once
 
 #include "layers/model_config.h"
 
 namespace weft {
 
-// One stage's run of the model.
+// The contiguous part of the model on one stage.
 struct StageBlocks {
   int first = 0, count = 0;  // blocks [first, first + count)
   bool embedding = false, head = false;

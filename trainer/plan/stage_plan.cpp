@@ -44,7 +44,7 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   return unit;
 }
 
-// What a reduction of the unit does, besides counting and adding.
+// Adds the collectives of the unit's reductions.
 void add_reduction(const PlannedUnit& unit, ProgramUnit& entry) {
   const UnitSetup setup = unit.setup();
   const std::int64_t partial = setup.layout.tensor_replicated_size() * size_of(DType::float32);
@@ -92,7 +92,7 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   return entry;
 }
 
-// What segments of a stage declare, each parameter once: embedding and head of one stage share a tied weight.
+// Parameters that segments of a stage declare, each once: embedding and head of one stage share a tied weight.
 std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>> segments) {
   std::vector<ScopedParameters> pieces;
   std::set<std::string_view> declared;
@@ -113,11 +113,11 @@ TiedCopy tied_copy(const Config& config, const StageBlocks& blocks) {
   return blocks.embedding ? TiedCopy::of_embedding : TiedCopy::of_head;
 }
 
-// One of the two units with a copy of a tied weight, as an index into the program's table.
+// One of the two units with a copy of a tied weight; `unit` is an index into the program's table.
 struct TiedUnit {
   std::size_t unit = 0;
   bool unreduced = false;
-  std::int64_t gradient_bytes = 0;  // of what TIE_GRAD sums
+  std::int64_t gradient_bytes = 0;  // of the gradient that TIE_GRAD sums
 };
 
 TiedUnit tied_unit(const PlannedUnit& unit, std::size_t index) {
@@ -139,7 +139,7 @@ void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
   }
 }
 
-// By parameter name: the unit of the stage that it travels in.
+// The unit of the stage that holds each parameter, by parameter name.
 std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
   std::map<std::string_view, int> units;
   for (std::size_t u = 0; u < stage.units.size(); ++u) {

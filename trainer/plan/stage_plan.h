@@ -1,5 +1,5 @@
-// What the stages of a layout hold and do on a rank, derived from the configuration before anything is allocated: their
-// segments, their shard units with layout, groups and policy, and what the tables of a program say of them.
+// Contents and work of a layout's stages on a rank, derived from the configuration before anything is allocated:
+// segments, shard units with layout, groups and policy, and the stages' entries in the tables of a program.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,13 @@
 
 namespace weft {
 
-// Where embedding and head share a weight on different stages each has a unit with a copy of it. The embedding's stands
-// for both where distinct parameters are counted.
+// If embedding and head share a weight on different stages, each stage has a unit with a copy. The embedding's copy
+// stands for both where distinct parameters are counted.
 enum class TiedCopy : std::uint8_t { none, of_embedding, of_head };
 
 struct PlannedUnit {
   UnitPlan plan;
-  UnitLayout layout;  // of the rank's box; unused for replicated parameters
+  UnitLayout layout;  // of the boxes that the rank holds; unused for replicated parameters
   UnitPrecision precision;
   UnitPolicy policy;
   bool frozen = false;
@@ -35,10 +35,10 @@ struct PlannedUnit {
   TiedCopy tied = TiedCopy::none;
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
-  // ProgramUnit::tied_unreduced, of a unit that is tied.
+  // Value of ProgramUnit::tied_unreduced for a tied unit.
   bool ties_unreduced() const { return precision.reduction != DType::float32; }
 
-  // Of a unit that is not replicated.
+  // Only for units that are not replicated.
   UnitSetup setup() const {
     return {layout,
             precision,
@@ -50,7 +50,7 @@ struct PlannedUnit {
   }
 };
 
-// What stages hand to each other for one microbatch: activations forward, gradients of the same shape back.
+// The tensor between stages for one microbatch: activations forward, gradients of the same shape backward.
 struct PlannedBoundary {
   DType dtype = DType::float32;
   std::int64_t rows = 0, columns = 0;
@@ -63,50 +63,50 @@ struct PlannedStage {
   std::vector<PlannedUnit> units;
 };
 
-// What decides the segments that a rank with these coordinates trains with.
+// Setup of the segments that a rank with these coordinates trains.
 SegmentSetup segment_setup(const Config& config, const Coordinates& at);
-// What makes the segments that are not the same in every use of the model.
+// Makers of the segments that differ between uses of the model, such as training and generation.
 struct SegmentMakers {
   std::function<std::unique_ptr<Segment>(const SegmentSetup& setup, int block)> attention = make_attention;
   std::function<std::unique_ptr<Segment>(const SegmentSetup& setup)> head = make_head;
 };
-// Of one stage, in forward order.
+// Segments of one stage, in forward order.
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
                                                     const StageBlocks& blocks, const SegmentMakers& makers = {});
-// One stage of a layout as a rank with these coordinates (tensor, expert, ...) would hold it.
+// One stage of a layout as a rank with these coordinates (tensor, expert, ...) holds it.
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout);
-// The same of segments that compute something else of the stage's parameters, as forward_plan.h makes them.
+// The same for given segments, which may compute something else with the stage's parameters (forward_plan.h).
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
                         std::vector<std::unique_ptr<Segment>> segments);
-// All that the rank with these coordinates runs, ascending.
+// All stages of the rank with these coordinates, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
                                       const std::vector<StageBlocks>& layout);
 
-// What a rank's stages compute with, besides parameters: the same for all of them.
+// Inputs of a rank's stages besides parameters, the same for all its stages.
 struct PlannedInputs {
-  RotaryOptions rotary;                // what the blocks' shared table of angles is made from
-  std::vector<Range> positions;        // of each sequence that this rank holds
+  RotaryOptions rotary;                // for the table of angles that the blocks share
+  std::vector<Range> positions;        // the positions of each sequence on this rank
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
   PlannedBoundary boundary;
 };
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 
-// Of stages that `plan` gives one after the other. What a step has besides, reductions in flight and update, is left
+// Tables of the stages that `plan` returns one after the other. Reductions in flight and the update of a step are left
 // out.
 ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
                            const std::function<PlannedStage(int stage)>& plan);
 
-// What stages hold all run: parameters, their reduced gradients, optimizer state.
+// Bytes that stages hold during the whole run: parameters, their reduced gradients, optimizer state.
 BucketBytes static_bytes(std::span<const PlannedStage> stages);
-// What a rank holds when the sum is largest, before it does. Static buckets are parameters, gradients that live all run
-// and optimizer state: exact to the byte on any device. On the CPU all are (dry_run.h), but for rows that a router
-// sends to other ranks.
+// Predicted bytes of a rank at its peak. Static buckets (parameters, gradients that live all run, optimizer state) are
+// exact to the byte on any device. On the CPU all buckets are exact (dry_run.h), except for rows that a router sends to
+// other ranks.
 struct PredictedMemory {
   BucketBytes bytes;
   static bool is_static(Bucket bucket);
 };
-// Static buckets whose measured bytes are not those predicted.
+// Static buckets with measured bytes that differ from the predicted ones.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);
 // Every parameter of the model once, whole, in an order that all ranks agree on.
 std::vector<ParameterSpec> model_parameters(const ModelConfig& model);

@@ -5,7 +5,7 @@
 namespace weft {
 namespace {
 
-// Of a unit that every rank keeps whole, all parameters are one shard, one after another.
+// All parameters of a unit that every rank keeps whole form one shard, one after another.
 UnitLayout layout_of(const PlannedUnit& unit) {
   if (!unit.plan.replicated()) return unit.layout;
   UnitLayout layout;
@@ -26,7 +26,7 @@ bool StateArray::keeps(const ResolvedGroups& groups, const ParameterSpec& parame
 
 std::int64_t StateArray::place(std::int64_t offset, std::int64_t size, std::int64_t& end) const {
   if (as_shard) return offset;
-  constexpr std::int64_t elements_of_vector = 8;  // of 2 bytes
+  constexpr std::int64_t elements_of_vector = 8;  // elements of 2 bytes
   const std::int64_t behind = (offset - end) % elements_of_vector;
   const std::int64_t begin = end + (behind + elements_of_vector) % elements_of_vector;
   end = begin + size;

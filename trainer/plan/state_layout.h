@@ -1,7 +1,7 @@
-// Where the optimizer's states of a shard unit lie. A state that all parameters of the unit keep is indexed like the
-// shard, padding included. One that only some keep (the second moment of norm weights beside matrices with one) takes
-// room for those rows alone, as much on every rank as the shard with most of them needs, so that all ranks of a group
-// hold the same bytes and the plan knows them without asking which shard a rank has.
+// Places of the optimizer's states of a shard unit. A state that all parameters of the unit keep is indexed like the
+// shard, padding included. A state that only some keep (the second moment of norm weights beside matrices with one
+// state) takes room for their rows alone. Every rank reserves the room that the shard with most of these rows needs. So
+// all ranks of a group hold the same bytes, and the plan knows them without a shard index.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct StateArray {
   std::int64_t elements = 0;  // on every rank
   bool as_shard = true;       // whether offsets are those of the shard
 
-  // Whether rows of a parameter have their state `state` here.
+  // Whether the array holds state `state` for the rows of a parameter.
   bool keeps(const ResolvedGroups& groups, const ParameterSpec& parameter) const;
-  // Where `size` elements found at `offset` in the shard go, `end` being where the rows before them ended; moves `end`.
-  // Vectors of 16 bytes begin at the same elements as in the shard.
+  // The place in the array of `size` elements at `offset` in the shard. `end`: the end of the rows placed before, moved
+  // behind these elements. Vectors of 16 bytes begin at the same elements as in the shard.
   std::int64_t place(std::int64_t offset, std::int64_t size, std::int64_t& end) const;
 };
 
-// Those of a unit that are not empty.
+// Arrays of a unit that are not empty.
 std::vector<StateArray> state_arrays(const ResolvedGroups& groups, const PlannedUnit& unit);
 std::int64_t state_bytes(const ResolvedGroups& groups, const PlannedUnit& unit);
 

@@ -84,7 +84,7 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
       leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
   policy.accumulate_sharded = (shard.accumulate_sharded || promised) && !whole;
   const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
-  // The plan reduces as often as it pays, unless it is told to do so once.
+  // The timing plan chooses how often to reduce, unless the configuration asks for one reduction.
   if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
   if (choice.residency) {
     apply_residency(choice, shard, policy);
@@ -105,7 +105,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
   const ResolvedGroups groups = resolved_groups(config);
   for (const auto& [family, policy] : config.shard_by_family) {
     const UnitPrecision precision = unit_precision(config, family);
-    // The root unit has matrices only where it takes in those of others, as the dense ones.
+    // The root family has no matrices of its own. It is compared as dense, whose matrices its unit may take in.
     const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
     rules.by_family[family] = parse_wrap(policy.wrap);
     rules.merge_key[family] = fmt::format(

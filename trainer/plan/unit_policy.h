@@ -1,5 +1,5 @@
-// What the configuration of a family means for its units on a stage. A strategy is a preset over the three inputs of a
-// policy; what is written beside it wins, and what contradicts it is refused (config_rules.cpp):
+// The policy of a family's units on a stage, from the configuration. A strategy is a preset over the three inputs of a
+// policy. Keys written beside it win, and contradictions are refused (config_shard_rules.cpp):
 //
 //   strategy        parameters at rest, in a step         gradients between microbatches    state
 //   full_shard      sharded, dropped after each use       sharded: reduced after each one   sharded   ZeRO-3
@@ -7,8 +7,8 @@
 //   optimizer       sharded, gathered once a step         whole until the last one          sharded   ZeRO-1
 //   no_shard        whole                                 whole until the last one          whole     DDP
 //
-// Of full_shard both are what is promised without further knowledge: chosen_timing.h keeps more where it fits and pays.
-// data_replicate > 1 makes the hybrid of each: sharded inside, summed over the replicas outside.
+// For full_shard, the table is the promise without knowledge of free memory; chosen_timing.h keeps more if that fits
+// and pays. data_replicate > 1 makes the hybrid of each strategy: sharded within a replica, summed over the replicas.
 #pragma once
 
 #include <set>
@@ -22,40 +22,40 @@
 
 namespace weft {
 
-// Ranks over which a unit of this family is sharded when it is.
+// Ranks over which units of this family are sharded, if they are.
 std::int64_t shard_ranks(const Degrees& degrees, Family family);
 
-// Whether the choice is left to Weft: residency "stage", and reduction "auto", of full_shard.
+// Whether Weft chooses, for full_shard only: residency "stage" without a list, and reduction "auto" without
+// accumulation "sharded" or residency "auto".
 bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
-// Whether open reductions may add gradients up in shards. Two copies of a tied weight in 16-bit reduction may not:
-// their sum is rounded once (TIE_GRAD), so it is whole until then.
+// Whether open reductions may accumulate gradients in shards. Two copies of a tied weight with 16-bit reduction may
+// not: their sum is rounded once (TIE_GRAD), so gradients stay whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);
-// What full_shard then means, where nothing says that memory is free.
+// Text of the promise of full_shard, used while no memory is known to be free.
 std::string promise_text(const ShardPolicy& policy);
 
-// `reason` says in words why parameters stay as long as they do. Throws Error (request) for a family without a policy.
+// `reason` says in words why parameters stay that long. Throws Error (request) for a family without a policy.
 UnitPolicy resolve_policy(const Config& config, Family family, int stage);
 
 UnitPrecision unit_precision(const Config& config, Family family);
 
-// How parameters are wrapped into the units of a stage. Families share a unit only where all that is said of them is
-// the same.
+// Rules that wrap parameters into the units of a stage. Families share a unit only if all their settings are equal.
 WrapRules wrap_rules(const Config& config, int stage);
 
-// What a user should know about how the families that the model has are wrapped, a sentence each.
+// Warnings about the wrapping of the families that the model has, a sentence each.
 std::vector<std::string> shard_warnings(const Config& config);
 
 // The group over which a unit of this family is sharded.
 Group shard_group(const Degrees& degrees, Family family);
-// Ranks of a shard group among which parameters stay after a forward (parallel/shard/unit.h).
+// A group of ranks in a shard group that keep parameters among them after a forward (parallel/shard/unit.h).
 struct Island {
   Group shard_group = Group::dp_shard;
   int ranks = 0;
   auto operator<=>(const Island&) const = default;
 };
 
-// All that units of the model have.
+// All islands that units of the model have.
 std::set<Island> islands_of(const Config& config);
 
 }  // namespace weft

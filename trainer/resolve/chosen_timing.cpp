@@ -22,7 +22,7 @@
 namespace weft {
 namespace {
 
-// What is kept whole for the step, of the routed experts and of all other families.
+// Whether full parameters and whole gradients are kept for the step; one for routed experts, one for other families.
 struct Kept {
   bool parameters = false, gradients = false;
   bool keeps(const Kept& other) const { return parameters >= other.parameters && gradients >= other.gradients; }
@@ -30,7 +30,7 @@ struct Kept {
 };
 struct Choice {
   Kept experts, others;
-  // All that the other keeps.
+  // Whether this choice keeps everything that `other` keeps.
   bool keeps(const Choice& other) const { return experts.keeps(other.experts) && others.keeps(other.others); }
   bool operator==(const Choice&) const = default;
 
@@ -43,7 +43,7 @@ bool has_family(const Config& config, Family family) {
   return config.model.has(BlockKind::moe);
 }
 
-// What is open, by what could be kept.
+// The open settings, each true if it could be kept whole.
 Choice open_choice(const Config& config) {
   Choice open;
   for (const auto& [family, policy] : config.shard_by_family) {
@@ -55,7 +55,7 @@ Choice open_choice(const Config& config) {
   return open;
 }
 
-// Each family's open choices written out.
+// Writes out each family's open choices.
 Config with_choice(Config config, const Choice& choice, const std::string& why) {
   for (auto& [family, policy] : config.shard_by_family) {
     const Kept& kept = choice.of(family);
@@ -70,7 +70,7 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
   return config;
 }
 
-// A bound from below, for less work than a program: what each rank holds for good and what it would keep.
+// A lower bound, cheaper than a program: the static bytes of each rank and the bytes that the choice keeps.
 std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
   const std::vector<StageBlocks> layout = stage_layout(config);
   std::int64_t most = 0;
@@ -108,7 +108,7 @@ double simulated_seconds(const ResolvedRun& run) {
   return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
 }
 
-// A choice as a run, timed at once and weighed where it is asked for.
+// A choice as a run, simulated at once. Its memory is determined on demand.
 class Candidate {
  public:
   Candidate(const Config& config, const Choice& choice)
@@ -162,7 +162,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<Cho
   return by_time;
 }
 
-// By time: the first that fits, but for one of them, or else none.
+// The first candidate of `by_time` that fits, except `but`; null if none does.
 const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const Hardware& hardware,
                                    const Candidate* but = nullptr) {
   for (const Candidate& each : by_time) {
@@ -171,8 +171,8 @@ const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const 
   return nullptr;
 }
 
-// What is no faster by more than the tie is not worth its memory; where nothing fits, nothing but memory counts.
-// Whoever keeps more of one thing and no less of another takes no less: such candidates are not weighed.
+// The candidate with least memory among those within timing_tie of the fastest that fits, or among all if none fits. A
+// candidate that keeps everything another of these keeps takes no less memory and is skipped.
 const Candidate& best_of(const std::vector<Candidate>& by_time, const Hardware& hardware) {
   const Candidate* fastest = fastest_that_fits(by_time, hardware);
   const double most = fastest ? timing_tie * fastest->seconds() : std::numeric_limits<double>::infinity();
@@ -188,14 +188,14 @@ const Candidate& best_of(const std::vector<Candidate>& by_time, const Hardware& 
   return *best;
 }
 
-// Whether timing is written where full_shard alone would have kept its promise.
+// Whether the configuration sets a timing of its own, where full_shard alone would keep its promise.
 bool says_more_than_full_shard(const Config& config, Family family, const ShardPolicy& policy) {
   if (policy.strategy != ShardStrategy::full_shard || !has_family(config, family)) return false;
   if (shard_ranks(config.parallelism, family) == 1) return false;
   return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
 }
 
-// Of the families that say more, on the rank with these stages.
+// Bytes that families with a timing of their own keep whole, on the rank with these stages.
 struct WholeBytes {
   std::int64_t parameters = 0, gradients = 0;
 };
@@ -257,7 +257,7 @@ Config with_chosen_timing(const Config& config, const Mesh& mesh) {
   const Choice open = open_choice(config);
   const Hardware hardware = hardware_of(config);
   if (!known || !hardware.memory || open == Choice{}) return with_least_kept(config);
-  // A limit on memory would deal blocks by what is kept; without one they are dealt alike for all.
+  // With a memory limit, blocks are assigned by the bytes kept; without one, all choices get the same layout.
   const Config dealt = config.memory_budget ? config : with_layout(config, stage_layout(config));
   std::vector<Choice> choices = choices_of(open);
   const double room = Verdict::limit * hardware.memory->value - hardware.reserved_memory.value;

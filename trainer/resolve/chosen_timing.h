@@ -1,9 +1,9 @@
-// What Weft chooses where a configuration leaves it open how long full parameters and whole gradients stay: families
-// with strategy "full_shard" and residency "stage" or reduction "auto".
+// Chooses how long full parameters and whole gradients stay if a configuration leaves it open: for families with
+// strategy "full_shard" and residency "stage" or reduction "auto".
 //
 // full_shard promises that only the units in use, and those that lookahead gathers ahead, are whole. resolve_policy
-// (unit_policy.h) keeps the promise. Where the memory of a card is known to have room, keeping more can save gathers
-// and reductions; then the fastest timing that fits is chosen here.
+// (unit_policy.h) keeps the promise. If the memory of a card is known to have room, keeping more can save gathers and
+// reductions. Then the fastest timing that fits is chosen here.
 #pragma once
 
 #include <string>
@@ -14,23 +14,23 @@
 
 namespace weft {
 
-// Timings whose steps differ by less are taken to be alike: the one with less memory is better.
+// Steps that differ by less than this factor count as equally fast: the timing with less memory is better.
 inline constexpr double timing_tie = 1.01;
 
-// The configuration with each open choice made: parameters of all families but the experts, parameters of the experts,
-// and likewise gradients, are dropped after each use or kept for the step, as a simulated step (step_costs.h) is
-// fastest and a dry run (dry_run.h) fits the card. Each family's `why` has the figures of the choice and of the fastest
-// other that fits. Where neither hardware.name nor hardware.memory says what a card holds, the promise is kept and
-// written out.
+// The configuration with each open choice made: parameters and gradients, of the experts and of all other families, are
+// dropped after each use or kept for the step. The choice makes a simulated step (step_costs.h) fastest among those
+// whose dry run (dry_run.h) fits the card. Each family's `why` has the figures of the choice and of the fastest
+// alternative, preferably one that fits. If neither hardware.name nor hardware.memory gives the memory of a card, the
+// promise is kept and written out.
 Config with_chosen_timing(const Config& config, const Mesh& mesh);
 
-// Each open choice made as for a card of unknown memory. No other choice takes less on the fullest rank.
+// Each open choice made as for a card of unknown memory. No other choice takes less memory on the fullest rank.
 Config with_least_kept(const Config& config);
 
-// What families with strategy "full_shard" keep whole against its promise, because the configuration as given says so:
-// full parameters from the first forward to the last backward, and whole gradients until the last microbatch. A
-// sentence each, with the bytes on the pipeline rank that has most and the key that keeps the promise. What is left
-// open is no such choice. Throws Error (request) where stages cannot be planned.
+// Warnings about families with strategy "full_shard" that keep more whole than it promises, because the configuration
+// says so: full parameters from the first forward to the last backward, and whole gradients until the last microbatch.
+// A sentence each, with the bytes on the fullest pipeline rank and the key that keeps the promise. Open choices cause
+// no warning. Throws Error (request) if stages cannot be planned.
 std::vector<std::string> kept_whole_warnings(const Config& config);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What must hold between schedule, stages and the blocks they hold.
+// Rules between schedule, stages and the blocks they hold.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -44,8 +44,8 @@ std::string complaint_of(const std::function<void()>& check) {
   }
 }
 
-// What the order itself refuses: too few microbatches, or a number that it cannot group. Of a file, that its counts are
-// not those around it; `chunks` 1 says nothing there.
+// Faults that the order itself finds: too few microbatches, or a number that it cannot group. For a file: counts that
+// differ from the configured ones. `chunks` 1 is not compared with a file.
 Messages order_faults(const Config& config) {
   const std::int64_t unit = config.training.microbatch_size * config.parallelism.data();
   if (!degree_errors(config.parallelism).empty() || config.training.global_batch_size % unit != 0) return {};

@@ -20,7 +20,7 @@
 namespace weft {
 namespace {
 
-// Takes the gathered entries through the schema, then through the rules, and keeps account of everything wrong.
+// Takes the gathered entries through the schema, then through the rules, and collects all faults.
 class Reader {
  public:
   explicit Reader(ConfigSources sources)
@@ -44,7 +44,7 @@ class Reader {
       config_.optimizer_by_group.try_emplace(group, groups[static_cast<std::size_t>(group)]);
     }
     sort_by_place(faults_);
-    // A file that could not be read would make everything that it should have said look missing.
+    // If a file could not be read, all keys that it should hold would look missing.
     if (sources_.complete) {
       report_missing();
       for (const ConfigRule& rule : config_rules()) {
@@ -121,7 +121,7 @@ class Reader {
     return fmt::format("unknown key {}: did you mean {}?", entry.path, *near);
   }
 
-  // Keys that were probably meant are not missing, and what they hold instead is nothing to check.
+  // Keys that were probably meant are not reported as missing, and their values in config_ are not checked.
   void excuse(const std::string& beginning) {
     for (const std::string& path : paths_) {
       if (path.starts_with(beginning) && !find(path)) faulty_.insert(path);

@@ -38,7 +38,7 @@ Rules attention_rules() {
   };
 }
 
-// A width that blocks of a kind cannot do without.
+// A width that blocks of a kind need.
 ConfigRule needed_by(BlockKind kind, const std::string& key, std::function<std::int64_t(const Config&)> value) {
   return {{key, "model.layers"}, [=](const Config& c) {
             const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
@@ -61,7 +61,7 @@ Rules block_rules() {
       {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
        [](const Config& c) {
          const MoeConfig& moe = c.model.moe;
-         // Without experts another rule speaks.
+         // Another rule reports missing experts.
          return none_or(moe.num_experts == 0 || moe.num_experts_per_tok <= moe.num_experts,
                         fmt::format("num_experts_per_tok {} is more than num_experts {}", moe.num_experts_per_tok,
                                     moe.num_experts));
@@ -205,7 +205,7 @@ Rules run_rules() {
       {{"lr_scheduler.decay_steps", "lr_scheduler.warmup_steps", "run.steps"},
        [](const Config& c) {
          const auto warmup = c.lr_scheduler.warmup_steps, decay = c.lr_scheduler.decay_steps;
-         // A warm-up that is too long by itself has been reported.
+         // Another rule reports a warm-up that is too long by itself.
          return none_or(decay == 0 || warmup > c.run.steps || warmup + decay <= c.run.steps,
                         fmt::format("warmup_steps {} + decay_steps {} = {} is more than run.steps {}", warmup, decay,
                                     warmup + decay, c.run.steps));
@@ -219,7 +219,7 @@ Rules run_rules() {
   };
 }
 
-// Muon turns matrices between hidden states, whose rows and momentum it keeps in float32.
+// Muon orthogonalises matrices between hidden states; it needs float32 parameters and momentum.
 Rules optimizer_rules() {
   Rules rules;
   for (const UpdateGroup group :
@@ -248,7 +248,7 @@ Rules optimizer_rules() {
   return rules;
 }
 
-// Muon turns matrices; one of a single row is none, and no other rule steps it.
+// A matrix of a single row cannot be stepped by muon, and no other rule steps it.
 Rules muon_width_rules() {
   const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width,
                        std::function<std::int64_t(const Config&)> value) {

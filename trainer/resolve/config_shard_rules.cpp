@@ -1,4 +1,4 @@
-// What may not be said together about how units are sharded. Each rule holds for every family on its own.
+// Contradictions between settings of sharding. Each rule holds for every family on its own.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// A rule about one family's policy, which speaks only where the model has the family.
+// A rule about one family's policy, applied only if the model has the family.
 template <typename Check>
 ConfigRule policy_rule(Family family, std::vector<std::string> names, Check check) {
   const std::string section = fmt::format("shard.{}", name_of(family));
@@ -26,7 +26,7 @@ ConfigRule policy_rule(Family family, std::vector<std::string> names, Check chec
           }};
 }
 
-// Every residency that is asked for, with its stage where each stage has its own.
+// Checks every written residency; messages name the stage if each stage has its own.
 template <typename Check>
 Messages for_each_residency(const ShardPolicy& policy, Check check) {
   Messages messages;
@@ -121,7 +121,7 @@ std::vector<ConfigRule> rules_of(Family family) {
   };
 }
 
-// Families that go into one unit are gathered, reduced and stepped as one.
+// Families in one unit are gathered, reduced and stepped as one.
 ConfigRule root_rule(Family family) {
   const std::string section = fmt::format("shard.{}", name_of(family));
   return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
@@ -140,7 +140,7 @@ ConfigRule root_rule(Family family) {
           }};
 }
 
-// What a solved step cannot be combined with, said for each family by itself.
+// Settings that cannot be combined with residency "auto", for each family by itself.
 Messages solved_faults(Family family, const ShardPolicy& policy) {
   Messages messages;
   const auto refuse = [&](const std::string& what) {
@@ -159,7 +159,7 @@ Messages solved_faults(Family family, const ShardPolicy& policy) {
   return messages;
 }
 
-// A plan is one for the whole step, so all families have it or none.
+// A timing plan covers the whole step, so all families have it or none.
 Messages solved_step_faults(const Config& config) {
   Messages messages;
   std::vector<std::string_view> solved, others;

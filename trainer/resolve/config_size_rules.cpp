@@ -1,4 +1,4 @@
-// Sizes that no model has and no machine could hold: refused before a table of them is built or a product overflows.
+// Bounds of sizes: larger ones are refused before a table of them is built or a product overflows.
 #include <algorithm>
 #include <iterator>
 
@@ -16,7 +16,7 @@ constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
 constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
 
-// Far from overflow, and exact as far as a bound needs it.
+// In double, which does not overflow here and is exact enough for a bound.
 double parameters_of(const ModelConfig& model, double moe_blocks) {
   const auto hidden = static_cast<double>(model.hidden_size), blocks = static_cast<double>(model.blocks.size());
   const double heads = static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim);
@@ -76,7 +76,7 @@ std::vector<ConfigRule> size_rules() {
                                     c.training.microbatch_size, c.training.sequence_length,
                                     c.model.moe.num_experts_per_tok, slots, most_slots));
        }},
-      // Two segments a block, forward and backward, with what comes and goes beside them.
+      // Actions: two segments a block, forward and backward, with the actions of units and messages beside them.
       {{"model.layers", "training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
         "parallelism.data_shard"},
        [](const Config& c) {

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// `fault` gives what is wrong with a tied weight, or nothing. Shown where one of `keys` is written.
+// `fault` returns the fault of a tied weight, or nothing. The fault is shown at the first written key of `keys`.
 ConfigRule tied_rule(std::vector<std::string> keys, std::function<std::string(const Config&)> fault) {
   keys.push_back("model.tie_word_embeddings");
   return {std::move(keys), [fault](const Config& c) -> std::vector<std::string> {
@@ -23,7 +23,7 @@ std::string text_of(const PrecisionConfig& precision) {
 
 }  // namespace
 
-// One weight has one precision and one rule, is trained or not, and copies of it on two stages are units of their own.
+// One weight has one precision and one rule, and is trained or frozen. Copies on two stages are units of their own.
 std::vector<ConfigRule> tied_rules() {
   return {
       tied_rule({"precision.embedding.parameters", "precision.embedding.compute", "precision.embedding.reduction",

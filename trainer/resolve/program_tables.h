@@ -9,9 +9,9 @@
 
 namespace weft {
 
-// With sizes as seen from a rank's coordinates.
+// The tables with sizes as seen from a rank's coordinates.
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at);
-// The same by the stages of stage_layout().
+// The same for a given result of stage_layout().
 ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
                              const std::vector<StageBlocks>& layout);
 

@@ -16,7 +16,7 @@ const Program& StepPrograms::of(const Coordinates& at) {
 }
 
 std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
-  // Only rows of the vocabulary need not divide; and owners of whole matrices each have their own.
+  // Ranks of a stage differ in rows of the vocabulary, which need not divide, and in whole matrices they own (muon).
   const bool own_matrices = !muon_groups(config).empty();
   std::map<std::tuple<int, std::int64_t, int>, RankClass> classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {

@@ -1,5 +1,5 @@
-// Ranks of a mesh that hold and do the same, and what the fullest of them takes: so that a world of thousands is walked
-// through once for each kind of rank.
+// Classes of ranks that hold and do the same, and the memory of the fullest rank. So a world of thousands of ranks is
+// walked through only once for each class.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace weft {
 
-// Ranks of one pipeline position whose shares of the vocabulary are alike.
+// Ranks of one pipeline position with equal shares of the vocabulary. With muon each rank is a class of its own.
 struct RankClass {
-  int first = 0;  // the one that is planned
-  int ranks = 1;  // how many there are
+  int first = 0;  // the rank that is planned
+  int ranks = 1;  // number of ranks in the class
   Coordinates at;
 
   bool operator==(const RankClass&) const = default;
 };
 std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 
-// The programs of a run, which outlives them. One serves the ranks that see the same sizes: those of equal shares of
-// the vocabulary. Each is compiled where it is first asked for, and stays where it is.
+// The programs of a run, which outlives them. Ranks with equal shares of the vocabulary see the same sizes and share
+// one program. Each program is compiled when it is first asked for, and keeps its address.
 class StepPrograms {
  public:
   explicit StepPrograms(const ResolvedRun& run) : run_(run) {}
@@ -39,14 +39,14 @@ class StepPrograms {
   std::map<std::int64_t, Program> programs_;  // by rows of the vocabulary
 };
 
-// Calls `visit` with the number of each class and its program, on so many threads.
+// Calls `visit` with the number of each class and its program, on `threads` threads.
 void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
                     const std::function<void(std::size_t number, const Program& program)>& visit);
 
-// The peak of the rank that takes most, by dry runs (dry_run.h).
+// The peak of the fullest rank, by dry runs (dry_run.h).
 BucketBytes fullest_peak(StepPrograms& programs);
 BucketBytes fullest_peak(const ResolvedRun& run);
-// Looks at one class after the other, until `enough` of the fullest so far.
+// Visits one class after the other until `enough` holds for the fullest peak so far.
 BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough);
 
 }  // namespace weft

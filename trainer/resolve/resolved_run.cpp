@@ -31,7 +31,8 @@ void ResolvedRun::solve() {
   constexpr int most_deals = 5;
   Config tighter = config_, unlimited = config_;
   unlimited.memory_budget.reset();
-  // Dealing counts routed tokens at their bound (layout_items.h), a dry run evenly: the fastest layout may do.
+  // The layout counts routed tokens at their bound (layout_items.h), a dry run evenly. So the layout without a limit
+  // may fit, and is tried first.
   const std::vector<StageBlocks> limited = layout_;
   if (dealt) layout_ = stage_layout(unlimited);
   for (int deal = layout_ == limited ? 1 : 0;; ++deal) {
@@ -54,7 +55,7 @@ void ResolvedRun::solve() {
       layout_ = limited;
       continue;
     }
-    // Layouts are dealt by the bytes that their parts declare (layout_items.h), of which a dry run finds more.
+    // Layouts count the bytes that pieces declare (layout_items.h). A dry run finds more, so the limit is lowered.
     const std::int64_t missing = solved.smallest_budget - budget;
     tighter.memory_budget = deal + 1 == most_deals ? 1 : std::max(std::int64_t{1}, *tighter.memory_budget - missing);
     layout_ = stage_layout(tighter);

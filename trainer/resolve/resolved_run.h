@@ -1,5 +1,5 @@
-// A run as it will be: its configuration together with what is solved from it. The two cannot be parted, so a solution
-// never serves another configuration: whoever changes a setting resolves again.
+// A run as it will be: its configuration together with everything solved from it. The two cannot be separated, so a
+// solution never serves another configuration. A changed setting requires a new ResolvedRun.
 #pragma once
 
 #include <optional>
@@ -15,17 +15,17 @@ namespace weft {
 
 class ResolvedRun {
  public:
-  // Makes the choices that the configuration leaves open (chosen_timing.h), deals blocks to stages and, under residency
-  // "auto", solves for when units are gathered, dropped and reduced. A pure
-  // function of the configuration: every rank and process comes to the same. Throws Error (request) for a layout or
-  // schedule that is none, and naming the smallest memory budget that does where the one given is too small.
+  // Makes the choices that the configuration leaves open (chosen_timing.h), assigns blocks to stages and, under
+  // residency "auto", solves when units are gathered, dropped and reduced. A pure function of the configuration: every
+  // rank and process gets the same result. Throws Error (request) for an invalid layout or schedule, and for a memory
+  // budget that is too small, naming the smallest sufficient one.
   explicit ResolvedRun(const Config& config);
 
-  // With the choices made: what the run executes. Another setting is tried from what was given, not from this.
+  // The configuration with the choices made, as the run executes it. Try other settings on the original configuration.
   const Config& config() const { return config_; }
   const Mesh& mesh() const { return mesh_; }
   const std::vector<StageBlocks>& layout() const { return layout_; }
-  // Of residency "auto" alone.
+  // Only with residency "auto".
   const std::optional<TimingPlan>& timing() const { return timing_; }
 
  private:

@@ -23,7 +23,7 @@ bool reduces_once(const Config& config) {
   return config.shard_by_family.at(Family::dense).reduction != "auto";
 }
 
-// What a rank holds all the time, and the most that it holds where no unit is gathered or accumulates: in its update.
+// Bytes that a rank holds all the time, and the most in its update, where no unit is gathered or accumulates.
 struct Held {
   std::int64_t always = 0, update = 0;
 };
@@ -49,8 +49,8 @@ bool ends_step(Op op) {
   return op == Op::tie_gradient || op == Op::gradient_norm || op == Op::optimizer_step;
 }
 
-// Puts in the place of what segments declare what a dry run (dry_run.h) finds beside units while each op runs and until
-// the next begins: activations, tensors between segments and stages, workspace. None of it depends on the plan.
+// Replaces the bytes that segments declare by those that a dry run (dry_run.h) finds beside units, while each op runs
+// and until the next begins: activations, tensors between segments and stages, workspace. None depends on the plan.
 Held count_beside_units(const Config& config, const Mesh& mesh, const Program& program, int rank, TimingRank& timed) {
   const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, rank));
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
@@ -66,7 +66,7 @@ Held count_beside_units(const Config& config, const Mesh& mesh, const Program& p
     const bool here = program.stages[static_cast<std::size_t>(unit.stage)].rank == rank;
     if (here && unit.replicated) replicated += unit.gradient_bytes;
   }
-  std::size_t next = 0;  // op
+  std::size_t next = 0;  // index of the op
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const std::int64_t beside = dry.beside_units[i] - held.always + replicated;
     if (is_compute(actions[i].op) && actions[i].segment) {
@@ -74,7 +74,7 @@ Held count_beside_units(const Config& config, const Mesh& mesh, const Program& p
     } else if (ends_step(actions[i].op)) {
       held.update = std::max(held.update, beside);
     } else {
-      // A gather may be issued before it or behind it.
+      // A gather may be issued before this action or behind it.
       if (next > 0) count(next - 1, beside);
       count(next, beside);
     }
@@ -83,8 +83,8 @@ Held count_beside_units(const Config& config, const Mesh& mesh, const Program& p
   return held;
 }
 
-// Bytes above the budget of the rank that exceeds it most, by a dry run of each; 0 where all keep it. Takes what each
-// exceeds it by from its budget in `problem`.
+// Bytes above the budget of the rank that exceeds it most, by a dry run of each rank; 0 if all keep it. Subtracts each
+// rank's excess from its budget in `problem`.
 std::int64_t tighten(const Config& config, const Mesh& mesh, const Program& program, TimingProblem& problem) {
   std::int64_t most = 0;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
@@ -97,7 +97,7 @@ std::int64_t tighten(const Config& config, const Mesh& mesh, const Program& prog
   return most;
 }
 
-// The smallest budget of any timing, and why.
+// The smallest budget with a timing, and why.
 struct Least {
   std::int64_t bytes = 0;
   std::string text;
@@ -107,7 +107,7 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
   Least least;
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
     const std::int64_t step = std::max(held[rank].update, smallest_budget(problem.ranks[rank], once));
-    // What a dry run found above the budget is needed beside.
+    // The excess that a dry run found is needed as well.
     const std::int64_t above = budget - held[rank].always - problem.ranks[rank].budget;
     const std::int64_t bytes = held[rank].always + above + step;
     if (bytes <= least.bytes) continue;
@@ -143,7 +143,7 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
   }
   SolveOptions options;
   options.pin_reductions = reduces_once(config);
-  // Positions bound what a plan holds; that nothing else is held, only a walk through the step tells.
+  // The solver bounds the bytes that a plan holds at its positions. Only a dry run shows whether anything else is held.
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
     Least least = least_budget(budget, held, problem, options.pin_reductions);
     if (least.bytes > budget) return {std::nullopt, least.bytes, std::move(least.text)};

@@ -1,4 +1,4 @@
-// What the actions of a run's step cost by a model of the hardware (parallel/pipeline/simulation/cost_model.h).
+// Costs of the actions of a run's step (parallel/pipeline/simulation/cost_model.h).
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace weft {
 
-// By segment of `tables`, for one microbatch on one rank: the matrix products of step_flops.h, routed tokens shared
-// evenly. A product costs as much for the gradient of either of its factors as forward; scores of attention have no
-// weights, so that both of theirs are in the input gradient. A segment whose units are all frozen has no weight
-// gradient. The embedding copies and a passage hands on: none.
+// By segment of `tables`, for one microbatch on one rank: the matrix products of step_flops.h, with routed tokens
+// shared evenly. The gradient of each factor of a product costs as much as the forward. Attention scores have no
+// weights, so both their gradients count as input gradient. A segment with frozen units only has no weight gradient.
+// The embedding copies and a passage hands on: both cost 0.
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables);
 
-// As pipeline.costs says: by the table of a file, or by a model of the hardware that [hardware] names. Throws Error
-// (request) with what is wrong with the file.
+// Costs as pipeline.costs says: from the table of a file, or from a model of the hardware that [hardware] names. Throws
+// Error (request) with the faults of the file.
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // Sizes as seen from a rank's coordinates. Throws Error (request) for a group without a link.
