@@ -14,8 +14,8 @@ using enum AttentionOrder::Index;
 
 struct SavedAttention final : Saved {
   PreNorm::Kept norm;
-  Tensor qkv;                        // before rotary; kept only where QK-norm needs it
-  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank; `rotated` is not kept where it is made again
+  Tensor qkv;                        // before rotary; kept with QK-norm only
+  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank; `rotated` is not kept if recomputed
   Tensor keys_values;                // of the whole sequences; with context parallelism only
   Tensor dqkv, dy;                   // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
@@ -126,7 +126,7 @@ class Attention final : public Segment {
                          kept.dqkv, kept.dqkv);
     }
     for (Tensor* tensor : {&dout, &kept.rotated, &kept.log_sum_exp, &kept.keys_values}) tensor->reset();
-    // The kernel makes these with the gradient of its input, also where they are frozen.
+    // The kernel computes these together with the gradient of its input, even if they are frozen.
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
         *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
@@ -169,7 +169,7 @@ class Attention final : public Segment {
   }
 
  private:
-  // From qkv, where that is kept anyway.
+  // `rotated` is recomputed from qkv, which is kept with QK-norm only.
   bool remakes_rotated() const { return setup_.remake_cheap && setup_.model.qk_norm; }
   void rotate(LayerContext& context, Weights weights, SavedAttention& kept) const {
     kept.rotated = activation(context.kernels, kept.qkv.rows(), kept.qkv.columns());
@@ -183,7 +183,7 @@ class Attention final : public Segment {
     return {heads_, setup_.model.rope_theta, static_cast<float>(setup_.model.rms_norm_eps), context.rotary_table};
   }
   std::int64_t key_value_columns() const { return 2 * heads_.key_value_heads * heads_.head_dim; }
-  // Heads over whole sequences, whose keys and values have been gathered.
+  // Head shape for whole sequences, after keys and values have been gathered.
   HeadShape whole_heads() const {
     HeadShape heads = heads_;
     heads.sequence_length = setup_.sequence_length;
@@ -197,8 +197,8 @@ class Attention final : public Segment {
   int block_;
   std::string scope_, name_;
   PreNorm norm_;
-  HeadShape heads_;          // sequences as this context rank holds them
-  std::vector<Range> runs_;  // positions of its queries
+  HeadShape heads_;          // sequence_length is this context rank's part
+  std::vector<Range> runs_;  // positions of this rank's queries
   std::vector<ParameterSpec> parameters_;
 };
 

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-// Order of the segment's parameters; the last two with QK-norm only.
+// Order of the segment's parameters. q_norm and k_norm exist with QK-norm only.
 struct AttentionOrder {
   enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
 };

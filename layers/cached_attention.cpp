@@ -31,7 +31,7 @@ class CachedAttention final : public ForwardSegment {
   ModelPart part() const override { return {PartKind::attention, block_}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
-  // The cache is there all the time, and not among these.
+  // Without the cache, which exists all the time.
   std::int64_t activation_bytes() const override {
     const HeadShape heads = heads_over(1);
     const std::int64_t columns = 2 * heads.columns() + heads.query_heads * heads.head_dim;
@@ -57,7 +57,7 @@ class CachedAttention final : public ForwardSegment {
       multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes, qkv,
                false);
     }
-    // Angles of the positions of this pass; what pads it is turned by some of them and read by nobody.
+    // Angles of the positions of this pass. Padding rows are rotated by some of them; their results are not read.
     const RotaryOptions rotary{heads_over(shape_.tokens), setup_.model.rope_theta,
                                static_cast<float>(setup_.model.rms_norm_eps),
                                context.rotary_table.rows_from(position, shape_.tokens)};

@@ -1,5 +1,5 @@
-// The attention part of a block where text is generated: the new tokens of each sequence against the keys and values of
-// all that came before (generation_state.h). The same parameters as attention.h, and no backward.
+// The attention part of a block during text generation: new tokens of each sequence attend to the cached keys and
+// values of all earlier tokens (generation_state.h). Its parameters are those of attention.h; it has no backward.
 #pragma once
 
 #include "layers/generation_state.h"
@@ -9,7 +9,7 @@ namespace weft {
 
 std::unique_ptr<Segment> make_cached_attention(const SegmentSetup& setup, const GenerationShape& shape, int block);
 
-// Of a block's cache for so many sequences on this rank: GenerationState::caches.
+// Size of one block's entry of GenerationState::caches on this rank.
 struct CacheSize {
   DType dtype = DType::float32;
   std::int64_t rows = 0, columns = 0;

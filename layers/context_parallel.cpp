@@ -6,7 +6,8 @@
 namespace weft {
 namespace {
 
-// Blocks of rows by (rank, sequence, run): where they lie when ranks follow one another, and when positions do.
+// Blocks of rows indexed by (rank, sequence, run): first row in the order of ranks and in the order of positions, and
+// row count.
 struct RowBlocks {
   std::vector<std::int64_t> by_rank, by_position, rows;
 };

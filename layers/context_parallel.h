@@ -1,6 +1,6 @@
-// Context parallelism: the ranks of a context group share each sequence. A rank holds two runs of its positions, one
-// from each end (run c and run 2C - 1 - c of 2C), so that causal attention costs every rank the same. Keys and values
-// travel; queries stay where they are.
+// Context parallelism: the ranks of a context group share each sequence. A rank holds two runs of positions, one from
+// each end (run c and run 2C - 1 - c of 2C), so that causal attention costs every rank the same. Keys and values are
+// communicated; queries are not.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace weft {
 
-// The positions of a sequence that a context rank holds, ascending: the whole sequence for one rank. The length is a
-// multiple of 2 * ranks when there are several.
+// The positions of a sequence on a context rank, ascending: the whole sequence if there is one rank. With several ranks
+// the length is a multiple of 2 * ranks.
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank);
 
 // Keys and values of every position: the last `columns` columns of `rotated` [tokens of this rank, ..] become
 // [sequences * sequence_length, columns] in the order of positions. Collective over the context group.
 Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView rotated,
                           std::int64_t columns);
-// The way back for gradients: sums what all ranks computed for the keys and values of this rank into the last columns
-// of `dqkv`. Collective over the context group.
+// Backward of gather_keys_values: sums the gradients of this rank's keys and values over all ranks, into the last
+// columns of `dqkv`. Collective over the context group.
 void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv);
 
 }  // namespace weft

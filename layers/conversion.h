@@ -1,16 +1,15 @@
-// The borders between parts of the model that compute in different dtypes. Where the dtypes are equal nothing is
-// copied.
+// Conversion between parts of the model that compute in different dtypes. Nothing is copied if the dtypes are equal.
 #pragma once
 
 #include "layers/kernels/context.h"
 
 namespace weft {
 
-// What travels between ranks on the way from one part to the other; the first where both are equally wide.
+// Dtype for communication between two parts: the narrower of theirs, or `first` if both have the same width.
 DType narrower(DType first, DType second);
 
-// The tensor itself where it has the dtype, otherwise a copy of it in `bucket`, with room for `reserve_rows` (see
-// MemoryLedger::allocate), in whose favour the tensor is released.
+// Returns the tensor itself if it has `dtype`. Otherwise releases it and returns a copy in `bucket`, in a block with
+// room for `reserve_rows` (see MemoryLedger::allocate).
 Tensor converted(KernelContext& kernels, Tensor tensor, DType dtype, Bucket bucket, std::int64_t reserve_rows = 0);
 
 }  // namespace weft

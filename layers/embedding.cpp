@@ -46,7 +46,7 @@ class Embedding final : public Segment {
     return converted(kernels, std::move(y), setup_.compute, Bucket::activations);
   }
 
-  // Text has no gradient.
+  // Token ids have no gradient.
   bool reads_weights_backward() const override { return false; }
   Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved& saved) override {
     if (setup_.trains(Family::embedding)) static_cast<SavedEmbedding&>(saved).dy = std::move(dy);
@@ -64,7 +64,7 @@ class Embedding final : public Segment {
   }
 
  private:
-  // Of the rows that the tensor ranks have for a token all but one are zero: their sum is exact in any dtype.
+  // For each token the rows of all tensor ranks except one are zero, so their sum is exact in any dtype.
   DType exchanged() const { return narrower(setup_.compute, setup_.embedding_compute); }
 
   SegmentSetup setup_;

@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// The rows of the embedding's weight on this rank. With ModelConfig::tie_word_embeddings it is the head's projection
-// too.
+// The rows of the embedding's weight on this rank. With ModelConfig::tie_word_embeddings they are also the head's
+// projection.
 ParameterSpec vocabulary_table(const SegmentSetup& setup);
 
 std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup);

@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-// One or more products for every expert that has rows: `product(e, rows_of)` gives them, where rows_of(tensor) are the
-// rows of expert e.
+// Computes the products of all experts that have rows. `append(products, e, rows_of)` adds those of expert e;
+// rows_of(tensor) are its rows.
 template <typename Append>
 void for_each_expert(KernelContext& kernels, std::span<const std::int64_t> expert_rows, Append append) {
   std::vector<Product> products;
@@ -42,7 +42,7 @@ std::int64_t ExpertBank::bytes_per_row() const {
 }
 
 std::int64_t ExpertBank::pending_bytes_per_row() const {
-  // rows and dout, dgate_up in the place of gate_up, activated.
+  // rows, dout, activated, and dgate_up in the storage of gate_up.
   if (!setup_.trains(Family::experts)) return 0;
   return (2 * setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
 }
@@ -104,7 +104,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
     kept.activated = tensor(width_);
     swiglu_forward(kernels, kept.gate_up, kept.activated);
   }
-  // The gradient takes the place of the values it came from.
+  // In place: the gradient overwrites gate_up.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor drows = tensor(setup_.model.hidden_size);

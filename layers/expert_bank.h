@@ -1,5 +1,5 @@
-// The routed experts a rank holds, or its part of their width: one SwiGLU each, over uneven runs of rows (grouped
-// matrix products). An expert without rows costs nothing and still has a gradient: zero.
+// The routed experts of a rank, or its part of their width: one SwiGLU per expert, by grouped matrix products over runs
+// of rows of any length. An expert without rows costs no product; its gradient is zero.
 #pragma once
 
 #include "layers/segment.h"
@@ -17,15 +17,17 @@ class ExpertBank {
   };
 
   std::int64_t experts() const { return experts_; }  // on this rank
-  // The most rows that can arrive: every token of the expert and expert-tensor groups choosing this rank's experts.
+  // Upper bound on arriving rows: every token of the expert and expert-tensor groups chooses as many of this rank's
+  // experts as it can.
   std::int64_t bound_rows() const;
-  // gate_proj, up_proj, down_proj of each expert in turn.
+  // gate_proj, up_proj and down_proj of the first expert, then of the next.
   std::vector<ParameterSpec> parameters() const;
-  // Kept per row from forward to input gradient, and from there to weight gradient, in bytes.
+  // Bytes kept per row from forward to input gradient, and from input gradient to weight gradient.
   std::int64_t bytes_per_row() const;
   std::int64_t pending_bytes_per_row() const;
 
-  // rows: by expert, expert_rows[e] each, in the dtype of experts like all others here. Returns [received, hidden].
+  // `rows` is sorted by expert, expert_rows[e] rows for expert e. All tensors have the dtype of experts. Returns
+  // [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,
                  Kept& kept) const;
   Tensor backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor dout,

@@ -20,7 +20,7 @@ Counts elements(const Counts& rows, std::int64_t columns) {
   return counts;
 }
 
-// `rows`: by source, then expert.
+// `rows` is indexed by source, then expert.
 Counts rows_by_expert(const Counts& rows, std::size_t experts) {
   Counts totals(experts, 0);
   for (std::size_t source = 0; source < rows.size(); source += experts) {
@@ -47,7 +47,7 @@ RowRuns row_runs(Counts rows, std::size_t experts) {
   return runs;
 }
 
-// Between tensors of the compute lane, on the expert lane. The fence is the end of the exchange.
+// All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
 Fence exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
                const Counts& receive) {
   Stream& lane = context.expert.stream();
@@ -77,7 +77,7 @@ ExpertCounts::ExpertCounts(LayerContext& context, ConstTensorView counts)
   if (experts_ % expert.size() != 0) {
     fail("{} experts do not divide over the {} ranks of an expert group", experts_, expert.size());
   }
-  // The expert lane and the compute lane take turns: each gather needs the one before.
+  // The expert lane and the compute lane alternate: each gather reads the result of the one before.
   Tensor all =
       kernels.ledger.allocate(Bucket::moe_routing, DType::int32, expert_tensor.size() * expert.size(), experts_);
   const TensorView of_expert_group = all.view().rows_from(expert_tensor.rank() * expert.size(), expert.size());
@@ -100,8 +100,8 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
   const auto ranks = static_cast<std::size_t>(expert.size()), self = static_cast<std::size_t>(expert.rank());
   const auto parts = static_cast<std::size_t>(expert_tensor.size());
   const std::size_t experts = counts.size() / (ranks * parts), local = experts / ranks;
-  // What rank `source` of the expert group sends to rank `to`, by expert of the latter, where rank `part` of the
-  // expert-tensor group looks.
+  // Rows from rank `source` to rank `to` of an expert group, by expert of `to`. `part` is the rank in the expert-tensor
+  // group that this expert group belongs to.
   const auto rows = [&](std::size_t part, std::size_t source, std::size_t to) {
     return counts.subspan((part * ranks + source) * experts + to * local, local);
   };

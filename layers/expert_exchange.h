@@ -1,7 +1,7 @@
-// Dropless dispatch to experts: rows sorted by expert travel to the rank that holds their expert and back. Experts are
-// dealt over the expert group in equal runs: rank r holds experts [r * n, (r + 1) * n). Where experts are split by
-// width over an expert-tensor group, each of its ranks needs the rows of all of them, and the way back sums their
-// parts.
+// Dropless dispatch to experts: rows sorted by expert are sent to the rank of their expert, and results are sent back.
+// The expert group divides the experts into equal runs: rank r holds experts [r * n, (r + 1) * n). If an expert-tensor
+// group splits experts by width, each of its ranks gathers the rows of all of them; on the way back their partial
+// results are summed.
 #pragma once
 
 #include <vector>
@@ -11,32 +11,33 @@
 
 namespace weft {
 
-// Runs of rows by (source, expert): where they lie when sources follow one another, and when experts do.
+// Runs of rows indexed by (source, expert): first row of each run in the order of sources (`by_source`) and in the
+// order of experts (`by_expert`), and its row count.
 struct RowRuns {
   std::vector<std::int64_t> by_source, by_expert, rows;
 };
 
-// Who sends how many rows to whom in one microbatch. Any count may be zero.
+// Row counts that a rank sends and receives in one microbatch. Any count may be zero.
 struct ExchangePlan {
   std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the expert group
   RowRuns received_runs;                              // sources are ranks of the expert group
   std::vector<std::int64_t> gathered_rows;            // by rank of the expert-tensor group
   RowRuns gathered_runs;                              // sources are ranks of the expert-tensor group
-  std::vector<std::int64_t> expert_rows;              // by expert of this rank: what it computes
+  std::vector<std::int64_t> expert_rows;              // by expert of this rank: rows it computes
 
   std::int64_t sent() const;
   std::int64_t received() const;
   std::int64_t gathered() const;
 };
 
-// The counts of every rank of both groups on their way to the host, so that it can go on queueing work meanwhile.
+// Asynchronous copy of all ranks' row counts, of both groups, to the host. The host can queue further work meanwhile.
 class ExpertCounts {
  public:
   // counts [experts, 1] int32: rows of this rank for each expert of the layer. Collective over both groups. Throws
-  // Error (failure) when the number of experts is not a multiple of the expert group's size.
+  // Error (failure) if the number of experts is not a multiple of the expert group's size.
   ExpertCounts(LayerContext& context, ConstTensorView counts);
 
-  // Blocks the host until the counts are here: by rank of the expert-tensor group, then of the expert group, then
+  // Blocks the host until the counts have arrived. Order: rank of the expert-tensor group, rank of the expert group,
   // expert.
   std::span<const std::int32_t> wait();
 
@@ -45,20 +46,20 @@ class ExpertCounts {
   Staging host_;
 };
 
-// `counts` as ExpertCounts gives them. Pure arithmetic: of the context, only sizes and ranks of the groups are read.
+// `counts` as ExpertCounts::wait returns them. Pure arithmetic: only sizes and ranks of the context's groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
-// Rows on their way between the ranks of an expert group. The compute lane does not wait for them until the dispatch is
-// finished, and can work on something else meanwhile (the shared expert).
+// Rows in flight between the ranks of an expert group. The compute lane waits for them in finish_dispatch only, so it
+// can run other work meanwhile (the shared expert).
 struct RowsUnderWay {
   Tensor leaving, arriving;
   Fence arrived;
 };
-// [sent, hidden] by expert -> [gathered, hidden] by expert of this rank. `bound_rows` is the most that can ever arrive,
-// so that the block fits every microbatch.
+// [sent, hidden] sorted by expert -> [gathered, hidden] sorted by expert of this rank. `bound_rows` is the most rows
+// that can ever arrive; blocks have room for that many and so fit every microbatch.
 RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay rows, std::int64_t bound_rows);
-// The way back: [gathered, hidden] -> [sent, hidden] in the order in which begin_dispatch took them, summed over the
+// The reverse: [gathered, hidden] -> [sent, hidden] in the row order that begin_dispatch took, summed over the
 // expert-tensor group.
 Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
 

@@ -1,4 +1,4 @@
-// The part of a segment that is never trained with: what it has no backward for is refused.
+// Base of the segments for text generation: forward only. Their backward functions throw Error (failure).
 #pragma once
 
 #include "layers/segment.h"

@@ -1,5 +1,5 @@
-// What generation carries from pass to pass on one rank. A pass computes the next tokens of each of several sequences,
-// which all stand at the same position; what came before them is in the caches.
+// State that generation carries from pass to pass on one rank. A pass computes the next tokens of several sequences,
+// all at the same position. The caches hold keys and values of the earlier tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace weft {
 
-// A pass, the same on all ranks: `tokens` new ones of each of `sequences` sequences, sequence after sequence, padded
-// behind them to the microbatch of the segments, which is a multiple of the tensor group.
+// Shape of a pass, the same on all ranks: `tokens` new tokens of each of `sequences` sequences, sequence after
+// sequence. Padding follows, up to the segments' microbatch, which is a multiple of the tensor group's size.
 struct GenerationShape {
   std::int64_t sequences = 1, tokens = 1;
-  std::int64_t capacity = 0;  // positions of a sequence that the caches have
-  std::int64_t wanted = 1;    // last tokens of each sequence of which the head makes logits
+  std::int64_t capacity = 0;  // positions per sequence in the caches
+  std::int64_t wanted = 1;    // last tokens of each sequence for which the head computes logits
 
   std::int64_t rows() const { return sequences * tokens; }
   bool operator==(const GenerationShape&) const = default;
@@ -24,9 +24,9 @@ struct GenerationState {
   // Keys and values of this rank's attention segments, by block, for attention_cached (kernels/attention.h):
   // [sequences * capacity, 2 * key-value heads of this rank * head_dim] in the compute dtype.
   std::map<int, Tensor> caches = {};
-  // Of the first new token of the pass in progress, in every sequence: so many positions are cached.
+  // Position of the first new token of this pass, the same in every sequence; the number of cached positions.
   std::int64_t position = 0;
-  // What the head made of the pass (logits_head.h); nothing on ranks without it.
+  // Logits of this pass (logits_head.h); empty on ranks without the head.
   Tensor logits = {};
 };
 

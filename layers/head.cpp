@@ -97,7 +97,7 @@ class Head final : public Segment {
   std::int64_t chunk_tokens() const { return logits_chunk_tokens(setup_); }
   std::int64_t chunks() const { return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens(); }
 
-  // The gradient of the loss of some tokens, which is added to the report; in place where it is float32 itself.
+  // Adds the loss of some tokens to the report and computes the gradient of their logits, in place if that is float32.
   void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
                           ConstTensorView targets, TensorView dlogits) const {
     KernelContext& kernels = context.kernels;
@@ -114,7 +114,7 @@ class Head final : public Segment {
     context.tensor.all_reduce(maximum, Reduce::max);
     vocabulary_sums(kernels, logits, maximum, targets, rows_.begin, sums);
     context.tensor.all_reduce(sums);
-    // Every tensor rank knows the loss of all tokens; it is counted once.
+    // Every tensor rank has the loss of all tokens; only rank 0 reports it.
     const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
     cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin, context.gradient_factor(), dlogits,
                            loss);
@@ -144,7 +144,7 @@ std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
 }
 
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup) {
-  constexpr std::int64_t tile = 256;  // rows; a rest would cost as much
+  constexpr std::int64_t tile = 256;  // rows; a partial tile costs as much as a whole one
   const std::int64_t vocabulary = balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank).count;
   const std::int64_t row_bytes = std::max<std::int64_t>(1, vocabulary) * size_of(DType::float32);
   const std::int64_t rows = setup.most_logit_bytes / row_bytes;

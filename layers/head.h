@@ -7,11 +7,11 @@
 
 namespace weft {
 
-// The norm's weight, then the projection's rows of this rank's part of the vocabulary.
+// The norm's weight, then the projection: one row for each vocabulary entry of this rank.
 std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
 
-// Of how many tokens logits are there at a time: as many as SegmentSetup::most_logit_bytes allows this rank's part of
-// the vocabulary, in whole tiles of a product where that is any.
+// Number of tokens whose logits exist at the same time: as many as SegmentSetup::most_logit_bytes allows for this
+// rank's part of the vocabulary, rounded down to whole tiles of a product if at least one tile fits.
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup);
 
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup);

@@ -1,5 +1,5 @@
-// The head where text is generated: logits of the last tokens of each sequence, over the whole vocabulary, into
-// GenerationState::logits (generation_state.h). The same parameters as head.h, and no backward.
+// The head for text generation: writes logits of the last tokens of each sequence, over the whole vocabulary, to
+// GenerationState::logits (generation_state.h). Its parameters are those of head.h; it has no backward.
 #pragma once
 
 #include <span>
@@ -9,11 +9,11 @@
 
 namespace weft {
 
-// The state's logits are [sequences * wanted * vocabulary, 1] float32 on every rank of the tensor group: the ranks'
-// parts of the vocabulary one after another, each [sequences * wanted, its columns].
+// GenerationState::logits is [sequences * wanted * vocabulary, 1] float32 on every rank of the tensor group: the ranks'
+// parts of the vocabulary one after another, each [sequences * wanted, columns of that rank].
 std::unique_ptr<Segment> make_logits_head(const SegmentSetup& setup, const GenerationShape& shape);
 
-// The same as [rows, vocabulary].
+// Copies such logits into one [rows, vocabulary] matrix.
 std::vector<float> whole_logits(std::span<const float> by_part, std::int64_t rows, std::int64_t vocabulary, int parts);
 
 }  // namespace weft

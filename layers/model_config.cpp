@@ -7,8 +7,8 @@
 namespace weft {
 namespace {
 
-// Blocks (DeepNet, the deepest published, has 1,000: Wang et al. 2022), and parentheses inside each other; a typing
-// error, not a model, lies beyond.
+// Limits on blocks and on nested parentheses; a pattern beyond them is a typing error. The deepest published model,
+// DeepNet, has 1,000 blocks (Wang et al. 2022).
 constexpr std::size_t largest_model = 1024;
 constexpr int deepest_group = 64;
 

@@ -10,11 +10,11 @@ namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
 enum class Scoring : std::uint8_t { softmax, sigmoid };
-// Over which tokens the load-balancing loss takes its statistics: each sequence; all of a rank's microbatch; or, of the
-// choices, all microbatches so far of a step on all data ranks.
+// Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
+// global: choices are counted over all data ranks and all microbatches of the step so far.
 enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };
 
-// Reads a layer pattern: `d` a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
+// Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
 // ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
 std::vector<BlockKind> parse_layers(std::string_view pattern);
 

@@ -18,7 +18,7 @@ namespace {
 struct SavedMoe final : Saved {
   PreNorm::Kept norm;
   Router::Kept router;
-  Tensor slots;  // [slice, choices]: where each choice lies by expert
+  Tensor slots;  // [slice, choices]: position of each choice in expert order
   ExchangePlan exchange;
   ExpertBank::Kept bank;
   Tensor expert_out;  // [slice * choices, hidden], back from the experts
@@ -72,8 +72,9 @@ class Moe final : public Segment {
     const MoeConfig& moe = setup_.model.moe;
     const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
     if (setup_.expert > 1) {
-      // Every choice of this rank's tokens is sent once each way, in forward and again in backward; what stays on the
-      // rank is counted too, so this is what all_to_all counts, exactly: out and back move the same rows in sum.
+      // `out` is exact: each choice of this rank's tokens is sent once. `back` is a bound. Both include the rows that
+      // stay on the rank, as all_to_all counts bytes, and their sums over all ranks are equal. The backward repeats
+      // both.
       const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
       const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
       result.push_back({.when = When::forward,
@@ -124,8 +125,7 @@ class Moe final : public Segment {
 
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     Tensor counts;
-    // How many rows go where must be known to the host; it waits for the counts while the device goes on with what is
-    // queued behind them.
+    // The host needs the row counts. It waits for them while the device runs the work queued after them.
     std::optional<ExpertCounts> expert_counts;
     during(context.observer, Work::route, [&] {
       router_.forward(context, weights[1], normed, kept->router);
@@ -158,7 +158,7 @@ class Moe final : public Segment {
 
   bool forwards_again() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
-  // Tokens go the same way again: who sends how many rows to whom is not asked twice.
+  // A recomputed forward routes the tokens as before, so the row counts are not exchanged again.
   std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const override {
     auto& all = static_cast<SavedMoe&>(*saved);
     auto routing = std::make_unique<SavedMoe>();
@@ -234,9 +234,9 @@ class Moe final : public Segment {
     parameters_.insert(parameters_.end(), more.begin(), more.end());
   }
 
-  // Rows travel to the experts and back in the narrower of the dtypes at both ends.
+  // Rows are sent in the narrower of the dtypes of both ends.
   DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
-  // The rows of every choice as they leave. Converted before they are permuted, when there is one for all choices.
+  // The rows of every choice, ready to be sent. They are converted before the permutation copies them for each choice.
   Tensor permuted_rows(KernelContext& kernels, ConstTensorView normed, ConstTensorView slots) const {
     MemoryLedger& ledger = kernels.ledger;
     Tensor storage;
@@ -262,7 +262,7 @@ class Moe final : public Segment {
     return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing);
   }
 
-  // x plus the shared expert, where there is one: what the routed experts are added to.
+  // x plus the shared expert's output, if there is one. The outputs of the routed experts are added to the result.
   Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept) const {
     const Tensor& x = kept.norm.x;
     if (has_shared()) {

@@ -1,5 +1,5 @@
 // The mixture-of-experts part of a block: x + sum over the chosen experts of probability * expert(norm(x)), plus a
-// shared expert where the model has one. Dropless: every choice is computed, whatever the load.
+// shared expert if the model has one. Dropless: every choice is computed, whatever the load.
 #pragma once
 
 #include "layers/segment.h"

@@ -1,4 +1,5 @@
-// What a stage without blocks does: hands on what it is given, both ways. It has no parameters and keeps nothing.
+// The segment of a stage without blocks: returns activations and gradients unchanged. It has no parameters and keeps
+// nothing.
 #pragma once
 
 #include <memory>

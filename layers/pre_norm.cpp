@@ -27,7 +27,7 @@ std::int64_t PreNorm::pending_bytes(bool with_normed) const {
   const std::int64_t of_weight = setup_.trains(family_) ? x + tensor : 0;
   if (!with_normed) return of_weight;
   if (!setup_.remake_cheap) return of_weight + tensor;
-  // What it is made from, instead: x, which may be there already, and the norm's weight.
+  // `normed` is recomputed from x, which may be counted already, and from a copy of the norm's weight.
   return (of_weight > 0 ? of_weight : x) + row;
 }
 
@@ -37,7 +37,7 @@ void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, K
   norm(context, weight, kept);
 }
 
-// Again over `inverse_rms`, which it fills with the bits that are there.
+// A recomputation overwrites `inverse_rms` with the same bits.
 void PreNorm::norm(LayerContext& context, ConstTensorView weight, Kept& kept) const {
   kept.normed =
       context.kernels.ledger.allocate(Bucket::activations, setup_.dtype_of(family_), kept.x.rows(), kept.x.columns());

@@ -88,7 +88,8 @@ void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorV
   route_forward(kernels, kept.logits, moe.scoring, moe.norm_topk_prob, kept.scores, kept.indices, kept.weights);
 }
 
-// The step's choices so far, this rank's from the report, over all that see other tokens.
+// The step's choices so far, per data rank and microbatch: this rank's from the report, summed over all ranks with
+// other tokens.
 void Router::average_choices(LayerContext& context, TensorView counts) const {
   KernelContext& kernels = context.kernels;
   Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.num_experts, 1);
@@ -108,8 +109,8 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
-  // Every rank of both groups then knows the loss of the whole microbatch; it is counted once. Where choices are those
-  // of all ranks, each counts the loss of its own scores.
+  // Every rank of both groups then has the loss of the whole microbatch; only one reports it. If choices are those of
+  // all ranks, each rank reports the loss of its own scores.
   const bool global = moe.aux_loss == AuxiliaryLoss::global;
   if (global) {
     average_choices(context, counts);
@@ -117,7 +118,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
     context.tensor.all_reduce(kept.expert_counts);
     context.sequence.all_reduce(kept.expert_counts);
   }
-  // The mean over all sequences of the global batch, which holds 1 / loss_factor tokens.
+  // The mean over all sequences of the global batch, which has 1 / loss_factor tokens.
   if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
     const std::int64_t length = slice().sequence_length;
     const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.loss_factor;

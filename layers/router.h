@@ -1,7 +1,7 @@
-// The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight is a routing helper, replicated
-// in float32. Load-balance statistics are taken per sequence (as if each were a microbatch of its own), so neither the
-// microbatch size nor the layout changes the objective; or of the whole microbatch, or of the step so far, where the
-// model asks for that.
+// The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight (Family::routing) is replicated
+// in float32. Load-balance statistics are taken per sequence, as if each were a microbatch of its own, so neither the
+// microbatch size nor the layout changes the objective. A model may choose the microbatch or the step so far instead
+// (AuxiliaryLoss).
 #pragma once
 
 #include "layers/kernels/load_balance.h"
@@ -14,13 +14,13 @@ class Router {
   Router(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Kept {
-    // Float32 copy of the input where it is not float32 already; made again with SegmentSetup::remake_cheap.
+    // Float32 copy of the input if the input is not float32; recomputed with SegmentSetup::remake_cheap.
     Tensor input;
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
-    // [2 * sequences, experts] float32, over tensor and context groups: counts, then sums of scores; only with an
-    // auxiliary loss. One sequence where it is taken over the microbatch. Of a step so far: counts of all ranks, as
-    // many as a microbatch has on average, and this rank's sums of scores.
+    // [2 * sequences, experts] float32, summed over tensor and context groups: counts, then sums of scores; only with
+    // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For statistics of the step so far: counts
+    // of all ranks, averaged to one microbatch, and this rank's sums of scores.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
   };
@@ -28,27 +28,27 @@ class Router {
   ParameterSpec parameter() const;
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
-  // Whether backward_weight reads x: not where the float32 copy is kept, nor where the router is frozen.
+  // Whether backward_weight reads x: false if the float32 copy is kept or the router is frozen.
   bool reads_x_for_weight() const { return setup_.trains(Family::routing) && !keeps_input(); }
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept`, but for expert_counts.
+  // x: this rank's slice, any dtype. Fills `kept` except expert_counts.
   void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
-  // Makes expert_counts and reports the load-balancing loss, once the report has the choices. Once a microbatch: a
-  // forward again is handed them.
+  // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
+  // once per microbatch: a recomputed forward is given the first forward's expert_counts.
   void balance(LayerContext& context, Kept& kept) const;
   std::int64_t balance_bytes() const;
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
-  // z loss, which comes with its gradient. The choices are not kept any longer.
+  // z loss, which is computed with its gradient. Drops the tensors of `kept` that backward_weight does not read.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 
  private:
   bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.remake_cheap; }
-  // x itself where it is float32, otherwise a copy in `storage`.
+  // x itself if it is float32, otherwise a float32 copy in `storage`.
   ConstTensorView in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
-  // What the auxiliary loss takes for sequences: so many in a microbatch, and what this rank holds of them.
+  // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.
   std::int64_t balanced_sequences() const;
   TokenSlice slice() const;
   void average_choices(LayerContext& context, TensorView counts) const;

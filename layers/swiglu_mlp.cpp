@@ -28,7 +28,7 @@ std::int64_t SwigluMlp::activation_bytes() const {
 }
 
 std::int64_t SwigluMlp::pending_bytes() const {
-  // dgate_up in the place of gate_up, and activated.
+  // activated, and dgate_up in the storage of gate_up.
   return setup_.trains(Family::dense) ? setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute) : 0;
 }
 
@@ -52,7 +52,7 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
     kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
     swiglu_forward(kernels, kept.gate_up, kept.activated);
   }
-  // The gradient takes the place of the values it came from.
+  // In place: the gradient overwrites gate_up.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);

@@ -12,10 +12,10 @@ class SwigluMlp {
   SwigluMlp(const SegmentSetup& setup, const std::string& name, std::int64_t width);
 
   struct Kept {
-    // [microbatch tokens, 2 * width], [.., width], of this rank. With SegmentSetup::remake_cheap `activated` is made
-    // again by the input gradient, which then leaves the gradient of `gate_up` in its place.
+    // [microbatch tokens, 2 * width], [.., width], width of this rank. With SegmentSetup::remake_cheap the input
+    // gradient recomputes `activated`.
     Tensor gate_up, activated;
-    Tensor dgate_up;  // from input gradient to weight gradient
+    Tensor dgate_up;  // in the storage of gate_up, from input gradient to weight gradient
   };
 
   std::vector<ParameterSpec> parameters() const;  // gate_proj, up_proj, down_proj

@@ -31,7 +31,7 @@ class Builder {
     graph_.tensors.push_back({id, std::move(name), dims, strides, type, false, {}});
     return id;
   }
-  // Stored tensors of queries (query heads) or keys, with the dtype of the call.
+  // Stored tensors of queries (by query head) or keys (by key head), in the dtype of the call.
   Id queries(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
     return stored(tensor, std::move(name), {shape_.batch, shape_.query_heads, shape_.query_length, shape_.head_dim},
                   rows_of(strides), shape_.type);
@@ -66,7 +66,7 @@ class Builder {
     graph_.operations.push_back({op, std::move(inputs), output});
     return output;
   }
-  // queries x keys, and one number a query.
+  // Intermediates of queries x keys, and of one number per query.
   Id scores(std::string name, GraphOperator op, std::vector<Id> inputs, GraphType type = GraphType::float32) {
     return compute(std::move(name), op, std::move(inputs), scores_, type);
   }
@@ -75,8 +75,8 @@ class Builder {
   }
 
   Id scale() { return scalar("scale", GraphType::float32, 1.0 / std::sqrt(static_cast<double>(shape_.head_dim))); }
-  // Keys after a query's position get the lowest score; not minus infinity, which an engine would subtract from itself
-  // in a block of keys that a row does not see at all.
+  // Keys after a query's position get the lowest finite score. In a block of keys that a row does not see at all, an
+  // engine would subtract minus infinity from itself.
   Id masked(Id score) {
     if (!shape_.causal) return score;
     const Id lowest = scalar("lowest", GraphType::float32, std::numeric_limits<float>::lowest());
@@ -162,8 +162,8 @@ AttentionGraph attention_backward_graph(const AttentionShape& shape, bool determ
                                          {shape.query_heads * shape.query_length, shape.query_length, 1});
   const auto scale = g.scale(), one = g.scalar("one", GraphType::float32, 1.0);
 
-  // sum over keys of p * dp, as the row sums of dout * out. The engines compute them ahead of the rest and keep them in
-  // the caller's scratch; that is what the multiplication by one is for.
+  // Sum over keys of p * dp, computed as row sums of dout * out. The multiplication by one lets the engines compute
+  // them ahead of the rest and keep them in the caller's scratch.
   const auto dout_out = g.compute("dout_out", multiply, {dout, out}, head);
   g.store(multiply, {g.rows("unscaled_row_sums", reduce_add, {dout_out}), one}, row_sums);
 

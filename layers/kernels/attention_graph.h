@@ -1,9 +1,9 @@
-// Attention and its gradient as a list of tensor operations: the form in which cuDNN's graph API takes them. A plain
-// value that knows neither CUDA nor cuDNN, so that a test can interpret it and prove that it computes attention;
-// layers/kernels/cuda/cudnn_plan.h hands it to cuDNN operation by operation.
+// Attention and its gradient as a list of tensor operations, the form that cuDNN's graph API takes. A plain value that
+// knows neither CUDA nor cuDNN, so that a test can interpret it and prove that it computes attention.
+// layers/kernels/cuda/cudnn_plan.h passes it to cuDNN operation by operation.
 //
-// cuDNN recognises the pattern as a whole and runs one fused kernel; no intermediate of size queries x keys is stored.
-// That is why order, element types and strides of intermediates stand here exactly as its engines expect them.
+// cuDNN recognises the whole pattern and runs one fused kernel; no intermediate of size queries x keys is stored. For
+// this the order, element types and strides of intermediates must be exactly those that its engines expect.
 //
 // Every tensor has four dimensions: batch, head, row, column. Transposing is done by strides.
 #pragma once
@@ -25,7 +25,7 @@ struct GraphTensor {
   std::string name;
   GraphDims dims{}, strides{};  // strides in elements
   GraphType type = GraphType::float32;
-  // An intermediate: no memory, unless the engine takes some from its workspace.
+  // An intermediate: has no memory, unless the engine puts it in its workspace.
   bool is_virtual = false;
   // Passed by value, not by pointer.
   std::optional<double> scalar;
@@ -35,7 +35,7 @@ struct GraphTensor {
 
 enum class GraphOperator : std::uint8_t {
   matmul,    // inputs[0] x inputs[1] over the last two dimensions; heads of the second are shared (head / group)
-  multiply,  // pointwise with broadcast of dimensions of size 1, as the four that follow
+  multiply,  // pointwise with broadcast of dimensions of size 1; so are the next four
   subtract,
   add,
   divide,
@@ -43,10 +43,10 @@ enum class GraphOperator : std::uint8_t {
   exponential,
   logarithm,
   identity,
-  row_index,  // the row of each element of inputs[0], whose values are not read
+  row_index,  // row of each element of inputs[0]; values of inputs[0] are not read
   column_index,
   select,      // inputs[2] ? inputs[0] : inputs[1]
-  reduce_max,  // over every dimension whose size the output has smaller; heads in consecutive groups
+  reduce_max,  // over every dimension that is smaller in the output; heads in consecutive groups
   reduce_add,
   reshape,  // the same memory under the output's dimensions and strides
 };
@@ -85,12 +85,12 @@ enum class AttentionTensor : std::int64_t {
 // softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask and one
 // more with an offset.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
-// From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more when query heads share keys, 4 more
-// with a causal mask, one more with an offset. `deterministic` drops the float32 accumulator of dq (one operation less)
-// and with it atomic additions; the engines then store all of dscores, batch * query_heads * queries * keys elements.
+// From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more if query heads share keys, 4 more with a
+// causal mask, one more with an offset. `deterministic` drops the float32 accumulator of dq (one operation less) and
+// its atomic additions. The engines then store all of dscores, batch * query_heads * queries * keys elements.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
 
-// One line an operation: "scores = matmul(q, k_transposed) float32 [2, 4, 64, 64]".
+// One line per operation: "scores = matmul(q, k_transposed) float32 [2, 4, 64, 64]".
 std::string format(const AttentionGraph& graph);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What a call of graph attention (attention_graph.h) computes, and how its tensors lie in memory.
+// The computation of one call of graph attention (attention_graph.h), and the memory layout of its tensors.
 #pragma once
 
 #include <compare>
@@ -10,15 +10,15 @@ namespace weft {
 
 enum class GraphType : std::uint8_t { float32, bfloat16, float16, int32, boolean };
 
-// Elements from one sequence, head or token to the next; columns of a head are adjacent.
+// Distance in elements from one sequence, head or token to the next; columns of a head are adjacent.
 struct HeadStrides {
   std::int64_t batch = 0, head = 0, row = 0;
   auto operator<=>(const HeadStrides&) const = default;
 };
 
-// Queries 0 .. query_length - 1 of every sequence against keys 0 .. key_length - 1. With `causal`, query i stands at
-// position query_offset + i and sees the keys up to there: a run of a context-parallel rank (attention.h) is the
-// offset run.begin against run.begin + run.count keys.
+// Queries 0 .. query_length - 1 of every sequence against keys 0 .. key_length - 1. With `causal`, query i has position
+// query_offset + i and sees the keys up to that position. A run of a context-parallel rank (attention.h) has offset
+// run.begin and run.begin + run.count keys.
 struct AttentionShape {
   std::int64_t batch = 0, query_heads = 0, key_value_heads = 0;
   std::int64_t query_length = 0, key_length = 0, head_dim = 0;
@@ -33,17 +33,17 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens,
-// query_heads * head_dim] and log_sum_exp [tokens, query_heads]; gradients lie like values.
+// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens, query_heads
+// * head_dim] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
 AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type);
-// One run of queries of a rank that holds `rows_per_sequence` queries of each sequence: q [sequences *
-// rows_per_sequence, q_columns] and kv [sequences * heads.sequence_length, kv_columns] as in attention.h, dq and dkv
-// alike. Pointers to q, out, log_sum_exp and their gradients are those of the run's first row in the first sequence.
-// The backward writes (does not add to) the first run.begin + run.count rows of each sequence of dkv.
+// One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q [sequences * rows_per_sequence,
+// q_columns] and kv [sequences * heads.sequence_length, kv_columns] as in attention.h, dq and dkv alike. Pointers to q,
+// out, log_sum_exp and their gradients point at the run's first row in the first sequence. The backward overwrites the
+// first run.begin + run.count rows of each sequence of dkv.
 AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
                                    Range run, std::int64_t q_columns, std::int64_t kv_columns, GraphType type);
 
-// Float32 scratch a caller of the backward graph provides beside the engine's workspace.
+// Bytes of float32 scratch that the caller of the backward graph provides besides the engine's workspace.
 std::int64_t row_sums_bytes(const AttentionShape& shape);
 std::int64_t dq_accumulator_bytes(const AttentionShape& shape, bool deterministic);
 

@@ -1,8 +1,8 @@
-// What every kernel is handed: where its work is queued, where workspace comes from, whose time it is, and what the
-// rank's device brings. One per rank.
+// The context of every kernel call: stream, memory ledger, phase clock, and the kernels and products of the rank's
+// device. One per rank.
 //
-// A kernel of any device queues its work on `stream`; tensors are in the device's memory, results too, sums that a step
-// reports included. Nothing here waits for the device.
+// A kernel of any device queues its work on `stream`. All tensors are in the device's memory, including results and
+// sums that a step reports. No kernel waits for the device.
 #pragma once
 
 #include "parallel/runtime/ledger.h"

@@ -1,7 +1,7 @@
-// Cross-entropy over a sharded vocabulary, in the three steps between which the shards exchange one number a token
-// and then two.
-// logits [tokens, columns] float32 of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32 are global
-// ids; one below 0 marks a token that does not count, as where a text has been padded: it has neither loss nor
+// Cross-entropy over a sharded vocabulary, in three steps. Between them the shards exchange one number per token, then
+// two.
+// logits [tokens, columns] float32 are those of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32
+// are global ids. A target below 0 marks a token that does not count, for example padding: it has neither loss nor
 // gradient.
 #pragma once
 
@@ -17,7 +17,7 @@ void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensor
                      std::int64_t begin, TensorView sums);
 // With maximum and sums complete over all shards: dlogits = factor * (softmax - one_hot), in float32, bfloat16 or
 // float16. A float32 `dlogits` may be `logits` itself. loss [1, 1] float64 += the sum over tokens of log(sum) - target,
-// in nats and in double, in an order that depends on the shape alone; an empty `loss` is left alone.
+// in nats, summed in double in an order that depends on the shape alone. An empty `loss` is skipped.
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
                             ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
                             TensorView dlogits, TensorView loss);

@@ -39,7 +39,7 @@ class DryProducts final : public MatrixProducts {
   Tensor workspace_;
 };
 
-// Of the queries in `runs`, each with the keys that it sees: queries with keys and weights with values.
+// Operations of the queries in `runs`, each with the keys it sees: queries times keys, and weights times values.
 double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView kv) {
   double keys = 0.0;
   for (const Range& run : runs) {
@@ -50,7 +50,7 @@ double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView kv) 
   return 4.0 * keys * static_cast<double>(sequences * heads.query_heads * heads.head_dim);
 }
 
-// Heads are columns of matrices that may hold others beside them.
+// Counts only the columns of the heads; the matrices may have other columns.
 std::int64_t head_bytes(ConstTensorView rows, std::int64_t heads, const HeadShape& shape) {
   return rows.rows() * heads * shape.head_dim * size_of(rows.dtype());
 }
@@ -75,7 +75,7 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
     if (of_cpu) cpu::take_attention_backward_workspace(context, heads, runs, q.dtype());
     const std::int64_t factors =
         head_bytes(q, heads.query_heads, heads) + head_bytes(kv, 2 * heads.key_value_heads, heads);
-    // Scores once more, and the gradients of weights, values, queries and keys: five products to the forward's two.
+    // Five products against two in the forward: scores again, and the gradients of weights, values, queries and keys.
     tell(context.stream, {.name = "attention_backward",
                           .kind = KernelKind::attention,
                           .read = dout.bytes() + factors + out.bytes() + log_sum_exp.bytes(),
@@ -101,7 +101,7 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
   return kernels;
 }
 
-// Looked up are as many rows as there are tokens, whatever the table has.
+// The lookup reads one row per token, whatever the size of the table.
 EmbeddingKernels dry_embedding() {
   return {[](KernelContext& context, ConstTensorView ids, ConstTensorView, std::int64_t, TensorView y) {
             tell(context.stream, {.name = "embedding_forward", .read = ids.bytes() + y.bytes(), .written = y.bytes()});

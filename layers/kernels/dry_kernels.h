@@ -1,5 +1,5 @@
-// Kernels that compute nothing, for a walk through a step that is to find out what it takes (runtime/dry_device.h):
-// they tell the device's observer what they were called with.
+// Kernels that compute nothing, for a dry run of a step that measures its needs (runtime/dry_device.h): they report
+// their arguments to the device's observer.
 #pragma once
 
 #include "layers/kernels/kernels.h"
@@ -7,15 +7,16 @@
 
 namespace weft {
 
-// What a device's kernels take as workspace while they run.
+// Workspace that a dry kernel allocates.
 enum class DryWorkspace : std::uint8_t {
-  of_cpu,  // all of it
-  // That of the products alone: what cuDNN and the sums of other kernels take, only a GPU and its libraries tell.
+  of_cpu,  // all workspace of the CPU's kernels
+  // Workspace of the products only: workspace of cuDNN and of other kernels' sums is known only on a GPU with its
+  // libraries.
   of_cuda,
 };
 
 LayerKernels dry_layer_kernels(DryWorkspace workspace);
-// Products of `stream`, with workspace from `ledger`; both outlive them.
+// Products on `stream`, with workspace from `ledger`; both must outlive the products.
 std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, Stream& stream, MemoryLedger& ledger);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // Lookup in the rows [row_begin, row_begin + table.rows()) of a vocabulary. Ids outside this shard give zero rows and
-// no gradient: the sum over the shards is the whole lookup. ids [tokens, 1] int32.
+// no gradient, so the sum over the shards is the whole lookup. ids [tokens, 1] int32.
 #pragma once
 
 #include "layers/kernels/context.h"

@@ -1,5 +1,5 @@
-// What a device brings to the layers: one table of functions an operation, each as its header says. The public
-// functions of those headers check what holds on every device and call the table of their context.
+// The kernels of a device: one table of functions per operation, with the contracts of its header. The public functions
+// of those headers check what must hold on every device and call the table of their context.
 #pragma once
 
 #include "layers/kernels/attention.h"

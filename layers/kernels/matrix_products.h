@@ -13,7 +13,7 @@ namespace weft {
 
 enum class Transpose : std::uint8_t { no, yes };
 
-// c = op(a) op(b), added to c when `accumulate`, or to `addend` [m, n] of c's dtype where there is one.
+// c = op(a) op(b), added to c if `accumulate`, or to `addend` [m, n] of c's dtype if that is not empty.
 struct Product {
   ConstTensorView a;
   Transpose transpose_a = Transpose::no;
@@ -32,20 +32,20 @@ class MatrixProducts {
   // float32. Any size may be zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
   virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
                         TensorView c, bool accumulate) = 0;
-  // c = op(a) op(b) + addend, of c's shape and dtype, rounded once or twice. They do not overlap. Queued on `stream`
-  // like the product.
+  // c = op(a) op(b) + addend, which has c's shape and dtype; rounded once or twice. c and addend do not overlap. Queued
+  // on `stream` like the product.
   virtual void multiply_onto(Stream& stream, const Product& product);
-  // Products that do not depend on each other (one an expert): a device may run them side by side.
+  // Independent products (one per expert): a device may run them side by side.
   virtual void multiply_all(std::span<const Product> products) {
     for (const Product& p : products) multiply(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
   }
-  // Looks once for the fastest way to compute products of these shapes, where there are several; waits for the device,
-  // and is called when nothing is under way. Says in words what it did; nothing where there is nothing to choose.
+  // Looks once for the fastest algorithm of products of these shapes. Waits for the device; called while nothing is in
+  // flight. Returns a description of what was done, empty if there is nothing to choose.
   virtual std::string measure(std::span<const ProductCall>) { return {}; }
 };
 
 std::unique_ptr<MatrixProducts> make_cpu_matrix_products();
-// Tells the calling thread's copy of the library to use one thread. Every rank thread calls it first.
+// Limits the calling thread's copy of the library to one thread. Every rank thread calls this first.
 void use_one_library_thread();
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// A matrix product of a layer, timed under its own phase. Kernels that are phases of their own (attention) call the
+// A matrix product of a layer, timed under its own phase. Kernels with a phase of their own (attention) call the
 // products directly.
 #pragma once
 
@@ -14,7 +14,7 @@ inline void multiply(KernelContext& context, ConstTensorView a, Transpose transp
   context.products.multiply(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
-// gradient += a^T b, a and b being of one token a row; nothing where the gradient is empty, its parameter being frozen.
+// gradient += a^T b; a and b have one token per row. Does nothing if the gradient is empty (frozen parameter).
 inline void add_weight_gradient(KernelContext& context, ConstTensorView a, ConstTensorView b, TensorView gradient) {
   if (!gradient.empty()) multiply(context, a, Transpose::yes, b, Transpose::no, gradient, true);
 }

@@ -1,5 +1,5 @@
-// The permutation of tokens by the expert they chose, and moves of whole rows. Integers and orders are exact. T tokens,
-// E experts, K choices a token.
+// The permutation of tokens by chosen expert, and moves of whole rows. Integers and orders are exact. T tokens, E
+// experts, K choices per token.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace weft {
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
-// permuted [T*K, hidden]: row slots[t, k] = x[t]. Rows here are float32, bfloat16 or float16.
+// permuted [T*K, hidden]: row slots[t, k] = x[t]. From here on rows are float32, bfloat16 or float16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,

@@ -1,4 +1,4 @@
-// What matrix products on a GPU take once, for good: known without one, so that it can be planned for.
+// Workspace of matrix products on a GPU, allocated once. Known without a GPU, so that plans can count it.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace weft {
 
-// Products of experts are too small to fill a GPU alone, so independent ones run on this many streams more.
+// Number of additional streams for independent products: products of experts are too small to fill a GPU alone.
 inline constexpr std::size_t product_side_streams = 4;
-// For each stream, 256-byte aligned: what NVIDIA recommends for Hopper and later.
+// Workspace of each stream in bytes, 256-byte aligned: NVIDIA's recommendation for Hopper and later.
 inline constexpr std::int64_t product_workspace_bytes = 32 << 20;
 
 }  // namespace weft

@@ -9,7 +9,7 @@ namespace weft {
 
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms);
-// dx = residual + gradient of x, in float32 and rounded once. The residual is empty for none, or dx itself.
+// dx = residual + gradient of x, computed in float32 and rounded once. The residual may be empty (none) or dx itself.
 void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                              ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx);
 // dweight [hidden, 1] float32, added to.

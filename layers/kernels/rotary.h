@@ -1,9 +1,9 @@
 // Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
 // with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values pass through unchanged.
 //
-// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32, bfloat16
-// or float16.
-// Row t stands at position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty means no QK-norm.
+// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32, bfloat16 or
+// float16.
+// Row t has position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty without QK-norm.
 #pragma once
 
 #include <span>
@@ -27,18 +27,18 @@ struct RotaryOptions {
   HeadShape heads;
   double theta = 10000.0;
   float eps = 1e-6f;
-  // What rotary_table gave, once for all calls.
+  // The result of rotary_table, computed once for all calls.
   ConstTensorView table;
 };
 
-// What `options.table` holds, [positions of `runs`, head_dim] float32 in host memory: row p stands at the p-th position
-// of `runs` and has the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
+// Computes `options.table`, [positions of `runs`, head_dim] float32 in host memory. Row p belongs to the p-th position
+// of `runs`: the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
 std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Range> runs);
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
-// From the gradient of `rotated` to that of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm
-// [head_dim, 1] float32 are added to; without it they are empty, and so may be `qkv`.
+// From the gradient of `rotated` to the gradient of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm
+// [head_dim, 1] float32 are added to. Without QK-norm they are empty, and `qkv` may be empty too.
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
                      ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                      TensorView dq_norm, TensorView dk_norm);

@@ -1,5 +1,5 @@
-// The choice of a MoE router; permutation.h brings the tokens in the order of what is chosen. All float32 and int32;
-// integers and orders are exact, so the same logits route alike everywhere. T tokens, E experts, K choices a token.
+// The choice of a MoE router; permutation.h sorts the tokens by it. All tensors are float32 or int32. Integers and
+// orders are exact, so the same logits give the same routing on every device. T tokens, E experts, K choices per token.
 #pragma once
 
 #include "layers/kernels/context.h"
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Keeps scores of a token that all underflowed to zero from dividing zero by zero.
+// Avoids 0 / 0 if all scores of a token underflow to zero.
 constexpr float smallest_sum = 1e-20f;
 
 // logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the K largest scores, ties to the

@@ -16,7 +16,7 @@ std::int64_t widest_block(const HeadShape& heads) {
   return std::min(key_block, heads.sequence_length);
 }
 
-// The columns from `column` on, in the rows of one sequence.
+// The columns from `column` on, of the rows of one sequence.
 template <typename T>
 StridedMatrix<T> columns_from(ConstTensorView tensor, std::int64_t first_row, std::int64_t column) {
   return {tensor.as<T>().data() + first_row * tensor.columns() + column, tensor.columns()};
@@ -25,12 +25,13 @@ template <typename T>
 T* columns_from(TensorView tensor, std::int64_t first_row, std::int64_t column) {
   return tensor.as<T>().data() + first_row * tensor.columns() + column;
 }
-// Where a key head begins; its value head lies key_value_heads heads further.
+// First column of a key head; its value head begins key_value_heads heads later.
 std::int64_t key_column(const HeadShape& heads, ConstTensorView kv, std::int64_t key_head) {
   return kv.columns() - (2 * heads.key_value_heads - key_head) * heads.head_dim;
 }
 
-// Calls `visit(position, row, rows)` for the stripes of queries of one sequence: `row` counts the queries of the runs.
+// Calls `visit(position, row, rows)` for the stripes of queries of one sequence. `row` is the index among the queries
+// of all runs.
 template <typename Visit>
 void for_each_stripe(QueryRuns runs, Visit visit) {
   std::int64_t row = 0;
@@ -56,7 +57,7 @@ struct Forward {
         packed_k(allocate_packed_head<T>(context, shape)),
         packed_v(allocate_packed_head<T>(context, shape)) {}
 
-  // `out` and `log_sum_exp` point at the head's first row, whole rows of their tensors apart.
+  // `out` and `log_sum_exp` point at the head's first row; their rows have the stride of their whole tensors.
   void run_head(StridedMatrix<T> q, StridedMatrix<T> k, StridedMatrix<T> v, T* out, float* log_sum_exp) {
     const std::int64_t head_dim = heads.head_dim;
     const float scale = score_scale(heads);
@@ -130,7 +131,8 @@ struct Backward {
         packed_k(allocate_packed_head<T>(context, shape)),
         packed_v(allocate_packed_head<T>(context, shape)) {}
 
-  // Writes the gradient of one query head, `dq_stride` elements a row, and adds to those of its key-value head.
+  // Writes the gradient of one query head, with a row stride of `dq_stride` elements, and adds to the gradients of its
+  // key-value head.
   void run_query_head(StridedMatrix<T> q, StridedMatrix<T> dout, StridedMatrix<T> out, const float* log_sum_exp,
                       T* dq_out, std::int64_t dq_stride) {
     const std::int64_t head_dim = heads.head_dim;
@@ -219,7 +221,7 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
   });
 }
 
-// Each sequence by itself: its queries are a run behind the cached positions, its keys a part of its cache.
+// One sequence at a time: its queries are a run after the cached positions, its keys a part of its cache.
 void attention_cached(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out) {
   const std::int64_t capacity = heads.sequence_length, sequences = cache.rows() / capacity;

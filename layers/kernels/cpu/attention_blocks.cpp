@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// Scores up to the next whole vector beyond the diagonal become -infinity, whose exponential is zero: a row of any
-// length is then done in vectors. Returns the number of columns to work on.
+// Scores beyond the diagonal, up to the next whole vector, become -infinity, whose exponential is zero. Rows of any
+// length are then processed in whole vectors. Returns the number of columns to process.
 WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t row, float* score) {
   constexpr std::int64_t lanes = 16;
   const std::int64_t visible = block.visible(row);
@@ -18,7 +18,8 @@ WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t ro
   return padded;
 }
 
-// The largest of a row, NaN left out, folded like lane_sum: `omp simd reduction` would join its lanes one by one.
+// The largest number of a row, ignoring NaN, folded like lane_sum: `omp simd reduction` would join its lanes one by
+// one.
 WEFT_INLINE float lane_maximum(const float* row, std::int64_t count) {
   constexpr int lane_count = 16;
   float lanes[lane_count];

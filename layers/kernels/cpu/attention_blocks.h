@@ -1,5 +1,5 @@
-// Attention works on one block of scores at a time: some rows of one query head against some keys. The products of a
-// block go to the library; what is done to its rows in between is here. T is the dtype of q, k and v.
+// Attention works on one block of scores at a time: some rows of one query head against some keys. The library computes
+// the products of a block; the functions here process its rows in between. T is the dtype of q, k and v.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace weft {
 inline constexpr std::int64_t query_block = 64;
 inline constexpr std::int64_t key_block = 256;
 
-// Row r, the query at position `first_row + r`, sees the columns up to its own position: none where the stripe began in
-// front of the block's keys and its later rows alone reach them.
+// Row r, the query at position `first_row + r`, sees the columns up to its own position. It sees none if the stripe
+// begins before the block's keys and only later rows reach them.
 struct ScoreBlock {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_column = 0, columns = 0;
@@ -32,16 +32,16 @@ void for_each_block(std::int64_t first_row, std::int64_t rows, Visit visit) {
   }
 }
 
-// Softmax of a stripe while its key blocks arrive (Milakov and Gimelshein 2018): largest score and sum of exponentials
-// so far, for each row.
+// Online softmax of a stripe, key block by key block (Milakov and Gimelshein 2018): largest score and sum of
+// exponentials so far, for each row.
 struct RunningSoftmax {
   float* maximum = nullptr;
   float* sum = nullptr;
 };
 
-// Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales what `out` [rows,
-// head_dim] holds of earlier blocks to the new maximum. `scores` are overwritten, by `probabilities` if that is the
-// same.
+// Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales the result of earlier
+// blocks in `out` [rows, head_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the same
+// memory.
 void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
                    float* out, std::int64_t head_dim);
 void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
@@ -50,7 +50,7 @@ void softmax_block(const ScoreBlock& block, float scale, float* scores, float16*
                    float* out, std::int64_t head_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
-// beyond the diagonal, `product` being sum(dout * out) of the row. Results may lie on `scores`, which are overwritten,
+// beyond the diagonal; `product` is sum(dout * out) of the row. `scores` are overwritten. Results may lie on `scores`
 // and `dprobabilities`.
 struct RowStatistics {
   const float* log_sum_exp = nullptr;  // row r at r * stride
@@ -84,7 +84,7 @@ StridedMatrix<T> rows_from(StridedMatrix<T> matrix, std::int64_t row) {
   return {matrix.data + row * matrix.stride, matrix.stride};
 }
 
-// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; those of 16 bits are dense (`pack_head`).
+// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; 16-bit factors are dense (`pack_head`).
 inline void block_product(KernelContext&, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a,
                           Transpose transpose_a, StridedMatrix<float> b, Transpose transpose_b, float* c,
                           bool accumulate) {
@@ -101,8 +101,8 @@ void block_product(KernelContext& context, std::int64_t m, std::int64_t n, std::
                             TensorView(c, DType::float32, m, n), accumulate);
 }
 
-// A head as a factor of products. float32 is read where it lies; 16 bits are copied into `workspace`, because the
-// products of those dtypes take dense factors.
+// A head as a factor of products. float32 is read in place; 16-bit heads are copied into `workspace`, because 16-bit
+// products take dense factors.
 inline StridedMatrix<float> pack_head(StridedMatrix<float> head, std::int64_t, std::int64_t, float*) {
   return head;
 }
@@ -114,14 +114,14 @@ StridedMatrix<T> pack_head(StridedMatrix<T> head, std::int64_t rows, std::int64_
   return {workspace, head_dim};
 }
 
-// Storage of one head for pack_head, none for float32.
+// Workspace of one head for pack_head; empty for float32.
 template <typename T>
 Tensor allocate_packed_head(KernelContext& context, const HeadShape& heads) {
   const std::int64_t rows = dtype_of<T> == DType::float32 ? 0 : heads.sequence_length;
   return context.ledger.allocate(Bucket::workspace, dtype_of<T>, rows, heads.head_dim);
 }
 
-// A block in the dtype of the products: the float32 block itself, or another tensor beside it.
+// A block in the dtype of the products: the float32 block itself, or a second tensor.
 template <typename T>
 struct FactorBlock {
   FactorBlock(KernelContext& context, Tensor& block) {

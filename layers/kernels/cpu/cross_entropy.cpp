@@ -10,7 +10,7 @@
 namespace weft::cpu {
 namespace {
 
-// Vocabularies are long: float32 sums of this many entries are added in double.
+// Vocabularies are long: float32 sums of this many entries are added up in double.
 constexpr std::int64_t sum_block = 1024;
 
 WEFT_MULTIVERSION float largest(const float* logits, std::int64_t count) {
@@ -32,7 +32,7 @@ WEFT_INLINE void softmax_gradient(const float* logits, float maximum, float fact
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(gradient[i], factor * exponential(logits[i] - maximum));
 }
-// The row entry of a target, or -1 when another shard holds it.
+// The column of a target in this shard, or -1 if another shard has it.
 std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
   const std::int64_t column = target - begin;
   return column >= 0 && column < columns ? column : -1;
@@ -54,7 +54,7 @@ WEFT_INLINE void gradient_rows(ConstTensorView logits, ConstTensorView maximum, 
     const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
     loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
     const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
-    // Computed before the row is written, which may be the logits themselves, and rounded once.
+    // Computed before the row is written, because the row may be the logits themselves; rounded once.
     const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
     softmax_gradient(row, row_maximum, factor / sum, gradient, columns);
     if (target >= 0) assign(gradient[target], at_target);

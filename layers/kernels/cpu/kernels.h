@@ -15,7 +15,7 @@ extern const RotaryKernels rotary_kernels;
 extern const RoutingKernels routing_kernels;
 extern const SwigluKernels swiglu_kernels;
 
-// These take the workspace that the functions of the tables above take, and compute nothing.
+// These allocate the workspace of the functions in the tables above, and compute nothing.
 void take_attention_forward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 Tensor sort_workspace(KernelContext& context, std::int64_t experts);

@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// The sum of term(i) for i in [0, count). `term` is an always-inlined lambda, or it would keep the floor's
-// instructions.
+// The sum of term(i) for i in [0, count). `term` must be an always-inlined lambda; otherwise it is compiled for the
+// x86-64-v3 floor (parallel/runtime/multiversion.h).
 template <typename Term>
 WEFT_INLINE float lane_sum(std::int64_t count, Term term) {
   constexpr int lane_count = 16;

@@ -1,4 +1,4 @@
-// What the CPU kernels use of oneDNN beyond the public MatrixProducts.
+// Parts of oneDNN that the CPU kernels use besides the public MatrixProducts.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@ struct StridedMatrix {
   std::int64_t stride = 0;
 };
 
-// c = op(a) op(b), added to c when `accumulate`; c is m x n and dense. Sizes are positive.
+// c = op(a) op(b), added to c if `accumulate`; c is m x n and dense. Sizes are positive.
 void strided_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a, Transpose transpose_a,
                      StridedMatrix<float> b, Transpose transpose_b, float* c, bool accumulate);
 
-// Whether the processor multiplies bfloat16 itself. Where it does not, products of bfloat16 are computed in float32.
+// Whether the processor has bfloat16 products. Without them, products of bfloat16 are computed in float32.
 bool has_bfloat16_products();
 std::unique_ptr<MatrixProducts> make_library_products(bool bfloat16_products);
 

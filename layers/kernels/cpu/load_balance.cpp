@@ -20,7 +20,7 @@ WEFT_MULTIVERSION void add_scores(const float* scores, std::int64_t experts, boo
   for (std::int64_t e = 0; e < experts; ++e) sums[e] += scores[e] * inverse;
 }
 
-// With p = s / Z, Z the sum of s, and a loss of gradient c_e in p_e: dp_j/ds_e = (delta_je - p_j) / Z, hence
+// With Z the sum of s, p = s / Z, and c_e the gradient of the loss in p_e: dp_j/ds_e = (delta_je - p_j) / Z, hence
 //   ds_e = (c_e - sum over j of c_j p_j) / Z.
 WEFT_MULTIVERSION void add_score_gradient(const float* scores, const float* counts, std::int64_t experts,
                                           bool normalise, float factor, float* dscores) {

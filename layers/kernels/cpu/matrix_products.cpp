@@ -1,8 +1,8 @@
-// Matrix products by oneDNN. float32 goes to dnnl_sgemm, which prepares nothing. float16, for which the library has
-// products on few processors, is widened to float32 as a whole and rounded again: correct, but slower than float32
-// itself. bfloat16 needs a primitive prepared for its exact shape, which costs 0.1 to 0.5 ms the first time. Routed
-// experts bring another number of tokens at every call, so that number is cut into a multiple of 64 and a rest: few
-// shapes recur, and the two calls cost some 2 % over one.
+// Matrix products by oneDNN. float32 uses dnnl_sgemm, which prepares nothing. float16 is widened to float32 as a whole
+// and rounded again, because the library has float16 products on few processors: correct, but slower than float32.
+// bfloat16 needs a primitive prepared for its exact shape, which costs 0.1 to 0.5 ms the first time. Routed experts
+// have a different number of tokens at every call. That number is cut into a multiple of 64 and a rest, so that few
+// shapes recur; two calls cost some 2 % more than one.
 #include "layers/kernels/matrix_products.h"
 
 #include <omp.h>
@@ -23,11 +23,11 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t token_block = 64;
-// Elements of a result computed at once, where that leaves at least `fewest_tokens` rows: what is written then stays in
-// the second-level cache (1024 x 2048 x 256 in bfloat16 at 209 GFLOP/s, in four parts at 223).
+// Elements of a result that are computed at once, if that leaves at least `fewest_tokens` rows. The written part then
+// stays in the second-level cache (1024 x 2048 x 256 in bfloat16: 209 GFLOP/s, in four parts 223).
 constexpr std::int64_t result_block = 512 * 1024;
 constexpr std::int64_t fewest_tokens = 256;
-// A prepared product holds some 80 KiB of code; ranks of one process share it through oneDNN's own cache.
+// A prepared product has some 80 KiB of code; ranks of one process share it through oneDNN's own cache.
 constexpr std::size_t most_prepared = 1024;
 
 struct ProductShape {
@@ -128,7 +128,7 @@ class LibraryProducts final : public MatrixProducts {
     return product.transpose_a && !product.transpose_b && product.m >= 4 * product.n && product.k >= token_block;
   }
 
-  // Tokens are the rows of c when a is not transposed, and the terms of the sum in a weight gradient.
+  // Tokens are the rows of c if a is not transposed, and the terms of the sum in a weight gradient.
   void multiply_in_blocks(const ProductShape& product, const std::byte* a, const std::byte* b, std::byte* c) {
     ProductShape head = product, rest = product;
     if (!product.transpose_a) {

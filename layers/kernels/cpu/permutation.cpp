@@ -12,7 +12,7 @@
 namespace weft::cpu {
 namespace {
 
-// Columns summed at a time: a block of sums stays in the first cache while the rows of all choices pass.
+// Columns summed at a time: a block of sums stays in the first-level cache while the rows of all choices are added.
 constexpr std::int64_t block_columns = 256;
 
 template <typename T>

@@ -15,7 +15,7 @@ const T* weight_data(ConstTensorView weight, std::int64_t head_dim) {
   return weight.empty() ? nullptr : weight.as<T>().data();
 }
 
-// The heads of one token, which stands at one position after the other.
+// The heads of one token at a time; `stand_at` sets the token's position.
 template <typename T>
 struct TokenHeads {
   TokenHeads(const RotaryOptions& options, ConstTensorView q_norm, ConstTensorView k_norm)

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// The elements of one head in two halves, which are the two sides of its pairs.
+// The elements of one head in two halves, the first and second elements of its pairs.
 template <typename T>
 struct Halves {
   explicit Halves(T* head, std::int64_t half) : first(head), second(head + half) {}
@@ -76,7 +76,7 @@ WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, H
                gradient_second * float(weight.second[i]) * normal_second;
       });
   const float mean = total / static_cast<float>(2 * half);
-  // Turned back a second time rather than stored: dx may be dy.
+  // The inverse rotation is computed again instead of stored, because dx may be dy.
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
     const float dy_first(dy.first[i]), dy_second(dy.second[i]);
@@ -100,7 +100,7 @@ WEFT_INLINE void forward_row(const HeadRow<T>& row, std::int64_t half, const T* 
     }
   }
 }
-// Head sizes in common use are compiled as constants, which leaves no loop around a head.
+// Common head sizes are compile-time constants, so the loops over a head's elements are unrolled.
 template <typename T>
 WEFT_INLINE void forward_any_row(const HeadRow<T>& row, const T* x, T* y) {
   if (row.head_dim == 64) return forward_row(row, 32, x, y);

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-// Of the pairs (first[i], second[i]) at one position.
+// Angles of the pairs (first[i], second[i]) at one position.
 struct Angles {
   const float* cosines = nullptr;
   const float* sines = nullptr;
@@ -20,11 +20,11 @@ struct HeadRow {
   float eps = 0;
 };
 
-// y: the heads of x, normalised if there is a weight, and turned. y may be x.
+// y: the heads of x, normalised if there is a weight, and rotated. y may be x.
 void turn_heads(const HeadRow<float>& row, const float* x, float* y);
 void turn_heads(const HeadRow<bfloat16>& row, const bfloat16* x, bfloat16* y);
 void turn_heads(const HeadRow<float16>& row, const float16* x, float16* y);
-// dx: the gradient of x, of which only a norm has need; dx may be dy. dweight, likewise, is added to.
+// dx: the gradient of x; dx may be dy. x is read and dweight is added to only if there is a norm weight.
 void turn_heads_back(const HeadRow<float>& row, const float* dy, const float* x, float* dx, float* dweight);
 void turn_heads_back(const HeadRow<bfloat16>& row, const bfloat16* dy, const bfloat16* x, bfloat16* dx, float* dweight);
 void turn_heads_back(const HeadRow<float16>& row, const float16* dy, const float16* x, float16* dx, float* dweight);

@@ -28,7 +28,7 @@ WEFT_MULTIVERSION void sigmoid_elements(const float* logits, std::int64_t count,
 }
 
 // Insertion into a short sorted list. Experts come in ascending order and move past strictly smaller scores only, so
-// the lower expert stays ahead of its equals. A NaN moves past nothing, which leaves `choices` experts all different.
+// the lower of two equal experts stays first. A NaN moves past nothing, so the `choices` experts are all different.
 void select_largest(const float* scores, std::int64_t experts, std::int64_t choices, std::int32_t* chosen) {
   for (std::int64_t e = 0; e < experts; ++e) {
     if (e >= choices && !(scores[e] > scores[chosen[choices - 1]])) continue;
@@ -44,8 +44,8 @@ float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t c
   return sum;
 }
 
-// Adds the gradient through `weights` of one token to `dscores`. Not normalised, w_k = s_k and ds_k = dw_k. Normalised,
-// w_k = s_k / S with S = sum of the chosen s_j, and dw_k/ds_j = (delta_kj - w_k) / S, hence
+// Adds the gradient through `weights` of one token to `dscores`. Without normalisation w_k = s_k and ds_k = dw_k. With
+// it w_k = s_k / S, S the sum of the chosen s_j, and dw_k/ds_j = (delta_kj - w_k) / S, hence
 //   ds_j = (dw_j - sum over k of dw_k w_k) / S.
 void add_weight_gradient(const float* dweights, const float* scores, const std::int32_t* chosen, std::int64_t choices,
                          bool normalise, float* dscores) {

@@ -15,7 +15,7 @@ WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t 
     }
   }
 }
-// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient is written in its place.
+// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient overwrites it.
 template <typename T>
 WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
   for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width, dgate_up += 2 * width) {

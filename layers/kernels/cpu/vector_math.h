@@ -12,11 +12,11 @@
 
 namespace weft {
 
-// e^x to within 2 units in the last place. Results below the smallest normal number are zero, above the largest
-// infinity; NaN stays NaN. x = n ln 2 + r with |r| <= ln(2) / 2, a polynomial for e^r (Cephes, expf), and n added to
-// its exponent.
+// e^x to within 2 units in the last place. Results below the smallest normal number become zero, results above the
+// largest number infinity; NaN stays NaN. Method: x = n ln 2 + r with |r| <= ln(2) / 2, a polynomial for e^r (Cephes,
+// expf), then n is added to the exponent.
 WEFT_INLINE float exponential(float x) {
-  constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
+  constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: a number added to it is rounded to an integer
   constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
   constexpr float smallest = -87.336544f, largest = 88.722839f;
   const float shifted = std::fma(x, 1.44269504f, round_to_integer);
@@ -35,7 +35,7 @@ WEFT_INLINE float exponential(float x) {
   return x == x ? result : x;
 }
 
-// 1 / (1 + e^-x): 0 and 1 at the far ends.
+// 1 / (1 + e^-x), exactly 0 and 1 at the far ends.
 WEFT_INLINE float logistic(float x) {
   return 1.0f / (1.0f + exponential(-x));
 }

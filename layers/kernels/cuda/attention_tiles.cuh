@@ -1,9 +1,9 @@
-// Products of tiles in shared memory by a block of 16 x 16 threads, for plain_attention.cu. A tile is float32, `edge`
-// rows of some head; its rows are `dims` wide, zero beyond the head, and 4 apart from the next so that threads that
-// read 16 bytes of neighbouring rows use different banks.
+// Products of tiles in shared memory by a block of 16 x 16 threads, for plain_attention.cu. A tile has `edge` rows of a
+// head in float32. Its rows are `dims` wide, zero beyond the head. 4 floats of padding separate rows, so that threads
+// that read 16 bytes of neighbouring rows use different banks.
 //
-// Thread (y, x) owns rows y, y + 16, ... of every result; of a score block columns x, x + 16, ...; of a result as wide
-// as a head the four columns from 4 x, those from 4 x + 64, and so on.
+// Thread (y, x) owns rows y, y + 16, ... of every result. Of a score block it owns columns x, x + 16, ...; of a result
+// as wide as a head, the four columns from 4 x, the four from 4 x + 64, and so on.
 #pragma once
 
 #include "parallel/runtime/cuda/vector.cuh"
@@ -21,7 +21,7 @@ __device__ inline int thread_y() {
   return static_cast<int>(threadIdx.x) / threads_of_edge;
 }
 
-// Sizes for heads of at most `dims`. Wide heads have smaller tiles, as a thread has only so many registers.
+// Sizes for heads of at most `dims` columns. Wide heads have smaller tiles because registers of a thread are limited.
 template <int head_columns>
 struct TileShape {
   static constexpr int dims = head_columns;
@@ -34,7 +34,7 @@ struct TileShape {
   static constexpr std::size_t score_floats = static_cast<std::size_t>(edge) * score_stride;
 };
 
-// What a thread owns of a score block and of a result as wide as a head.
+// A thread's part of a score block, and of a result as wide as a head.
 template <typename Tiles>
 struct ScorePart {
   float at[Tiles::rows_of_thread][Tiles::rows_of_thread] = {};
@@ -44,7 +44,7 @@ struct HeadPart {
   float at[Tiles::rows_of_thread][Tiles::quads_of_thread][4] = {};
 };
 
-// One head in rows of a tensor. `vectors`: whether 16 bytes can be read at once.
+// One head in the rows of a tensor. `vectors`: whether 16 bytes can be read at once.
 template <typename T>
 struct HeadRows {
   T* data = nullptr;  // of the first row
@@ -57,7 +57,7 @@ struct HeadRows {
   }
 };
 
-// tile = the first `rows` rows, zero in the others. The caller synchronises.
+// tile = the first `rows` rows; its other rows are zero. The caller synchronises.
 template <typename Tiles, typename T>
 __device__ void load_tile(HeadRows<const T> head, int rows, float* tile) {
   if (head.vectors) {
@@ -149,7 +149,7 @@ __device__ void add_product(const float* scores, const float* tile, HeadPart<Til
   }
 }
 
-// The first `rows` rows of a result; row i of the thread is multiplied by factors[i].
+// Stores the first `rows` rows of a result; row i of the thread is multiplied by factors[i].
 template <typename Tiles, typename T>
 __device__ void store_head(const HeadPart<Tiles>& part, const float (&factors)[Tiles::rows_of_thread], int rows,
                            HeadRows<T> head) {
@@ -170,7 +170,7 @@ __device__ void store_head(const HeadPart<Tiles>& part, const float (&factors)[T
   }
 }
 
-// Over the 16 threads of equal y, which are half a warp. Every thread gets the result.
+// Reduces over the 16 threads of equal y, half a warp. Every thread gets the result.
 template <typename Combine>
 __device__ float reduce_row(float value, Combine combine) {
   for (int distance = threads_of_edge / 2; distance > 0; distance /= 2) {

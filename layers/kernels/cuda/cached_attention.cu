@@ -1,6 +1,6 @@
-// Attention of few queries against many cached keys. A block does one query of one head: the cache is read once for
-// each, 2 s head_dim bytes a key with s the bytes of an element, and a group of query heads that share keys finds them
-// in the L2 cache. Meant for one new token a pass; a long prompt is right too, and slower than it could be.
+// Attention of few queries against many cached keys. A block computes one query of one head and reads the cache once;
+// with elements of s bytes that is 2 s head_dim bytes per key. Query heads that share keys find them in the L2 cache.
+// Made for one new token per pass; a long prompt is computed correctly, but not at full speed.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int block_threads = 128;
-// Columns of a head that a thread adds up.
+// Columns of a head that a thread sums up.
 constexpr int columns_of_thread = 2;
 constexpr int most_head_dim = block_threads * columns_of_thread;
 
@@ -26,8 +26,8 @@ struct CacheShape {
   float scale;
 };
 
-// blockIdx.x is the query's row, blockIdx.y its head. Softmax while keys arrive (Milakov and Gimelshein 2018), a key a
-// thread at a time; then a column a thread.
+// blockIdx.x is the query's row, blockIdx.y its head. Online softmax over blocks of keys (Milakov and Gimelshein 2018):
+// first each thread computes the score of one key, then it sums its columns over the keys.
 template <typename T>
 __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape, const T* q, const T* cache, T* out) {
   __shared__ float query[most_head_dim];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
     const float weight = key < keys ? expf(score - maximum) : 0.0f;
     const float rescale = expf(so_far - maximum);  // zero at first
     weights[thread] = weight;
-    // Behind this every weight is there.
+    // After this all weights are in shared memory.
     sum = sum * rescale + sum_of_block(weight);
     const int here = static_cast<int>(keys - first < block_threads ? keys - first : block_threads);
 #pragma unroll

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int tile_columns = 32, tile_parts = 32;
 
-// A block adds up 32 columns; thread (x, y) takes parts y, y + 32, ... of column x, and the 32 sums of a column are
-// added in order.
+// A block sums 32 columns: thread (x, y) sums parts y, y + 32, ... of column x, then the 32 sums of a column are folded
+// in halves.
 __global__ void __launch_bounds__(tile_columns* tile_parts)
     add_column_sums_kernel(const float* partials, std::int64_t parts, std::int64_t columns, float* sums) {
   __shared__ float tile[tile_parts][tile_columns];

@@ -1,5 +1,5 @@
-// Cross-entropy at memory bandwidth: a block for each token walks its row of logits, 4 bytes a logit for the maximum, 4
-// for the sums, and 4 + s for the gradient, whose elements have s bytes.
+// Cross-entropy at memory bandwidth, one block per token. Bytes per logit: 4 for the maximum, 4 for the sums, and 4 + s
+// for the gradient, whose elements have s bytes.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace {
 
 constexpr int most_threads = 512;
 constexpr int width = Vector<float>::size;
-// Vectors that a thread loads before it uses the first of them.
+// Vectors that a thread loads before it uses the first.
 constexpr int vectors_in_flight = 4;
 
 unsigned threads_for(std::int64_t columns) {
   return columns >= most_threads * width * 2 ? most_threads : 128;
 }
 
-// Calls of_vector(column, four logits) and of_one(column, logit) for the running thread's share of a row, wherever it
-// begins. What a call writes may be the logits it was given.
+// Calls of_vector(column, four logits) and of_one(column, logit) for the running thread's share of a row of any
+// alignment. A call may overwrite the logits that it was given.
 template <typename OfVector, typename OfOne>
 __device__ void walk_row(const float* row, std::int64_t columns, OfVector of_vector, OfOne of_one) {
   const std::int64_t past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) / sizeof(float) % width);
@@ -49,7 +49,7 @@ __device__ void walk_row(const float* row, std::int64_t columns, OfVector of_vec
   }
 }
 
-// As on the CPU, a number wins over a NaN, which shows in the sums.
+// As on the CPU, a number wins over a NaN. A NaN shows in the sums instead.
 struct LargerNumber {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(most_threads, 2)
   if (threadIdx.x == 0) maximum[blockIdx.x] = largest;
 }
 
-// The column of a target, or -1 when another shard holds it.
+// The column of a target in this shard, or -1 if another shard has it.
 __device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
   const std::int64_t column = target - begin;
   return column >= 0 && column < columns ? column : -1;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(most_threads, 2)
       [=](std::int64_t column, float x) { gradient[column] = gradient_of(column, x); });
 }
 
-// One block, in an order that depends on the number of tokens alone.
+// One block. The order of additions depends on the number of tokens only.
 __global__ void __launch_bounds__(1024) add_losses_kernel(const double* losses, std::int64_t tokens, double* loss) {
   double sum = 0;
   for (std::int64_t token = threadIdx.x; token < tokens; token += 1024) sum += losses[token];

@@ -3,13 +3,13 @@
 namespace weft {
 namespace {
 
-// Parts of one workspace begin at multiples of this.
+// Rounds up to the alignment of the parts of a workspace.
 std::int64_t aligned(std::int64_t bytes) {
   constexpr std::int64_t alignment = 256;
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// cuDNN's variant pack takes pointers to inputs and outputs alike; inputs are not written.
+// cuDNN's variant pack takes inputs and outputs as pointers to non-const data; inputs are not written.
 void* input(const void* data) {
   return const_cast<void*>(data);
 }
@@ -56,7 +56,7 @@ CudnnAttention::CudnnAttention(CudnnAttentionOptions options) : options_(options
 }
 
 CudnnAttention::~CudnnAttention() {
-  // Plans refer to the handle.
+  // Plans refer to the handle and are destroyed before it.
   forward_plans_.clear();
   backward_plans_.clear();
   cudnnDestroy(handle_);

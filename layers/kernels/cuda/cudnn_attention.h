@@ -1,5 +1,5 @@
-// Attention by cuDNN's fused kernels. bfloat16 and float16 only; what they do not take is left to the plain kernel, and
-// `cudnn_attention_refusal` says beforehand what that is.
+// Attention by cuDNN's fused kernels, bfloat16 and float16 only. `cudnn_attention_refusal` tells beforehand which calls
+// they do not take; the plain kernel computes those.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,12 +13,12 @@
 
 namespace weft {
 
-// Why cuDNN has no engine for this shape, forward and backward, on a device of the compute capability (90 for 9.0);
-// nullopt if it has. Any lengths and offsets will do. Derived from cuDNN 9.19 for 80, 90 and 100 and held against its
-// heuristics by tests/cuda/cudnn_acceptance_test.cpp; other devices are assumed to be like 80.
+// The reason why cuDNN has no engine for this shape, forward and backward, on a device of the compute capability (90
+// for 9.0); nullopt if it has. All lengths and offsets are accepted. Derived from cuDNN 9.19 for 80, 90 and 100 and
+// compared with its heuristics by tests/cuda/cudnn_acceptance_test.cpp; other devices are assumed to be like 80.
 std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability);
 
-// Where the tensors of a shape begin; 16-byte aligned device memory.
+// First elements of a shape's tensors; 16-byte aligned device memory.
 struct AttentionForwardData {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *out = nullptr, *log_sum_exp = nullptr;
@@ -29,14 +29,14 @@ struct AttentionBackwardData {
 };
 
 struct CudnnAttentionOptions {
-  // The default adds up dq atomically, in float32, so that repeated runs differ in its last bits. The deterministic
-  // backward stores batch * query_heads * queries * keys scores instead: 2.3 GB where the other needs 0.3 GB.
+  // By default dq is summed by atomic additions in float32, so repeated runs differ in its last bits. The deterministic
+  // backward stores batch * query_heads * queries * keys scores instead: 2.3 GB where the default needs 0.3 GB.
   bool deterministic = false;
-  int engine = -1;  // of those that the heuristics list for a graph, from 0; -1: the first that can be prepared
+  int engine = -1;  // index in the heuristics' list for a graph; -1: the first that can be prepared
 };
 
-// Returns 256-byte aligned device memory that stays valid until the work queued by the call has run. Called at most
-// once a call.
+// Returns 256-byte aligned device memory that stays valid until the work queued by the forward or backward has run.
+// Each forward or backward calls it at most once.
 using WorkspaceAllocator = std::function<void*(std::int64_t bytes)>;
 
 // One per rank and device (the one current at construction); not thread-safe. Plans are kept by shape: the first call
@@ -48,7 +48,7 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  // What the allocator will be asked for. Builds the plan. The backward's contains the float32 scratch of
+  // Bytes that the allocator will be asked for. Builds the plan. The backward's bytes include the float32 scratch of
   // attention_shape.h.
   std::int64_t forward_workspace_bytes(const AttentionShape& shape);
   std::int64_t backward_workspace_bytes(const AttentionShape& shape);

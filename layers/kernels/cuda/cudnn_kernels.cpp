@@ -1,4 +1,4 @@
-// Attention of a CUDA rank: cuDNN's fused kernels for what they take, our plain kernel for the rest.
+// Attention of a CUDA rank: cuDNN's fused kernels for the calls they take, our plain kernel for the rest.
 #include <cudnn.h>
 
 #include "layers/kernels/cuda/attention_choice.h"
@@ -17,7 +17,7 @@ bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
 
-// One run of queries, and where its tensors begin.
+// One run of queries, and the first row of its tensors.
 struct RunCall {
   AttentionShape shape;
   std::int64_t first_row = 0;  // of q, out and log_sum_exp, in the first sequence
@@ -54,8 +54,9 @@ class ChosenAttention {
         choice_(options.attention),
         cudnn_({.deterministic = options.deterministic, .engine = options.attention.engine}) {}
 
-  // Why our kernel computes these, or nothing; `takes_sums`: what is asked for can be summed over runs. Throws Error
-  // (request) where cuDNN was asked for and cannot.
+  // The reason why our kernel computes these calls, or nullopt. `takes_sums`: whether results of several runs can be
+  // summed in the caller's tensors. Throws Error (request) if the options ask for cuDNN and cuDNN cannot compute the
+  // calls.
   std::optional<std::string> reason_for_own(std::span<const RunCall> calls, ConstTensorView q, ConstTensorView kv,
                                             bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
@@ -71,7 +72,7 @@ class ChosenAttention {
   std::optional<std::string> refusal(std::span<const RunCall> calls) const {
     for (const RunCall& call : calls) {
       if (auto reason = cudnn_attention_refusal(call.shape, compute_capability_)) return reason;
-      // The log-sum-exp of a later run begins at its first row.
+      // The log-sum-exp of a later run begins at the run's first row and must be 16-byte aligned.
       if (call.first_row * call.shape.query_heads % 4 != 0) return "a run of queries begins at an odd address";
     }
     return std::nullopt;
@@ -99,8 +100,8 @@ class ChosenAttention {
     const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
     const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
     const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
-    // Each run overwrites gradients of the keys it sees; several are added up, for which keys need a matrix of their
-    // own.
+    // Each run overwrites the gradients of the keys it sees. Gradients of several runs are summed, which needs keys in
+    // a matrix of their own.
     const bool adds = calls.size() > 1;
     if (reason_for_own(calls, q, kv, !adds || keys == 0)) {
       return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);
@@ -124,7 +125,7 @@ class ChosenAttention {
   }
 
  private:
-  // Freed in stream order once the call that asked for it is queued.
+  // The workspace is freed in stream order after the call that asked for it is queued.
   static WorkspaceAllocator allocator(KernelContext& context, Tensor& workspace) {
     return [&](std::int64_t bytes) {
       workspace = context.ledger.allocate(Bucket::workspace, DType::int32, (bytes + 3) / 4, 1);
@@ -144,10 +145,10 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
   AttentionKernels kernels;
   kernels.forward = [chosen](auto&&... arguments) { chosen->forward(arguments...); };
   kernels.backward = [chosen](auto&&... arguments) { chosen->backward(arguments...); };
-  // A plan of cuDNN's is for one number of keys, which grows with every token.
+  // A plan of cuDNN is for one number of keys, but that number grows with every token.
   kernels.cached = cached_attention;
   kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype) {
-    // Of one sequence, in matrices as the attention segment makes them.
+    // Describes one sequence, in matrices as the attention segment allocates them.
     const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;
     const std::int64_t kv_columns = 2 * heads.key_value_heads * heads.head_dim;
     const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());

@@ -1,4 +1,4 @@
-// The mechanical half: each tensor and each operation of the graph becomes a descriptor.
+// Lowering to cuDNN: each tensor and each operation of the graph becomes a descriptor.
 #include <iterator>
 #include <optional>
 
@@ -74,14 +74,16 @@ std::optional<Pointwise> pointwise(GraphOperator op) {
   return {};
 }
 
-// Comparisons are computed in booleans and sums of positions in integers; the rest, indices too, in float32.
+// Comparisons are computed in booleans and sums of positions in integers, everything else, including indices, in
+// float32.
 cudnnDataType_t precision(GraphOperator op, GraphType output) {
   if (op == GraphOperator::greater_equal) return CUDNN_DATA_BOOLEAN;
   if (op == GraphOperator::add && output == GraphType::int32) return CUDNN_DATA_INT32;
   return CUDNN_DATA_FLOAT;
 }
 
-// Appends the operation, last, and the descriptors it refers to.
+// The constructor appends the descriptors of all tensors. `lower` appends the other descriptors that an operation
+// refers to, and returns the operation's.
 class Lowering {
  public:
   Lowering(const AttentionGraph& graph, std::vector<CudnnDescriptor>& descriptors)

@@ -13,7 +13,7 @@ std::vector<CudnnDescriptor> CudnnOperationGraph::engine_configurations() const 
     if (const auto* properties = std::get_if<CudnnDescriptor>(&target_.device_)) {
       heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *properties);
     }
-    // A heuristic that knows no engine may say so as an error.
+    // A heuristic without an engine may report that as an error.
     if (cudnnBackendFinalize(heuristic.get()) != CUDNN_STATUS_SUCCESS) continue;
     std::int64_t available = 0, written = 0;
     WEFT_CUDNN(cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -79,7 +79,7 @@ void CudnnPlan::execute(cudnnHandle_t handle, const CudnnPointers& pointers, voi
     ids.push_back(id);
     values.push_back(pointer->second);
   }
-  // cuDNN takes scalars by pointers to the host and never writes them.
+  // cuDNN takes scalars through host pointers and never writes them.
   for (const Scalar& scalar : scalars_) {
     ids.push_back(scalar.id);
     values.push_back(std::visit([](const auto& value) { return const_cast<void*>(static_cast<const void*>(&value)); },

@@ -1,6 +1,6 @@
-// An attention graph (attention_graph.h) as an execution plan of cuDNN: its backend API, one descriptor a tensor and an
-// operation. Building a plan takes about half a second, for cuDNN compiles its kernel; running it takes microseconds of
-// the host.
+// An attention graph (attention_graph.h) as an execution plan of cuDNN's backend API, one descriptor per tensor and per
+// operation. Building a plan takes about half a second, because cuDNN compiles its kernel. Executing it takes
+// microseconds on the host.
 #pragma once
 
 #include <cudnn.h>
@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// Throws Error with the expression, the status and cuDNN's own last words.
+// Throws Error with the expression, the status and cuDNN's last error message.
 void check_cudnn(cudnnStatus_t status, const char* expression,
                  std::source_location place = std::source_location::current());
 #define WEFT_CUDNN(expression) ::weft::check_cudnn((expression), #expression)
@@ -45,8 +45,8 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-// What a plan is made for: the device of a handle, or one described by its properties as JSON, whether or not such a
-// device is there. A plan for the latter cannot be executed without it.
+// The device of a plan: that of a handle, or a device described by its properties as JSON. The described device need
+// not be present, but a plan for it cannot be executed without it.
 class CudnnTarget {
  public:
   explicit CudnnTarget(cudnnHandle_t handle) : device_(handle) {}
@@ -63,8 +63,8 @@ class CudnnOperationGraph {
  public:
   CudnnOperationGraph(const AttentionGraph& graph, const CudnnTarget& target);
 
-  // Engine configurations, the one expected to be fastest first. Empty if cuDNN has none for such a graph. The
-  // engines ask for libcuda.so.1, but not for a device.
+  // Engine configurations, the one expected to be fastest first. Empty if cuDNN has none for the graph. The engines
+  // need libcuda.so.1, but no device.
   std::vector<CudnnDescriptor> engine_configurations() const;
 
  private:
@@ -80,13 +80,13 @@ using CudnnPointers = std::map<AttentionTensor, void*>;
 // Not thread-safe; `target` must outlive it.
 class CudnnPlan {
  public:
-  // By the engine of this number, from 0, of engine_configurations(), or below that by the first that can be prepared.
-  // Throws Error when there is none.
+  // Uses engine number `engine` (from 0) of engine_configurations(), or if that is negative the first engine that can
+  // be prepared. Throws Error if there is none.
   CudnnPlan(const AttentionGraph& graph, const CudnnTarget& target, int engine = -1);
 
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  // Queues the plan on the stream of `handle`. Exactly the stored tensors of the graph have pointers, 16-byte aligned;
-  // workspace [workspace_bytes] is 256-byte aligned and needed until the work has run.
+  // Queues the plan on the stream of `handle`. `pointers` has exactly the stored tensors of the graph, 16-byte aligned.
+  // workspace [workspace_bytes] is 256-byte aligned and must stay valid until the work has run.
   void execute(cudnnHandle_t handle, const CudnnPointers& pointers, void* workspace) const;
 
  private:
@@ -98,7 +98,7 @@ class CudnnPlan {
 
   std::vector<std::int64_t> stored_;  // ids of the tensors with memory
   std::vector<Scalar> scalars_;
-  // A plan refers to its engine and that to the graph.
+  // A plan refers to its engine, and the engine to the graph.
   CudnnOperationGraph operations_;
   std::optional<CudnnDescriptor> configuration_, plan_;
   std::int64_t workspace_bytes_ = 0;

@@ -1,8 +1,8 @@
-// Forward gathers rows: 2 s bytes an element of y, s being those of an element. Backward sorts the tokens by row and
-// then adds, row by row, what belongs to it: s bytes an element of dy, 8 for each element of the rows that occur, and
-// some 50 a token for the sort. Nobody else adds to that row, so no atomics are needed, and the sort being stable the
-// terms come in token order: the same bits as the CPU's. A row that most tokens share is added by few blocks, one term
-// after the other.
+// Forward gathers rows: 2 s bytes per element of y, with elements of s bytes. Backward sorts the tokens by row, then
+// adds the gradients row by row. It moves s bytes per element of dy, 8 per element of the rows that occur, and some 50
+// per token for the sort. One thread adds all terms of an element, so no atomics are needed. The sort is stable, so
+// terms are added in token order and give the same bits as the CPU. A row that most tokens share is added by few
+// blocks, term by term.
 #include <cuda_runtime.h>
 
 #include <bit>
@@ -18,7 +18,7 @@
 namespace weft::cuda {
 namespace {
 
-// Rows as words of any kind: they are only copied.
+// Rows are copied as words of any type.
 template <typename Word>
 __global__ void gather_kernel(const std::int32_t* ids, const Word* table, std::int64_t row_begin,
                               std::int64_t table_rows, std::int64_t tokens, std::int64_t words, Word* y) {
@@ -52,7 +52,7 @@ void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorV
   queue(native(context.stream), ids, table, row_begin, y);
 }
 
-// keys[token] = its row, or table_rows, which comes last, where the row is not in this shard.
+// keys[token] = the token's row, or table_rows, which sorts last, if that row is not in this shard.
 __global__ void number_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t row_begin,
                                      std::int64_t table_rows, std::int32_t* keys, std::int32_t* numbers) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -62,18 +62,18 @@ __global__ void number_tokens_kernel(const std::int32_t* ids, std::int64_t token
   numbers[token] = static_cast<std::int32_t>(token);
 }
 
-// Tokens in the order of their rows, and what to add for them.
+// Tokens sorted by row, and the gradients to add.
 template <typename T>
 struct SortedRows {
-  const std::int32_t* keys;     // the row of each
-  const std::int32_t* numbers;  // of the tokens
+  const std::int32_t* keys;     // row of each token
+  const std::int32_t* numbers;  // original token indices
   std::int64_t tokens;
   const T* dy;
   std::int64_t hidden;
 };
 
-// Adds N columns of the rows of dy from `place` on, `Rows` at a time while that many have the key: all of them are
-// loaded before the first is added.
+// Adds N columns of the rows of dy from `place` on, `Rows` at a time while that many rows have the key. All rows of a
+// group are loaded before the first is added.
 template <int Rows, int N, typename T>
 __device__ void add_groups(const SortedRows<T>& rows, std::int32_t key, std::int64_t column, std::int64_t& place,
                            Vector<float, N>& sum) {
@@ -91,8 +91,8 @@ __device__ void add_groups(const SortedRows<T>& rows, std::int32_t key, std::int
   }
 }
 
-// The first of the places with one key does the work of all of them. An item is N columns. Two blocks to a processor
-// leave enough registers for all terms of a group; left to itself, the compiler would load a few at a time.
+// The thread at the first place of a key adds all places of that key. An item is N columns. Two blocks per
+// multiprocessor leave enough registers for all terms of a group; without the bound the compiler loads a few at a time.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 2)
     add_rows_kernel(const SortedRows<T> rows, std::int64_t table_rows, float* dtable) {
@@ -119,7 +119,7 @@ template <typename E>
 void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* numbers, ConstTensorView dy,
               TensorView dtable) {
   using T = typename DeviceElement<E>::type;
-  // As many as make 16 bytes of dtable.
+  // As many columns as make 16 bytes of dtable.
   constexpr int width = Vector<float>::size;
   const bool vectors = vectorises<float>(dtable.data(), dy.columns()) &&
                        reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;

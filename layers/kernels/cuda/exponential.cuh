@@ -1,4 +1,4 @@
-// The exponential of the CPU (layers/kernels/cpu/vector_math.h), operation by operation: scores that decide a choice of
+// The CPU's exponential (layers/kernels/cpu/vector_math.h), operation by operation: scores that decide a choice of
 // experts have the same bits on every device.
 #pragma once
 

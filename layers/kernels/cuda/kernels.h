@@ -8,7 +8,7 @@
 
 namespace weft::cuda {
 
-// Attention by our own kernel, for what cuDNN does not take: any runs and compute dtype (plain_attention.cu).
+// Attention by our own kernel, for calls that cuDNN does not take: any runs and compute dtype (plain_attention.cu).
 extern const AttentionKernels plain_attention_kernels;
 // AttentionKernels::cached of every device (cached_attention.cu).
 void cached_attention(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,

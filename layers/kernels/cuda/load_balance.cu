@@ -1,9 +1,9 @@
-// Auxiliary losses of the router. Every sum is taken in an order that depends on sizes alone: partial sums go to
-// workspace, and a second kernel adds them.
+// Auxiliary losses of the router. The order of every sum depends on sizes only: blocks write partial sums to workspace,
+// and a second kernel adds them.
 //
-// Bytes a token: statistics 4 E + 4 K read (scores twice when they are sigmoids, the second time from a cache) and
-// 8 E / 64 of partial sums written and read; auxiliary_loss_backward 4 E read and written (4 E more read for sigmoids);
-// z_loss 8 E read, 4 E written.
+// Bytes per token: statistics read 4 E + 4 K (scores twice for sigmoids, the second time from a cache), and write and
+// read 8 E / 64 of partial sums. auxiliary_loss_backward reads and writes 4 E (reads 4 E more for sigmoids). z_loss
+// reads 8 E and writes 4 E.
 #include <thrust/transform.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ __device__ int warp_of_block() {
   return static_cast<int>(threadIdx.x) / warp_size;
 }
 
-// 1 / the sum of a row, by a warp; scores that all underflow divide by `smallest_sum`.
+// The inverse of a row's sum, by one warp; if all scores underflow, it is finite because of `smallest_sum`.
 __device__ float inverse_sum(const float* scores, int experts) {
   float sum = 0.0f;
 #pragma unroll 4
@@ -47,11 +47,11 @@ struct ScaledOnce {
 
 // Statistics of `tokens_of_chunk` consecutive tokens of one sequence.
 constexpr int tokens_of_chunk = 64;
-// Experts that a block has counters for; beyond, blocks differ in y.
+// Experts that a block has counters for; blocks with different y take further experts.
 constexpr int experts_of_block = 2048;
 
 // Block (c, y) writes the sums of chunk c for experts [y, y + 1) * experts_of_block. Chunk c is chunk c % chunks of
-// sequence c / chunks; tokens outside of the slice count nothing.
+// sequence c / chunks. Tokens outside the slice are not counted.
 __global__ void chunk_statistics_kernel(const float* scores, const std::int32_t* indices, std::int64_t tokens,
                                         int experts, int choices, bool normalise, TokenSlice slice, int chunks,
                                         std::int32_t* chunk_counts, float* chunk_sums) {
@@ -96,7 +96,8 @@ __global__ void chunk_statistics_kernel(const float* scores, const std::int32_t*
   }
 }
 
-// A block adds the chunks of 32 experts of one sequence: warp w those with c % warps_of_block == w, then warp by warp.
+// A block adds the chunks of 32 experts of one sequence: warp w adds those with c % warps_of_block == w, then the
+// warps' sums are added in order.
 __global__ void add_chunks_kernel(const std::int32_t* chunk_counts, const float* chunk_sums, int experts, int chunks,
                                   int blocks_of_sequence, float* counts, float* score_sums) {
   __shared__ float sums[warps_of_block][warp_size];
@@ -144,7 +145,7 @@ __global__ void add_values_kernel(const double* values, int size, double factor,
   if (threadIdx.x == 0) *loss += factor * sum;
 }
 
-// A warp works on a token. The formula is beside the CPU's add_score_gradient.
+// One warp per token. The formula is derived at the CPU's add_score_gradient.
 __global__ void auxiliary_backward_kernel(const float* scores, const float* counts, std::int64_t tokens, int experts,
                                           bool normalise, TokenSlice slice, float factor, float* dscores) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block();
@@ -169,8 +170,7 @@ __global__ void auxiliary_backward_kernel(const float* scores, const float* coun
   }
 }
 
-// Warps take tokens in turn, each as many as its place in the grid gives it. Writes a sum of squared log-sum-exps for
-// each block.
+// A warp computes every n-th token, with n warps in the grid. Each block writes its sum of squared log-sum-exps.
 __global__ void z_loss_kernel(const float* all_logits, std::int64_t tokens, int experts, float factor,
                               float* all_dlogits, double* block_sums) {
   double sum_of_squares = 0.0;

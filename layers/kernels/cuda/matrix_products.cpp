@@ -20,7 +20,7 @@ class CublasProducts final : public MatrixProducts {
         workspace_(
             ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams)) {
     for (auto& side : side_streams_) side = stream.device().create_stream("products");
-    // The workspace belongs to the main stream from now on, and to the others after it.
+    // The workspace is first used on the main stream; side streams wait for its allocation.
     for (auto& side : side_streams_) side->wait_for(stream);
   }
 
@@ -29,7 +29,7 @@ class CublasProducts final : public MatrixProducts {
     run(stream_, 0, {a, transpose_a, b, transpose_b, c, accumulate, {}});
   }
 
-  // The library adds it before it rounds.
+  // The library adds the addend before it rounds.
   void multiply_onto(Stream& stream, const Product& product) override {
     require(&stream == &stream_, "products are queued on the stream they were made for");
     run(stream_, 0, product);
@@ -68,7 +68,7 @@ class CublasProducts final : public MatrixProducts {
   MemoryLedger& ledger_;
   bool measured_;
   std::array<std::unique_ptr<Stream>, product_side_streams> side_streams_;
-  Tensor workspace_;  // one part a stream
+  Tensor workspace_;  // one part per stream
   ProductPlans plans_;
 };
 

@@ -1,10 +1,10 @@
-// Sort of choices by expert, and moves of rows. Everything but the sort is bound by memory; rows move in units of 16
-// bytes where addresses allow it.
+// Sort of choices by expert, and moves of rows. All kernels except the sort are bound by memory bandwidth; rows move in
+// units of 16 bytes if addresses allow it.
 //
-// Bytes, R = bytes of a row, n = T K choices: permute_rows T R read, n R written. unpermute_rows n R + T R read, T R
-// written. unpermute_rows_backward n R (only for dweights) + T R read (K times, all but once from a cache), n R
-// written. move_blocks the blocks read and written once. sort_by_expert about 28 n and what the sort moves, 16 n for
-// each 8 bits of the number of experts.
+// Bytes, with R bytes per row and n = T K choices: permute_rows reads T R, writes n R. unpermute_rows reads n R + T R,
+// writes T R. unpermute_rows_backward reads n R (only for dweights) + T R (K times, all except one from a cache),
+// writes n R. move_blocks reads and writes the blocks once. sort_by_expert moves about 28 n, plus 16 n for each 8 bits
+// of the number of experts.
 #include <thrust/binary_search.h>
 #include <thrust/functional.h>
 #include <thrust/iterator/counting_iterator.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int threads_of_block = 256;
 constexpr int warps_of_block = threads_of_block / warp_size;
-// Units a lane moves at a time: its loads are under way together.
+// Units that a lane moves at a time; their loads are in flight together.
 constexpr int units_of_lane = 4;
 
 unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
@@ -43,7 +43,7 @@ __device__ int lane_of_warp() {
   return static_cast<int>(threadIdx.x) % warp_size;
 }
 
-// How many of sorted keys are `expert`.
+// Number of sorted keys equal to `expert`.
 struct CountOf {
   const std::int32_t* sorted_experts;
   std::int64_t count;
@@ -54,7 +54,7 @@ struct CountOf {
   }
 };
 
-// Calls body with a value of the widest type in which rows of `row_bytes` can be moved between these places.
+// Calls body with a value of the widest type that can move rows of `row_bytes` between these addresses.
 template <typename Body>
 void with_unit(std::int64_t row_bytes, const void* from, const void* to, Body body) {
   const std::uintptr_t alignment = static_cast<std::uintptr_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) |
@@ -139,7 +139,7 @@ __global__ void unpermute_kernel(const T* permuted, const std::int32_t* slots, c
   out.store(y + token * hidden + first);
 }
 
-// A warp works on a choice; the warps of one token read its dy at about the same time. `permuted` may be `dpermuted`.
+// A warp computes one choice; the warps of one token read its dy at about the same time. `permuted` may be `dpermuted`.
 template <typename T, int width>
 __global__ void unpermute_backward_kernel(const T* dy, const T* permuted, const std::int32_t* slots,
                                           const float* weights, std::int64_t choice_count, int choices,
@@ -170,7 +170,8 @@ __global__ void unpermute_backward_kernel(const T* dy, const T* permuted, const 
   if (lane_of_warp() == 0) dweights[choice] = product;
 }
 
-// Blocks of one launch of move_kernel, in units. Passed by value: the host's spans may be gone when it runs.
+// Blocks of one launch of move_kernel, in units. Passed by value, because the host's spans may be gone when the kernel
+// runs.
 template <int capacity>
 struct BlockList {
   std::int64_t from[capacity], to[capacity], units[capacity];
@@ -239,7 +240,7 @@ const float* pointer_or_null(ConstTensorView tensor) {
   return tensor.empty() ? nullptr : elements<float>(tensor);
 }
 
-// Calls body<T, width> for the element type and for 16 bytes at once where rows allow it.
+// Calls body<T, width> for the element type, with 16 bytes at once if the rows allow it.
 template <typename Body>
 void with_runs(DType dtype, bool vectors, Body body) {
   with_element_type(dtype, [&](auto element) {
@@ -256,7 +257,7 @@ bool rows_vectorise(ConstTensorView rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
 }
 
-// Experts outside of `counts` are not looked for: what they are is decided by their low bits.
+// Expert indices beyond `counts` are not detected: only the low bits of indices are sorted.
 void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
   const cudaStream_t stream = native(context.stream);
   const std::int64_t count = indices.size(), experts = counts.size();
@@ -280,7 +281,7 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView 
       thrust::scatter(policy, place, place + count, sorted, slot);
     });
   }
-  // From sorted keys, so that no counter is shared.
+  // Counted from sorted keys, so that no counter is shared.
   auto* const result = elements<std::int32_t>(counts);
   const CountOf count_of{elements<std::int32_t>(sorted_experts.view()), count};
   thrust_on(stream, [=](const auto& policy) { thrust::tabulate(policy, result, result + experts, count_of); });
@@ -347,7 +348,7 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
       move(native(context.stream), reinterpret_cast<const Unit*>(source.data()), from, to, counts,
            row_bytes / static_cast<std::int64_t>(sizeof(Unit)), reinterpret_cast<Unit*>(destination.data()));
     };
-    // A launch carries its list, so short ones have a short one. Kernels take up to 32 KiB of parameters.
+    // The list is a kernel parameter, so few blocks use a short list. Parameters of a kernel may have 32 KiB.
     constexpr int few = 64, many = 1024;
     if (counts.size() <= few) {
       run(move_in_launches<Unit, few>);

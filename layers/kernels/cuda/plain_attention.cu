@@ -1,11 +1,11 @@
 // Causal grouped-query attention in float32 arithmetic, for shapes and dtypes that the library does not take. Softmax
-// is taken while tiles of keys arrive, and the backward recomputes probabilities from the log-sum-exp (Dao et al. 2022,
-// FlashAttention), one kernel for dq and one for dk and dv, so that every result has one owner and no order is left to
-// chance.
+// is computed online over tiles of keys; the backward recomputes probabilities from the log-sum-exp (Dao et al. 2022,
+// FlashAttention). One kernel computes dq, another dk and dv: every result has one owner, so sums are deterministic.
 //
-// Work, n queries that see m keys on average, D = head_dim, a head: 4 n m D operations forward, 14 n m D backward (5
-// products, two of them twice). Bytes: keys and values are read once for each tile of 64 queries (32 for heads beyond
-// 128), queries and dout once for each tile of keys, nearly all of it from the second cache; it is bound by arithmetic.
+// Work per head with D = head_dim, for n queries that see m keys on average: 4 n m D operations forward, 14 n m D
+// backward (5 products, two of them twice). Keys and values are read once for each tile of 64 queries (32 for heads
+// wider than 128). Queries and dout are read once for each tile of keys. Nearly all bytes come from the second-level
+// cache; the kernels are bound by arithmetic.
 #include "layers/kernels/cuda/attention_tiles.cuh"
 
 #include <cmath>
@@ -18,18 +18,18 @@
 namespace weft::cuda {
 namespace {
 
-// What all kernels know of a call. Query row r of a sequence stands at positions[r], or at r where the runs cover the
+// Parameters of a call for all kernels. Query row r of a sequence has position positions[r], or r if the runs cover the
 // sequence and `positions` is null.
 struct AttentionShape {
   int query_heads, key_value_heads, head_dim;
-  int length;   // rows of keys a sequence
-  int queries;  // rows of queries a sequence
+  int length;   // key rows per sequence
+  int queries;  // query rows per sequence
   int sequences;
   float scale;
   const std::int32_t* positions;
 
   __device__ int position(int row) const { return positions == nullptr ? row : positions[row]; }
-  // The first row whose query sees `key`; `queries` if none does.
+  // The first row with a query that sees `key`; `queries` if there is none.
   __device__ int first_row_at(int key) const {
     if (positions == nullptr) return min(key, queries);
     int begin = 0, end = queries;
@@ -45,8 +45,8 @@ struct AttentionShape {
   }
 };
 
-// The tile of queries or keys that a block works on. Heads that share keys stand next to each other, so that they find
-// them in a cache.
+// The tile of queries or keys that a block computes. Heads that share keys are adjacent, so that they find the keys in
+// a cache.
 struct Place {
   int head, sequence, first_row;
 };
@@ -54,7 +54,7 @@ __device__ Place place_of_block(int heads, int sequences, int edge) {
   const int head = static_cast<int>(blockIdx.x % heads), rest = static_cast<int>(blockIdx.x / heads);
   return {head, rest % sequences, rest / sequences * edge};
 }
-// Late queries see many keys, so blocks of them start first.
+// Late queries see many keys, so their blocks start first.
 __device__ Place place_of_block_backwards(int heads, int sequences, int edge) {
   Place place = place_of_block(heads, sequences, edge);
   place.first_row = static_cast<int>(gridDim.x / (heads * sequences) - 1) * edge - place.first_row;
@@ -75,13 +75,13 @@ __global__ void number_rows(const RunList runs, int first_row, int end_row, std:
   positions[row] = runs.begin[run] + row - runs.first_row[run];
 }
 
-// What a kernel of so many tiles and one block of scores takes.
+// Shared memory in bytes of a kernel with `tiles` tiles and one block of scores.
 template <typename Tiles>
 constexpr std::size_t shared_bytes(int tiles) {
   return (tiles * Tiles::tile_floats + Tiles::score_floats) * sizeof(float);
 }
-// How many blocks a multiprocessor is to hold: two where the shared memory of an H100 allows it, which then bounds the
-// registers of a thread; more would spill.
+// Blocks per multiprocessor: two if the shared memory of an H100 allows it. This bounds the registers of a thread; a
+// higher bound would spill registers.
 template <typename Tiles>
 constexpr int resident_blocks(int tiles) {
   return 2 * shared_bytes<Tiles>(tiles) <= std::size_t{224} << 10 ? 2 : 1;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
   float* const scores = kv_tile + Tiles::tile_floats;
   load_tile<Tiles>(q.from(first_row, head_column), rows, q_tile);
 
-  // Rows beyond the last repeat its position and are not stored.
+  // Rows after the last repeat its position and are not stored.
   int position[count];
   float maximum[count], sum[count];
 #pragma unroll
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
   store_head(result, inverse, rows, out.from(first_row, head_column));
 }
 
-// products[i] = sum of dout * out over head i of all rows and heads. A warp takes a head.
+// products[i] = sum of dout * out over head i of all rows and heads. One warp per head.
 template <typename T>
 __global__ void row_products_kernel(const T* dout, const T* out, std::int64_t heads, int head_dim, float* products) {
   const std::int64_t head = (static_cast<std::int64_t>(blockIdx.x) * threads_of_tile + threadIdx.x) / warp_size;
@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_
   store_head(result, ones, rows, dq.from(first_row, head_column));
 }
 
-// A block owns a tile of keys and values and goes over the queries of every head that shares them. Scores are
-// transposed: a row for each key.
+// A block owns a tile of keys and values and loops over the queries of every head that shares them. Scores are
+// transposed: one row per key.
 template <typename Tiles, typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_value_gradient_tiles))
     key_value_gradient_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
   store_head(dv_part, ones, keys, dv.from(first_key, head_column));
 }
 
-// The positions of query rows, or no tensor where rows and positions are the same.
+// The positions of query rows, or no tensor if rows and positions are the same.
 Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRuns runs) {
   const std::int64_t queries = query_rows(runs);
   if (queries == 0 || queries == heads.sequence_length) return {};
@@ -348,19 +348,19 @@ AttentionShape shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView 
   return shape;
 }
 
-// Blocks of a kernel over tiles of `rows` rows in every sequence and head.
+// Number of blocks: one for each tile of `edge` rows in every sequence and head.
 dim3 blocks_for(std::int64_t rows, std::int64_t edge, std::int64_t heads, std::int64_t sequences) {
   return dim3(static_cast<unsigned>((rows + edge - 1) / edge * heads * sequences));
 }
 
-// The columns from `column` on, as kernels see them. `Element` is const where the view is.
+// The columns from `column` on, as kernels take them. Elements are const if the view is.
 template <typename T, typename View>
 auto head_rows(View tensor, std::int64_t column, std::int64_t head_dim) {
   auto* data = elements<T>(tensor) + column;
   const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, head_dim);
   return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(head_dim), vectors};
 }
-// Where the first key head begins; the first value head lies key_value_heads heads further.
+// First column of the first key head; the first value head begins key_value_heads heads later.
 std::int64_t key_column(const HeadShape& heads, ConstTensorView kv) {
   return kv.columns() - 2 * heads.key_value_heads * heads.head_dim;
 }
@@ -430,7 +430,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
 
 }  // namespace
 
-// Whoever chooses it describes it.
+// No description: make_attention_kernels (cudnn_kernels.cpp) describes the chosen kernel.
 const AttentionKernels plain_attention_kernels = {
     plain_attention_forward, plain_attention_backward, cached_attention, {}};
 

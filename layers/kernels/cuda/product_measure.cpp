@@ -34,8 +34,8 @@ std::string machine_text() {
   return fmt::format("{} with cuBLASLt {}", properties.name, cublasLtGetVersion());
 }
 
-// Random numbers over and over: what repeats after a million elements repeats in no tile, and constants would draw less
-// power than real operands do.
+// Repeats one million random numbers. No tile sees a repetition, and constants would draw less power than real
+// operands.
 class RandomOperands {
  public:
   RandomOperands(Stream& stream, DType dtype) : stream_(stream), staging_(stream.device(), dtype, 1, random_elements) {
@@ -43,7 +43,7 @@ class RandomOperands {
     if (dtype == DType::bfloat16) draw<bfloat16>();
     if (dtype == DType::float16) draw<float16>();
   }
-  // Queued; this outlives the copies.
+  // Queued on the stream; this object must outlive the copies.
   void fill(TensorView matrix) {
     const std::int64_t all = matrix.size(), size = size_of(matrix.dtype());
     for (std::int64_t done = 0; done < all; done += random_elements) {
@@ -76,7 +76,7 @@ class Measurement {
   Measurement(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace)
       : plans_(plans), stream_(stream), ledger_(ledger), workspace_(workspace) {}
 
-  // Nothing where none of the listed algorithms can be run.
+  // Returns nullopt if none of the listed algorithms can be run.
   std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductShape& s) {
     const std::vector<cublasLtMatmulAlgo_t> listed = plans_.listed(s, listed_algorithms);
     if (listed.size() == 1) return listed.front();
@@ -95,7 +95,7 @@ class Measurement {
                           {}};
     std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
     std::vector<bool> refused(listed.size(), false);
-    // In turn, so that clocks that fall or rise are of all of them.
+    // The algorithms take turns, so that changes of the clock rate affect all of them.
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < listed.size(); ++i) {
         if (refused[i]) continue;
@@ -164,7 +164,7 @@ std::string ProductTable::text() const {
 void ProductTable::read(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  // The last line is the checksum of those before it: algorithms are bits that the library trusts.
+  // The last line is the checksum of the lines before it, because the library trusts the bits of an algorithm.
   if (text.empty() || text.back() != '\n') return;
   text.pop_back();
   const std::size_t last = text.rfind('\n');
@@ -199,7 +199,7 @@ bool ProductTable::write(const std::string& file) const {
   text += fmt::format("{:016x}\n", checksum(text));
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
-  // Ranks write at the same time.
+  // Ranks write at the same time, so each writes a file of its own and renames it to `file`.
   const std::string own = fmt::format("{}.{}.{}", file, getpid(), static_cast<const void*>(this));
   if (!(std::ofstream(own, std::ios::binary) << text).flush()) {
     std::filesystem::remove(own, error);

@@ -1,6 +1,6 @@
-// Which of the algorithms that cuBLASLt lists for a product is the fastest on this GPU. Its first is a guess, the more
-// so for float32 results that are added to, as those of weight gradients; measured once, the choice is kept in a file
-// for the next run on such a GPU with this version of the library.
+// Measures which of cuBLASLt's listed algorithms for a product is the fastest on this GPU. The first of the list is a
+// guess, least reliable for float32 results that are added to, such as weight gradients. The measured choice is kept in
+// a file for later runs on such a GPU with this version of the library.
 #pragma once
 
 #include <map>
@@ -14,19 +14,19 @@
 
 namespace weft::cuda {
 
-// The place of the one with the least median; a later one has to be faster by a percent. Empty lists are of those that
-// cannot be run. Nothing where all are empty.
+// The index of the list with the least median; a later list must be 1 % faster to replace an earlier one. Empty lists
+// stand for algorithms that cannot be run. nullopt if all lists are empty.
 std::optional<std::size_t> fastest(std::span<const std::vector<double>> seconds);
 
-// Algorithms by shape, as a file keeps them.
+// Algorithms by shape, as stored in a file.
 class ProductTable {
  public:
-  // `machine`: whatever must be the same for the algorithms to be those meant, in one line.
+  // `machine`: one line with everything that must be equal for the stored algorithms to be valid.
   explicit ProductTable(std::string machine) : machine_(std::move(machine)) {}
 
-  // What is not there, not whole or of another machine reads as nothing.
+  // Reads nothing if the file is missing, incomplete or of another machine.
   void read(const std::string& file);
-  // Replaces the file by one with what it has and this has. Whether that was possible.
+  // Replaces the file by the union of its contents and this table. Returns whether that was possible.
   bool write(const std::string& file) const;
 
   void add(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) { algorithms_[shape] = algorithm; }
@@ -40,13 +40,13 @@ class ProductTable {
   std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;
 };
 
-// Has `plans` use the fastest algorithm for products of these shapes: those of `file`, and for the others what is timed
-// now on `stream`, on random operands from `ledger`, which is given back all of it. The file may be empty for none.
-// `workspace` as for ProductPlans::run. Waits for the stream. Says in words what was done.
+// Makes `plans` use the fastest algorithm for products of these shapes. Algorithms come from `file`; those of missing
+// shapes are timed now on `stream`, with random operands from `ledger`, which are released afterwards. An empty `file`
+// means none. `workspace` as for ProductPlans::run. Waits for the stream. Returns a description of what was done.
 std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
                              std::span<const ProductCall> products, const std::string& file);
 
-// Of the current GPU: under XDG_CACHE_HOME, or .cache of HOME; empty where neither is set.
+// The file of algorithms: under XDG_CACHE_HOME, or under .cache of HOME; empty if neither is set.
 std::string product_table_file();
 
 }  // namespace weft::cuda

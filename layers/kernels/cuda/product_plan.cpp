@@ -22,17 +22,17 @@ cudaDataType_t library_type(DType dtype) {
 }
 
 // Token counts are rows of dense row-major matrices and never a leading dimension, so an algorithm chosen for a rounded
-// count finds the same alignment.
+// count has the same alignment.
 std::int64_t rounded(std::int64_t size) {
   constexpr std::int64_t unit = 64;
   return (size + unit - 1) / unit * unit;
 }
-// Of weight gradients the inner size counts tokens; of the others the rows do.
+// Tokens are counted by the inner size in weight gradients, and by the rows in other products.
 std::int64_t& tokens_of(ProductShape& shape) {
   return shape.transpose_a ? shape.inner : shape.rows;
 }
 
-// A row-major rows x columns matrix, which is a column-major columns x rows one.
+// A row-major rows x columns matrix: for the library a column-major columns x rows matrix.
 struct Layout {
   Layout(DType dtype, std::int64_t rows, std::int64_t columns) {
     WEFT_CUBLAS_CHECK(cublasLtMatrixLayoutInit(&value, library_type(dtype), static_cast<std::uint64_t>(columns),
@@ -100,7 +100,7 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
   cublasLtMatmulDesc_t& description = descriptions_[{shape.transpose_a, shape.transpose_b}];
   if (description != nullptr) return description;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  // The library's first operand is our second.
+  // The library's first operand is our second operand.
   const cublasOperation_t first = shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second = shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
@@ -181,7 +181,7 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
 
 void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
   const cublasStatus_t status = multiply(stream, shape, product, workspace, algorithm(shape));
-  // An algorithm may refuse the exact size after all; one is then chosen for that size, once.
+  // An algorithm may refuse the exact size. Another is then chosen for that size, once.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
     const cublasLtMatmulAlgo_t& exact = for_exact_.insert_or_assign(shape, listed(shape, 1).front()).first->second;
     WEFT_CUBLAS_CHECK(multiply(stream, shape, product, workspace, exact));

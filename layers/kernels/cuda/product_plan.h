@@ -1,4 +1,4 @@
-// How cuBLASLt computes a product: its description and the algorithm its heuristics chose.
+// How cuBLASLt computes a product: its description, and the algorithm that the heuristics chose.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,31 +15,31 @@
 
 namespace weft::cuda {
 
-// Throws Error naming the expression when a call of cuBLAS failed.
+// Throws Error naming the expression if a call of cuBLAS failed.
 void check(cublasStatus_t status, std::string_view expression,
            std::source_location place = std::source_location::current());
 #define WEFT_CUBLAS_CHECK(expression) ::weft::cuda::check((expression), #expression)
 
-// A product of row-major matrices as the column-major one that cuBLASLt computes: c^T = op(b)^T op(a)^T, so its first
-// operand is b, its m is the columns of c and its n the rows.
+// A product of row-major matrices, computed by cuBLASLt as a column-major product: c^T = op(b)^T op(a)^T. The library's
+// first operand is b, its m the columns of c and its n the rows of c.
 struct ProductShape {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool transpose_a = false, transpose_b = false;
   DType input = DType::float32, output = DType::float32;
   bool accumulate = false;
-  // Bytes of which the addresses of all three are multiples: a power of two, at most 16, beyond which no kernel asks
-  // more. The library would assume 256.
+  // Common alignment of the three addresses in bytes: a power of two, at most 16, because no kernel requires more. The
+  // library would assume 256.
   std::uint32_t alignment = 16;
 
   auto operator<=>(const ProductShape&) const = default;
 };
-// Throws Error when the operands do not fit together.
+// Throws Error if the operands do not fit together.
 ProductShape shape_of(const Product& product);
-// With its number of tokens rounded up, by which plans are kept.
+// The shape with its number of tokens rounded up, the key of plans.
 ProductShape rounded_tokens(ProductShape shape);
 
-// Not thread-safe. Plans are kept by shape, with numbers of tokens rounded up: routed experts bring another number at
-// every call, and which algorithm is best changes slowly with it.
+// Not thread-safe. Plans are kept by shape with rounded numbers of tokens: routed experts have a different number at
+// every call, and the best algorithm changes slowly with it.
 class ProductPlans {
  public:
   ProductPlans();
@@ -47,17 +47,17 @@ class ProductPlans {
   ProductPlans(const ProductPlans&) = delete;
   ProductPlans& operator=(const ProductPlans&) = delete;
 
-  // Queues the product, of shape `shape`, on `stream`. `workspace` (product_workspace_bytes, 256-byte aligned) serves
-  // one stream at a time.
+  // Queues the product, which has shape `shape`, on `stream`. `workspace` (product_workspace_bytes, 256-byte aligned)
+  // serves one stream at a time.
   void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
 
-  // What the heuristics list for it, best first: at most so many, and at least one.
+  // The algorithms of the heuristics, best first: at least one, at most `most`.
   std::vector<cublasLtMatmulAlgo_t> listed(const ProductShape& shape, int most);
-  // run() by an algorithm that is given.
+  // run() with a given algorithm.
   cublasStatus_t multiply(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace,
                           const cublasLtMatmulAlgo_t& algorithm);
-  // From here on for this shape, and for those that differ from it in no more than half or twice the tokens and have
-  // none of their own.
+  // From now on products of this shape use the algorithm. So do shapes that differ only in the number of tokens, by a
+  // factor of at most 2, unless another kept shape is nearer.
   void keep(const ProductShape& rounded, const cublasLtMatmulAlgo_t& algorithm);
 
  private:
@@ -68,8 +68,8 @@ class ProductPlans {
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<ProductShape, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
-  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // the same, of all in use
-  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact ones that the rounded shape's algorithm refuses
+  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape, all in use
+  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact shape, if the rounded shape's is refused
   std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
 };
 

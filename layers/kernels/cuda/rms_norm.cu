@@ -1,6 +1,6 @@
-// RMSNorm at memory bandwidth: a row is read once and kept in registers between its statistics and its output. With
-// rows x hidden elements of s bytes, the bytes moved are forward 2 s, backward_input 4 s (dy, x, the residual and dx),
-// backward_weight 2 s an element; the weight comes from the caches.
+// RMSNorm at memory bandwidth: a row is read once and kept in registers between its statistics and its output. Bytes
+// per element of s bytes: forward 2 s, backward_input 4 s (dy, x, the residual and dx), backward_weight 2 s. The weight
+// is read from the caches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,13 +16,12 @@
 namespace weft::cuda {
 namespace {
 
-// Vectors of a row that a thread keeps in registers. What is left of wider rows (more than 4 * 512 vectors) is read
-// twice.
+// Vectors of a row that a thread keeps in registers. The rest of wider rows (more than 4 * 512 vectors) is read twice.
 constexpr int kept = 4;
-// More threads would leave too few registers for what is kept.
+// More threads would leave too few registers for the kept vectors.
 constexpr int most_threads = 512;
 
-// A row is the work of the threads of one warp, several rows to a block, or of one block.
+// A row is computed by the threads of one warp, several rows per block, or by those of one block.
 struct RowThreads {
   int of_row, rows_of_block;
 };
@@ -32,7 +31,7 @@ RowThreads row_threads(std::int64_t vectors) {
   return {static_cast<int>(std::min<std::int64_t>((wanted + warp_size - 1) / warp_size * warp_size, most_threads)), 1};
 }
 
-// The running thread's place among those of its row.
+// The running thread's index among the threads of its row.
 struct Place {
   std::int64_t row;
   int thread, threads;
@@ -126,7 +125,7 @@ __device__ void add_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, cons
   store_vector(dx, result);
 }
 
-// dx_i += r (g_i - x_i mean(g x) r^2) with g = w dy; derived beside the CPU's version.
+// dx_i = residual_i + r (g_i - x_i mean(g x) r^2) with g = w dy; derived in the CPU's version.
 template <typename T, int N, bool WarpRow>
 __global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
     backward_input_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t rows,
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
   }
 }
 
-// A block adds up a chunk of rows in a tile of columns: thread (x, y) has the N columns of vector x and rows y, y + 8,
+// A block sums a chunk of rows in a tile of columns: thread (x, y) sums the N columns of vector x over rows y, y + 8,
 // ...
 constexpr int tile_vectors = 32, tile_rows = 8;
 
@@ -234,7 +233,7 @@ void queue_backward_input(cudaStream_t stream, const T* dy, const T* x, const T*
 template <typename T, int N>
 void queue_backward_weight(KernelContext& context, const T* dy, const T* x, const float* inverse_rms, std::int64_t rows,
                            std::int64_t hidden, float* dweight) {
-  // Chunks depend on the shape alone: enough of them to fill a large GPU several times, none shorter than 64 rows.
+  // Chunks depend on the shape only. They fill a large GPU several times and have at least 64 rows.
   constexpr std::int64_t enough_blocks = 1056, least_rows = 64;
   const std::int64_t tiles = (hidden / N + tile_vectors - 1) / tile_vectors;
   const std::int64_t wanted = std::max<std::int64_t>(enough_blocks / tiles, 1);

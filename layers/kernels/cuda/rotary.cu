@@ -1,9 +1,9 @@
-// QK-norm and rotary embedding in one pass. With n elements of s bytes in qkv, forward moves 2 n s bytes; backward 2 n
-// s, and with QK-norm s more for each element of q and k. In place, values are not touched at all. Angles (4 bytes an
-// element of a head, shared by all heads of a token) come from the caches.
+// QK-norm and rotary embedding in one pass. With n elements of s bytes in qkv, forward moves 2 n s bytes. Backward
+// moves 2 n s bytes, with QK-norm s more for each element of q and k. In place, values are not read or written. Angles
+// (4 bytes per element of a head, shared by all heads of a token) come from the caches.
 //
-// A head is the work of 1 to 32 lanes of a warp. A lane has the same N pairs (i, i + d/2) of one head after the other,
-// so that it reads angles once a token and weights once.
+// A head is computed by 1 to 32 lanes of a warp. A lane has the same N pairs (i, i + d/2) of one head after the other,
+// so it reads angles once per token and weights once.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct HeadGroup {
   const T* weight = nullptr;  // null: no norm
 };
 
-// What both directions know of the tensors. A block does `chunk_tokens` tokens of one group, which blockIdx.y names.
+// Parameters of both directions. A block computes `chunk_tokens` tokens of group blockIdx.y.
 template <typename T>
 struct Heads {
   HeadGroup<T> groups[3];  // q, k, v
@@ -50,7 +50,7 @@ __device__ float sum_of_lanes(float value, int lanes) {
   return value;
 }
 
-// N pairs: the first sides, and the second ones half a head further.
+// N pairs: their first elements, and their second elements half a head later.
 template <int N, typename T>
 struct Pairs {
   Vector<T, N> first, second;
@@ -83,8 +83,8 @@ struct FloatPairs {
   }
 };
 
-// The running thread's place: its lane of a head, and its head and token among those that the block does at a time. The
-// block goes on by `head_step` and `token_step`; every thread goes as many steps as the others.
+// The running thread's place: its lane of a head, and its head and token among those that the block computes at a time.
+// The block advances by `head_step` and `token_step`; all threads take the same number of steps.
 struct Place {
   int lane, head, head_step, token, token_step;
 };
@@ -108,7 +108,7 @@ __device__ float inverse_rms(float squares, int half, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(2 * half) + eps);
 }
 
-// Without a norm, `inverse` and `weight` mean nothing.
+// Without a norm, `inverse` and `weight` are not used.
 template <int N, typename T>
 __device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, const Pairs<N, T>& weight,
                             const FloatPairs<N>& angles) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-// The gradient before the turn.
+// The gradient of the input of the rotation.
 template <int N, typename T>
 __device__ FloatPairs<N> turn_back(const Pairs<N, T>& dy, const FloatPairs<N>& angles) {
   FloatPairs<N> gradient;
@@ -190,8 +190,8 @@ __device__ FloatPairs<N> turn_back(const Pairs<N, T>& dy, const FloatPairs<N>& a
   }
   return gradient;
 }
-// With n = x / rms and g the gradient turned back: dw += g n and dx = (g w - n mean(g w n)) / rms. Here the sum of g w
-// n.
+// With n = x / rms and g the gradient before the rotation: dw += g n and dx = (g w - n mean(g w n)) / rms. This is the
+// sum of g w n.
 template <int N, typename T>
 __device__ float along_normal(const FloatPairs<N>& gradient, const Pairs<N, T>& x, const Pairs<N, T>& weight,
                               float inverse) {
@@ -225,7 +225,7 @@ __device__ Pairs<N, T> input_gradient(const FloatPairs<N>& gradient, const Pairs
   return dx;
 }
 
-// Without QK-norm: turns back, or copies.
+// Without QK-norm: inverts the rotation of q and k, copies v.
 template <typename T, int N>
 __global__ void __launch_bounds__(block_threads)
     turn_back_kernel(const __grid_constant__ Heads<T> heads, const T* dy, T* dx) {
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-// A group with QK-norm, whose heads have at most `Rounds` * 32 * N pairs. A thread adds up the weight gradients of its
-// pairs in registers, the block those of its threads in order, and leaves them in partials[blockIdx.x][head_dim].
+// A group with QK-norm and heads of at most `Rounds` * 32 * N pairs. A thread sums the weight gradients of its pairs in
+// registers. The block adds the sums of its threads in order and writes them to partials[blockIdx.x][head_dim].
 template <typename T, int N, int Rounds>
 __global__ void __launch_bounds__(block_threads)
     norm_backward_kernel(const __grid_constant__ Heads<T> heads, int group_index, const T* dy, const T* x, T* dx,
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int r = 0; r < Rounds; ++r) {
         sum += along_normal(gradient[r], input[r], weight[r], inverse);
-        // Of a head that is not there, all zeros but the inverse, which a zero eps makes infinite.
+        // An inactive head has zeros, except `inverse`, which is infinite if eps is zero.
         if (active) add_weight_gradient(gradient[r], input[r], inverse, dweight[r]);
       }
       const float mean = sum_of_lanes(sum, heads.lanes) / static_cast<float>(head_dim);
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(block_threads)
       }
     }
   }
-  // [slots][head_dim]: what the threads of one head have, for each head that was done at a time.
+  // [slots][head_dim]: the sums of the threads of one head, for each head that the block computes at a time.
   float* of_slots = dynamic_shared<float>();
   float* of_slot = of_slots + static_cast<int>(threadIdx.x) / heads.lanes * head_dim;
 #pragma unroll
@@ -354,10 +354,10 @@ const ElementOf<E>* weight_data(ConstTensorView weight, std::int64_t head_dim) {
   return weight.empty() ? nullptr : elements<E>(weight);
 }
 
-// Blocks that fill a large GPU several times. More partial sums than that would be no faster.
+// Blocks that fill a large GPU several times. More blocks, and so more partial sums, would not be faster.
 constexpr std::int64_t enough_blocks = 2112;
 
-// `width` is N: pairs are cut into vectors of that many.
+// `width` is N, the number of pairs per vector.
 template <typename E>
 Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, ConstTensorView q_norm,
                              ConstTensorView k_norm, int width) {
@@ -377,7 +377,7 @@ Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, 
   const auto vectors = static_cast<unsigned>(heads.half / width);
   heads.lanes = static_cast<int>(std::min(std::bit_ceil(vectors), static_cast<unsigned>(warp_size)));
   heads.eps = options.eps;
-  // Tokens that a block does at once, or more.
+  // Tokens of a block: at least as many as it computes at once.
   const std::int64_t slots = block_threads / heads.lanes;
   const std::int64_t at_once = std::max<std::int64_t>(slots / std::max<std::int64_t>(shape.query_heads, 1), 1);
   const std::int64_t chunk = std::max((tokens + enough_blocks - 1) / enough_blocks, at_once);
@@ -391,7 +391,7 @@ dim3 blocks_of(const Heads<T>& heads, bool with_values) {
   return dim3(static_cast<unsigned>(chunks), with_values ? 3 : 2, 1);
 }
 
-// Wider heads than a round of a warp's lanes are rare, and go in single elements too.
+// Heads wider than one round of a warp's lanes are rare and use single elements too.
 template <typename E>
 bool in_vectors(const RotaryOptions& options, std::initializer_list<const void*> arrays) {
   const std::int64_t half = options.heads.head_dim / 2;
@@ -407,7 +407,7 @@ void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTe
          forward_kernel<ElementOf<E>, N>, heads, elements<E>(qkv), elements<E>(rotated));
 }
 
-// One group with a norm, and what its weight's gradient is added to.
+// One group with a norm; `dweight` is added to.
 template <typename E, int N, int Rounds>
 void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& heads, int group, const ElementOf<E>* dy,
                          const ElementOf<E>* x, ElementOf<E>* dx, float* dweight) {

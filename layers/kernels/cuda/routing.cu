@@ -1,10 +1,11 @@
-// The router: scores, choice of experts, and their gradient. A warp works on a token; lane l has the experts l, l + 32,
-// and so on, in registers up to 1024 experts.
+// The router: scores, choice of experts, and their gradient. One warp per token; lane l has the experts l, l + 32, and
+// so on, in registers for up to 1024 experts.
 //
-// Scores and weights have the bits of the CPU's: the same exponential, and sums in the same order of additions, so that
-// a tie is a tie on every device.
+// Scores and weights have the same bits as on the CPU: the same exponential, and sums in the same order of additions. A
+// tie is therefore a tie on every device.
 //
-// Bytes a token: forward 4 E read, 4 E + 8 K written; backward 8 E + 8 K read (4 E less without dscores), 4 E written.
+// Bytes per token: forward 4 E read, 4 E + 8 K written; backward 8 E + 8 K read (4 E less without dscores), 4 E
+// written.
 #include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
@@ -16,7 +17,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int warps_of_block = 8;
-constexpr float no_score = -1.0f;  // of a lane without an expert: scores are not negative
+constexpr float no_score = -1.0f;  // score of a lane without an expert; real scores are not negative
 
 __device__ std::int64_t token_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;
@@ -25,8 +26,8 @@ __device__ int lane_of_warp() {
   return static_cast<int>(threadIdx.x) % warp_size;
 }
 
-// The scores of one lane: `scores_of_lane` registers, or where they are none, the row in memory, of which a lane
-// touches its own elements only.
+// The scores of one lane: `scores_of_lane` registers. With 0 registers, the row in memory; a lane accesses its own
+// elements only.
 template <int scores_of_lane>
 struct LaneScores {
   float values[scores_of_lane];
@@ -54,7 +55,7 @@ struct LaneScores<0> {
 };
 
 // The CPU's sum of a row: 16 partial sums, each over every 16th expert in ascending order, folded in halves. Lanes l
-// and l + 16 have the terms of one partial sum in turn.
+// and l + 16 have alternate terms of one partial sum.
 template <typename Scores>
 __device__ float lane_sum(const Scores& scores) {
   const bool lower = lane_of_warp() < 16;
@@ -71,7 +72,7 @@ __device__ float lane_sum(const Scores& scores) {
   return sum;
 }
 
-// The CPU's insertion into a sorted list, which says what happens to scores that are NaN. By one lane.
+// The CPU's insertion into a sorted list, which defines the treatment of NaN scores. By one lane.
 __device__ void insert_largest(const float* scores, int experts, int choices, std::int32_t* chosen) {
   for (int expert = 0; expert < experts; ++expert) {
     if (expert >= choices && !(scores[expert] > scores[chosen[choices - 1]])) continue;
@@ -81,8 +82,9 @@ __device__ void insert_largest(const float* scores, int experts, int choices, st
   }
 }
 
-// Writes the largest scores in descending order, ties to the lower expert; returns their sum in that order. Scores are
-// not negative, so that their bits are ordered as they are. Each round takes what comes next after the round before.
+// Writes the largest scores in descending order, ties to the lower expert, and returns their sum in that order. Scores
+// are not negative, so their bits as integers have the same order. Each round takes the next one after the previous
+// round's.
 template <typename Scores>
 __device__ float select_largest(const Scores& scores, int choices, std::int32_t* chosen, float* weights) {
   const int lane = lane_of_warp();
@@ -183,8 +185,8 @@ __global__ void forward_kernel(const float* logits, std::int64_t tokens, int exp
   for (int k = lane; k < choices; k += warp_size) weights[k] /= sum;
 }
 
-// The gradient with respect to the scores is dscores plus, for chosen experts, that through the weights (formulas in
-// the CPU's routing.cpp). All experts are written as if not chosen, then the chosen ones again.
+// The gradient of the scores is dscores plus, for chosen experts, the gradient through the weights (formulas in the
+// CPU's routing.cpp). All experts are written as if not chosen, then the chosen ones are overwritten.
 __global__ void backward_kernel(const float* dweights, const float* dscores, const float* scores,
                                 const std::int32_t* indices, std::int64_t tokens, int experts, int choices,
                                 Scoring scoring, bool normalise, float* dlogits) {
@@ -208,7 +210,7 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
     scale = 1.0f / (smallest_sum + sum_of_warp(sum));
     mean = sum_of_warp(mean) * scale;
   }
-  // Of softmax: the sum over experts of gradient times score.
+  // For softmax: the sum over experts of gradient times score.
   float product = 0.0f;
   if (scoring == Scoring::softmax) {
     for (int k = lane; k < choices; k += warp_size) product += (dweights[k] - mean) * scale * scores[indices[k]];

@@ -1,5 +1,4 @@
-// SwiGLU at memory bandwidth. With rows x width elements of s bytes in y, forward moves 3 s and backward 5 s an
-// element.
+// SwiGLU at memory bandwidth. Bytes per element of y, with elements of s bytes: forward 3 s, backward 5 s.
 #include <cuda_runtime.h>
 
 #include "layers/kernels/cuda/kernels.h"
@@ -12,7 +11,7 @@
 namespace weft::cuda {
 namespace {
 
-// 0 and 1 at the far ends: the quotient is 0 from a divisor of 2^126 on.
+// Exactly 0 and 1 at the far ends: the quotient is 0 from a divisor of 2^126 on.
 __device__ float logistic(float x) {
   return __fdividef(1.0f, 1.0f + expf(-x));
 }
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(256, 4)
   });
 }
 
-// silu'(g) = s + g s (1 - s) with s = logistic(g). A thread writes where it has read, so dgate_up may be gate_up.
+// silu'(g) = s + g s (1 - s) with s = logistic(g). A thread writes only where it has read, so dgate_up may be gate_up.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 4)
     backward_kernel(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
