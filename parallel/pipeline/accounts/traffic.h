@@ -1,6 +1,6 @@
-// What one rank communicates in a step, added up from its list and the tables before anything runs: by group and
-// operation, counted as counters.h counts. It equals what the rank's communicators count afterwards, except where
-// routing decides how much moves: there the tables know a bound.
+// The communication of one rank in a step, added up from its list and the tables before anything runs: by group and
+// operation, counted as in counters.h. It equals the counters of the rank's communicators after the step, except
+// bytes that token routing decides: for these the tables know only a bound.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace weft {
 
 struct Traffic {
   CommunicationCounters exact;
-  CommunicationCounters bounds;  // counts are exact, bytes at most these
+  CommunicationCounters bounds;  // counts are exact, bytes are upper bounds
 };
 
-// Collectives of one kind that an action performs; `bytes` is what all of them count.
+// Collectives of one kind that an action performs; `bytes` is the sum of all of them.
 struct ActionCollective {
   CollectiveOp op = CollectiveOp::all_gather;
   Group group = Group::dp_shard;
@@ -26,10 +26,10 @@ struct ActionCollective {
 
   bool operator==(const ActionCollective&) const = default;
 };
-// All that the tables say of one action, over groups of one rank too, which exchange nothing.
+// All collectives of one action in the tables, those over groups of one rank included, which exchange nothing.
 std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const Action& action);
 
-// `rank` of the mesh, whose sizes the program has. Groups of one rank exchange nothing.
+// `rank` of the mesh for whose sizes the program was made. Groups of one rank exchange nothing.
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank);
 
 }  // namespace weft

@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// What is alive on a rank, action by action. Sets, not counters: a faulty list that gathers twice or drops what is not
-// there must not throw the sum off. Inside an action things come before others go; `peak` sees each such instant.
+// The bytes alive on a rank, action by action. Sets, not counters: a faulty list that gathers twice or drops absent
+// units must not distort the sum. Inside an action, allocations precede releases; `peak` sees each such instant.
 class Alive {
  public:
   Alive(const Program& program, const PieceTable& pieces)
@@ -31,7 +31,7 @@ class Alive {
   }
 
   TransientPeak peak;
-  LiveAction during;  // of the last action that ran
+  LiveAction during;  // the last action that ran
 
  private:
   void step(const Action& action) {
@@ -69,15 +69,16 @@ class Alive {
       for (std::size_t piece = begin; piece < end; ++piece) keep(piece, *action.microbatch, Kept::nothing);
       return;
     }
-    // A forward that runs again has made all it saves, and drops it. Of a whole stage, segment after segment would.
+    // The forward of a region has made all its activations and now drops them. For a whole stage this happens segment
+    // by segment.
     if (action.op == Op::forward) {
       for (std::size_t piece = begin; piece < end; ++piece) {
         if (in_region(piece)) keep(piece, *action.microbatch, Kept::checkpoint);
       }
     }
-    // An input gradient leaves what the weight gradient will read in the place of what it read itself, piece after
-    // piece: of a B the larger of both counts. Never their sum: most of what a layer leaves is a part of what it had
-    // (counted in both) or takes its place; the rest is, until it drops what it had, a temporary of this one piece.
+    // An input gradient replaces what it read by what the weight gradient will read, piece by piece: for a B, the
+    // larger of both counts. It is never their sum: most of what a layer leaves is a part of what it had (counted in
+    // both) or takes its place. The rest is a temporary of this one piece, until the layer drops what it had.
     for (std::size_t piece = end; piece-- > begin;) {
       if (makes_input_gradient(action.op) && kept_[place(piece, *action.microbatch)] == Kept::activations) {
         keep(piece, *action.microbatch, Kept::pending);
@@ -105,8 +106,8 @@ class Alive {
     set(gathered_, unit, false, now_.unsharded_parameters, entry(unit).unsharded_bytes);
   }
 
-  // The input stays until so many later reductions have begun that the pool is full, or until the norm has waited for
-  // all: the accumulator itself, or its copy in the dtype of the reduction.
+  // The input of a reduction stays until later reductions have filled the pool, or until the norm has waited for all.
+  // The input is the accumulator itself, or its copy in the reduction dtype.
   void reduce(std::size_t unit) {
     ++reductions_[unit];
     const bool copies = entry(unit).reduce_input_bytes > 0;
@@ -134,7 +135,7 @@ class Alive {
     }
   }
 
-  // Reductions end in their order, so those before the one that is waited for are over too.
+  // Reductions end in order, so those before the awaited one have ended, too.
   void finish_through(std::size_t unit) {
     const int waited_for = ++waits_[unit];
     for (std::size_t left = in_flight_.size(); left > 0; --left) {
@@ -160,7 +161,7 @@ class Alive {
     during.most_total = std::max(during.most_total, now_.bytes);
   }
 
-  // Without a unit the action speaks of all units of its stage.
+  // An action without a unit applies to all units of its stage.
   template <typename Function>
   void for_units_of(const Action& action, Function function) const {
     if (action.unit) return function(static_cast<std::size_t>(*action.unit));
@@ -204,7 +205,7 @@ class Alive {
 
   struct InFlight {
     std::size_t unit = 0;
-    int number = 0;  // of the unit's reductions, from 1
+    int number = 0;  // number among the unit's reductions, from 1
     std::int64_t gradients = 0, communication = 0;
   };
 

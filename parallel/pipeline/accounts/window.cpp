@@ -15,7 +15,7 @@ std::span<const int> read_of_first(const Program& program, const Action& action)
   return segment.units;
 }
 
-// What stays of a unit between its last read in the forward of microbatch 0 and the first one in its backward.
+// The bytes kept of a unit between its last read in the forward of microbatch 0 and the first read in its backward.
 struct Held {
   bool forward_over = false, read_again = false;
   std::int64_t bytes = 0;

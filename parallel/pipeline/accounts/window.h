@@ -1,5 +1,5 @@
-// For how long full parameters exist along one rank's list and what that costs: the numbers that a choice of units,
-// residency and lookahead decides. Read off the list; nothing runs.
+// How long full parameters exist along one rank's list, and the cost: the numbers that units, residency and lookahead
+// determine. Computed from the list; nothing runs.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace weft {
 
 struct ParameterWindow {
-  // Full parameters, and parts that islands keep, when their sum is largest.
+  // Largest sum of full parameters and parts kept for islands.
   std::int64_t peak_bytes = 0;
-  // What is there from the forward of the first microbatch to its backward, though nobody reads it.
+  // Parameters that stay from the forward of the first microbatch to its backward, unused.
   std::int64_t held_bytes = 0;
-  std::int64_t gathered_bytes = 0;  // by all gathers of the step
+  std::int64_t gathered_bytes = 0;  // payload of all gathers of the step
   int gathers = 0;                  // of both kinds
   int island_gathers = 0;
   int reductions = 0;

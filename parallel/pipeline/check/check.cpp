@@ -30,7 +30,7 @@ void check_pairs(const CheckContext& context, int row, std::vector<Finding>& fin
   }
 }
 
-// What one rank's list says by itself, in the order of the list.
+// The findings of one rank's list alone, in the order of the list.
 void check_rank(const CheckContext& context, int row, std::vector<Finding>& findings) {
   std::vector<Finding> here;
   check_compute(context, row, here);

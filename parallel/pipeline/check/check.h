@@ -1,5 +1,5 @@
-// Proves that a program can run: every action legal in the state it meets, exchange matched and free of deadlock,
-// collectives of a group in one order, memory within a budget. Independent of the passes that made the program.
+// Proves that a program can run: every action is legal in its state, exchange matches and does not deadlock,
+// collectives of a group are in one order, memory is within a budget. Independent of the passes that made the program.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace weft {
 
 enum class Violation : std::uint8_t {
-  unknown_stage,  // an action on a stage another rank runs, or that does not exist
+  unknown_stage,  // an action on a stage that another rank runs, or that does not exist
   used_while_sharded,
   double_unshard,
-  wrong_gather,  // over the island while it holds nothing, or past it while it does
+  wrong_gather,  // over the island if it holds nothing, or past the island if it holds parts
   reshard_of_sharded,
   unsharded_at_end,
   repeated_compute,  // the same segment, microbatch and kind twice
@@ -28,23 +28,23 @@ enum class Violation : std::uint8_t {
   unmatched_send,
   unmatched_receive,
   crossed_messages,  // received in another order than sent
-  missing_receive,   // compute on data that never came
-  repeated_receive,  // the same data twice
+  missing_receive,   // compute on data that was never received
+  repeated_receive,  // the same data received twice
   send_before_compute,
   wrong_peer,
   deadlock,
   collective_order,    // ranks of a group disagree on the order of their collectives
-  reduced_too_early,   // REDUCE_GRAD while a weight gradient of the same interval is still to come
-  missing_reduction,   // STEP or end with gradients not reduced
-  repeated_reduction,  // REDUCE_GRAD with nothing new to reduce
+  reduced_too_early,   // REDUCE_GRAD before a weight gradient of the same interval
+  missing_reduction,   // GRAD_NORM, STEP or end with gradients not reduced
+  repeated_reduction,  // REDUCE_GRAD without a new gradient
   tied_too_early,  // TIE_GRAD before a reduction of one of its copies, or before work that its other rank may wait for
-  missing_tie,     // GRAD_NORM, STEP or end with a tied unit that holds the sum of its own stage alone
-  repeated_tie,    // TIE_GRAD of what is tied already, or of a unit without a copy
-  idle_wait,       // WAIT_REDUCE of a unit with no reduction under way
+  missing_tie,     // GRAD_NORM, STEP or end with a tied unit that holds only its own stage's sum
+  repeated_tie,    // TIE_GRAD of a tied unit, or of a unit without a copy
+  idle_wait,       // WAIT_REDUCE of a unit with no reduction in flight
   step_too_early,  // work of the step after STEP, or STEP before GRAD_NORM
   missing_update,  // GRAD_NORM or STEP on some ranks only
-  beyond_forward,  // anything but forwards, their messages and their units in a program that is forward only
-  broken_pair,     // marked as overlapped without a partner beside it, or only in part
+  beyond_forward,  // an action other than forwards, their messages and units in a forward-only program
+  broken_pair,     // marked as overlapped without a neighbouring partner, or only in part
   over_budget,
 };
 std::string_view name_of(Violation violation);
@@ -57,28 +57,30 @@ struct Finding {
 };
 
 struct CheckOptions {
-  std::optional<std::int64_t> memory_budget = {};  // of what TransientPeak adds up, in bytes
-  // Ranks (rows) that share their gathers and reductions; by default every row has replicas running the same list.
+  std::optional<std::int64_t> memory_budget = {};  // bytes, for the sum of TransientPeak
+  // Groups of ranks (rows) that share their gathers and reductions. By default every row has replicas with the same
+  // list.
   std::vector<std::vector<int>> replica_rows = {};
 };
 
-// All findings, in order of discovery; empty when the program is sound.
+// All findings, in order of discovery; empty if the program is sound.
 std::vector<Finding> find_violations(const Program& program, const CheckOptions& options = {});
 
-// Throws Error (failure) with the first finding, the grid of actions around it and the failing cell marked.
+// Throws Error (failure) with the first finding and the grid of actions around it, the failing cell marked.
 void check(const Program& program, const CheckOptions& options = {});
 
-// The grid of actions of all ranks near a cell, one row per rank, the cell marked `>>like this<<`.
+// The grid of actions of all ranks near a cell, one row per rank, with the cell marked `>>like this<<`.
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
-// Largest sum of gathered parameters, unsharded gradients, inputs and outputs of reductions and what segments keep of
-// microbatches (activations, or a checkpoint until they are made again, then what waits for the weight gradient; in a
-// forward-only program activations while their segment runs) over a rank's list, and where it stands.
+// The largest sum of bytes over a rank's list and its position: gathered parameters, unsharded gradients, inputs and
+// outputs of reductions, and bytes that segments keep of microbatches. Those are activations, or a checkpoint until R,
+// then the bytes pending for the weight gradient. In a forward-only program they are activations while their segment
+// runs.
 struct TransientPeak {
   std::int64_t bytes = 0;
   std::size_t index = 0;
   std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  int microbatches_in_flight = 0;  // largest number of microbatches of which anything is kept, over the whole list
+  int microbatches_in_flight = 0;  // largest number of microbatches with kept bytes, over the whole list
 };
 TransientPeak transient_peak(const Program& program, int rank);
 

@@ -34,7 +34,7 @@ void compare(const CheckContext& context, int row, int first_row, std::vector<Fi
     findings.push_back({Violation::collective_order, row, i < mine.size() ? mine[i] : actions.size(),
                         fmt::format("collective {} of the group is {} here and {} on rank {}", i + 1,
                                     cell(actions, mine, i), cell(first_actions, first, i), first_row)});
-    return;  // from here on nothing fits
+    return;  // the rest differs as well
   }
 }
 
@@ -63,7 +63,7 @@ void check_update(const CheckContext& context, std::vector<Finding>& findings) {
       }
     }
     for (int row : without) {
-      if (!with) break;  // a list of one part of a step
+      if (!with) break;  // no rank has an update: the list of a part of a step
       findings.push_back({Violation::missing_update, row, context.list(row).size(),
                           fmt::format("the list has no {}, in which all ranks take part; rank {} would wait for ever",
                                       name_of(op), *with)});

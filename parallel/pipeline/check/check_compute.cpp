@@ -9,11 +9,11 @@
 namespace weft {
 namespace {
 
-// What one microbatch has done in one piece.
+// The actions done for one microbatch in one piece.
 struct DoneActions {
   bool forward = false, recomputed = false, input_gradient = false, weight_gradient = false;
 };
-// What one microbatch has received at one stage.
+// The data received for one microbatch at one stage.
 struct Received {
   bool activation = false, gradient = false;
 };
@@ -80,8 +80,8 @@ class ComputeWalk {
     return segment ? segment->region : std::nullopt;
   }
 
-  // An action of a whole stage stands for one of each piece, backward ones in reverse, and R for one of each that is in
-  // a region; one finding is enough for it.
+  // An action of a whole stage stands for one action per piece, in reverse for backwards; R for one per piece in a
+  // region. The check of an action ends at its first faulty piece.
   void compute(const Action& action) {
     const auto [begin, end] = pieces_.of(action);
     bool sound = true;
@@ -207,7 +207,7 @@ class ComputeWalk {
     }
   }
 
-  // One finding per stage: the first that is missing and how much more.
+  // One finding per stage: the first missing action and the number of further ones.
   void require_complete() {
     for (int stage = 0; stage < stage_count(); ++stage) {
       if (!context_.runs(row_, stage)) continue;

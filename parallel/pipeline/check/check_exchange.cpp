@@ -22,7 +22,7 @@ class Matcher {
       if (sends[i].message == receives[i].message) continue;
       found(Violation::crossed_messages, receives[i],
             fmt::format("rank {} sends {} at this turn", sends[i].rank, cell(sends[i])));
-      return;  // everything behind the first one is crossed as well
+      return;  // all later messages are crossed as well
     }
   }
 
@@ -32,7 +32,7 @@ class Matcher {
     findings_.push_back({violation, end.rank, end.index, std::move(message)});
   }
 
-  // The ends whose message has another end; the others are findings.
+  // The ends with another end of their message; the others are findings.
   std::vector<End> with_partner(const std::vector<End>& ends, const std::vector<End>& others, Violation violation) {
     std::map<std::tuple<int, int>, int> partners;
     for (const End& other : others) ++partners[other.message];
@@ -52,10 +52,10 @@ class Matcher {
   std::vector<Finding>& findings_;
 };
 
-// Runs the exchange of all ranks as far as it goes where a rank is a thread and does everything at once: a send is
-// posted without waiting for its receiver, but only when the message before it on its channel has been received; a
-// receive waits for its message. Compute never waits, so it is left out.
-// Each message makes at most two ranks move on: the work is linear in the number of messages.
+// Runs the exchange of all ranks as far as it goes, for ranks that are threads and do everything at once. A send is
+// posted without waiting for its receiver, but only after the previous message of its channel has been received. A
+// receive waits for its message. Compute never waits, so it is left out. Each message lets at most two ranks continue:
+// the work is linear in the number of messages.
 class ExchangeWalk {
  public:
   explicit ExchangeWalk(const Exchange& exchange)
@@ -77,7 +77,7 @@ class ExchangeWalk {
     }
   }
 
-  // What a rank stands at; nothing when it has run to its end.
+  // The message at which a rank stands; null if the rank has run to its end.
   const End* next(int rank) const {
     const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
     const std::size_t at = at_[static_cast<std::size_t>(rank)];
@@ -100,7 +100,7 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
   const int rows = static_cast<int>(context.rows());
   while (rank < rows && !simulation.next(rank)) ++rank;
   if (rank == rows) return;
-  // Everything matched, so whoever stands waits for another who stands: following the waits leads into a circle.
+  // All messages match, so a waiting rank waits for another waiting rank: following the waits leads into a circle.
   std::vector<bool> seen(context.rows(), false);
   while (!seen[static_cast<std::size_t>(rank)]) {
     seen[static_cast<std::size_t>(rank)] = true;
@@ -126,7 +126,7 @@ void check_exchange(const CheckContext& context, std::vector<Finding>& findings)
   const std::size_t before = findings.size();
   Matcher matcher(context, findings);
   for (const Channel& channel : exchange.channels) matcher.match(channel);
-  // A lone message stops its rank for a reason that has been named; only matched lists can say more.
+  // A message without partner stops its rank and is reported already; deadlocks are searched only in matched lists.
   if (findings.size() != before) return;
   find_deadlock(context, exchange, findings);
   if (auto found = find_lane_deadlock(context, exchange)) findings.push_back(std::move(*found));

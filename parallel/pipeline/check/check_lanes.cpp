@@ -11,14 +11,14 @@
 namespace weft {
 namespace {
 
-// Somebody who may wait: a rank's host, or one of its queues.
+// A waiter: a rank's host, or one of its queues.
 struct Waiter {
   int rank = 0;
   std::optional<std::size_t> queue = {};
   auto operator<=>(const Waiter&) const = default;
 };
 
-// Runs all ranks as far as they go. Who waits for whom never depends on who went first, so neither does where they end.
+// Runs all ranks as far as they go. Waits do not depend on the order of visits, so neither do the final positions.
 class LaneRun {
  public:
   LaneRun(const CheckContext& context, const Exchange& exchange, const LaneQueues& queues)
@@ -32,7 +32,7 @@ class LaneRun {
       for (const End& end : exchange.ranks[static_cast<std::size_t>(rank)]) {
         if (!end.sends) receives.emplace_back(data_of(action(end)), &in_channel(end));
       }
-      // Of two for the same data the first in the list.
+      // Of two receives of the same data, the first in the list comes first.
       std::ranges::stable_sort(receives, {}, &Receive::first);
       ready_.push_back({rank});
     }
@@ -43,11 +43,11 @@ class LaneRun {
     }
   }
 
-  // Those who keep each other waiting, each waiting for the next; empty when all came to their end.
+  // Waiters in a circle, each waiting for the next; empty if all came to their end.
   std::vector<Waiter> circle() const {
     std::optional<Waiter> member = anyone_standing();
     if (!member) return {};
-    // Everything matched, so whoever stands waits for another who stands: following the waits leads into a circle.
+    // All messages match, so a waiter waits for another waiter: following the waits leads into a circle.
     std::vector<Waiter> way;
     std::map<Waiter, std::size_t> seen;
     while (seen.try_emplace(*member, way.size()).second) {
@@ -57,7 +57,7 @@ class LaneRun {
     return {way.begin() + static_cast<std::ptrdiff_t>(seen[*member]), way.end()};
   }
 
-  // Where a waiter stands in its rank's list.
+  // The position of a waiter in its rank's list.
   std::size_t place(const Waiter& waiter) const { return waiter.queue ? head(waiter)->index : state(waiter.rank).host; }
 
   std::string name(const Waiter& waiter) const {
@@ -70,13 +70,13 @@ class LaneRun {
   using Receive = std::pair<Data, const End*>;
 
   struct RankState {
-    std::size_t host = 0, next_end = 0;                            // in the list, among its messages
-    std::array<std::vector<const End*>, all_lanes.size()> queues;  // all that came so far
+    std::size_t host = 0, next_end = 0;                            // position in the list; position among its messages
+    std::array<std::vector<const End*>, all_lanes.size()> queues;  // all messages queued so far
     std::array<std::size_t, all_lanes.size()> heads = {};
     std::vector<Receive> receives;  // by data
   };
   struct ChannelState {
-    std::size_t sends = 0, receives = 0, passed = 0;  // queued by either side, gone through
+    std::size_t sends = 0, receives = 0, passed = 0;  // queued by either side; passed
   };
 
   const RankState& state(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -89,7 +89,7 @@ class LaneRun {
     const std::size_t at = state(queue.rank).heads[*queue.queue];
     return at < queued.size() ? queued[at] : nullptr;
   }
-  // Ends are told apart by their addresses in the channels.
+  // Ends are identified by their addresses in the channels.
   const End& in_channel(const End& end) const {
     const Channel& channel = exchange_.channels[end.channel];
     return (end.sends ? channel.sends : channel.receives)[end.turn];
@@ -107,8 +107,8 @@ class LaneRun {
   static Data data_of(const Action& action) {
     return {action.op == Op::receive_forward || action.op == Op::forward, *action.stage, *action.microbatch};
   }
-  // The message that the compute action at a rank's host still waits for. One further down the list cannot bring what
-  // is read here (Violation::missing_receive).
+  // The message that the compute action at a rank's host still waits for. A message later in the list cannot bring its
+  // data (Violation::missing_receive).
   const End* awaited_message(int rank) const {
     const RankState& own = state(rank);
     const Action& action = context_.list(rank)[own.host];
@@ -118,7 +118,7 @@ class LaneRun {
     if (found->second->index > own.host || passed(*found->second)) return nullptr;
     return found->second;
   }
-  // The message that a rank's host stands at.
+  // The message at a rank's host position.
   const End* at_host(int rank) const {
     const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
     const RankState& own = state(rank);
@@ -170,7 +170,7 @@ class LaneRun {
   const LaneQueues queue_of_lane_;
   std::vector<RankState> ranks_;
   std::vector<ChannelState> channels_;
-  std::vector<Waiter> ready_;  // who may go on
+  std::vector<Waiter> ready_;  // waiters that may continue
 };
 
 }  // namespace

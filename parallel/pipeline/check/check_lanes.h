@@ -1,10 +1,10 @@
-// Whether the messages of a program get through on the lanes of devices (parallel/runtime/lane.h), where both ends of a
-// message take their lanes' time. Each rank's host walks the list and queues messages on their lanes; each lane is
-// worked off in the order of the list; a message passes when both its ends are at the head of their lanes, and until
-// then a send holds its lane as a receive does. Compute waits for the messages with its data.
+// Whether the messages of a program deadlock on the lanes of devices (parallel/runtime/lane.h), where both ends of a
+// message occupy their lanes. Each rank's host walks the list and queues messages on their lanes. Each lane runs in the
+// order of the list. A message passes when both its ends are at the head of their lanes; until then a send holds its
+// lane, as a receive does. Compute waits for the messages with its data.
 //
-// The host waits for each compute action until it is over, as it does where tokens are counted by expert. A host that
-// is ahead only has fewer waits, so what runs here runs with it, too.
+// The host waits for the end of each compute action, as it does if tokens are counted by expert. A host that runs ahead
+// has fewer waits, so a program that passes here also runs with such a host.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// The queue that each lane is, by lane. Lanes with one number would be one stream.
+// The queue of each lane, by lane. Lanes with one number are one stream.
 using LaneQueues = std::array<std::uint8_t, all_lanes.size()>;
 constexpr LaneQueues separate_queues() {
   LaneQueues queues{};
@@ -23,8 +23,8 @@ constexpr LaneQueues separate_queues() {
   return queues;
 }
 
-// A circle of ranks and lanes that wait for each other, or nothing. `exchange` matches, in order. Takes time linear in
-// the lengths of the lists.
+// A circle of ranks and lanes that wait for each other; absent if there is none. The messages of `exchange` must match,
+// in order. Takes time linear in the lengths of the lists.
 std::optional<Finding> find_lane_deadlock(const CheckContext& context, const Exchange& exchange,
                                           const LaneQueues& queues = separate_queues());
 

@@ -9,13 +9,13 @@
 
 namespace weft {
 
-// One end of a message, in list order of its rank. There are as many as actions, so their numbers are narrow; no
-// program has more than fit (orders/order_input.h).
+// One end of a message, in list order of its rank. Ends are as numerous as actions, so their numbers are narrow; no
+// program exceeds them (orders/order_input.h).
 struct End {
   int rank = 0;
-  std::uint32_t index = 0;  // in the rank's list
+  std::uint32_t index = 0;  // position in the rank's list
   std::uint32_t channel = 0;
-  std::uint32_t turn = 0;        // in its channel, on this side
+  std::uint32_t turn = 0;        // number in its channel, on this side
   std::tuple<int, int> message;  // stage that sends, microbatch
   bool sends = false;
 };
@@ -33,7 +33,7 @@ struct Exchange {
   int peer(const End& end) const { return end.sends ? channels[end.channel].to : channels[end.channel].from; }
 };
 
-// All legible ends; nothing says that they match.
+// All legible ends, whether or not they match.
 Exchange collect_messages(const CheckContext& context);
 
 }  // namespace weft

@@ -7,8 +7,8 @@
 namespace weft {
 namespace {
 
-// A shard unit as this rank has it. A stage that names no segments has one nameless unit, which is followed only as far
-// as the list itself speaks of it: a bare schedule says nothing of gathers, one with stage-level UNSHARD does.
+// A shard unit in the state of this rank. A stage without segments has one nameless unit. Its gathers or reductions are
+// checked only if the list has any: a bare schedule has no gathers, one with stage-level UNSHARD has.
 struct UnitState {
   std::string name;
   bool named = false, replicated = false, frozen = false;
@@ -16,18 +16,18 @@ struct UnitState {
   int reduce_every = 0;
   bool solved = false;  // any of its intervals may end at any time
   bool accumulates_sharded = false;
-  int pieces = 0;                // of this rank that add to its gradient
-  std::optional<int> copy = {};  // the unit that it is tied to
-  bool copy_is_here = false;     // on this rank: one TIE_GRAD serves both
+  int pieces = 0;                // number of pieces of this rank that add to its gradient
+  std::optional<int> copy = {};  // index of the unit that it is tied to
+  bool copy_is_here = false;     // the copy is on this rank: one TIE_GRAD serves both
   bool tied_unreduced = false;   // the reduction comes behind TIE_GRAD
 
   bool gathered = false;
-  bool in_island = false;                 // its parts lie with the ranks of an island
-  bool gradient_pending = false;          // something was added since the last scatter or reduction
-  bool sum_pending = false;               // something was scattered since the last reduction
+  bool in_island = false;                 // its parts are kept by the ranks of an island
+  bool gradient_pending = false;          // an addition since the last scatter or reduction
+  bool sum_pending = false;               // a scatter since the last reduction
   bool reduced = false, tied = false;     // at all in this step
-  int reducing = 0;                       // reductions that nobody has waited for
-  std::vector<int> additions = {};        // by microbatch
+  int reducing = 0;                       // number of reductions not waited for yet
+  std::vector<int> additions = {};        // number, by microbatch
   int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
 };
 
@@ -134,7 +134,7 @@ class UnitWalk {
     return program_.segments[static_cast<std::size_t>(segment)].units;
   }
 
-  // The units that a gather, reshard or reduction speaks of.
+  // The units of a gather, reshard or reduction.
   std::vector<UnitState*> units_of(const Action& action) {
     if (action.unit) return {&units_[static_cast<std::size_t>(*action.unit)]};
     if (const auto place = nameless_[static_cast<std::size_t>(*action.stage)]) return {&units_[*place]};
@@ -197,8 +197,7 @@ class UnitWalk {
   }
 
   // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
-  // policy: any whole microbatch may end its intervals. A scatter may end any microbatch, where the policy has
-  // scatters.
+  // policy: any whole microbatch may end its intervals. A scatter may end any microbatch if the policy has scatters.
   void reduce(UnitState& unit, Op op) {
     if (unit.frozen) {
       found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
@@ -221,7 +220,7 @@ class UnitWalk {
     if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
       found(Violation::repeated_reduction, fmt::format("nothing was added to {} since its last reduction", unit.name));
     } else if (unit.solved) {
-      // Its plan decides.
+      // The unit's plan decides.
     } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
       found(Violation::reduced_too_early,
             fmt::format("{} is reduced after {} of {} microbatches; its policy is {}", unit.name, unit.completed,
@@ -300,7 +299,7 @@ class UnitWalk {
   int row_;
   std::vector<Finding>& findings_;
   std::size_t index_ = 0;
-  std::vector<UnitState> units_;                      // those of the program, then the nameless ones
+  std::vector<UnitState> units_;                      // the program's units, then the nameless ones
   std::vector<std::optional<std::size_t>> nameless_;  // by stage
   bool tied_ = false, normed_ = false, stepped_ = false;
 };

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// The cells begin .. end - 1 of a row; the place behind the last action is a cell of its own when it is the marked one.
+// The cells begin .. end - 1 of a row. The position behind the last action is a cell of its own if it is marked.
 std::vector<std::string> cells(const Program& program, std::size_t row, std::size_t begin, std::size_t end,
                                std::optional<std::size_t> marked) {
   const auto& actions = program.ranks[row];

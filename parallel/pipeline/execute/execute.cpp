@@ -46,7 +46,7 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
   }
 }
 
-// What a unit's actions are called, where tools list them beside one another.
+// The word for a unit's action in range names.
 std::string_view word_of(Op op) {
   if (is_gather(op)) return "unshard";
   if (is_reshard(op)) return "reshard";

@@ -1,5 +1,5 @@
-// Runs one rank's list. The handler knows how to do each thing; the list alone says what happens and when. An error
-// inside an action names it; observers see where it begins and ends.
+// Runs one rank's list. The handler implements each action; the list alone decides which actions run and when. An error
+// inside an action names the action; observers see where the action begins and ends.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class ActionHandler {
   virtual void backward_input(int segment, int microbatch) = 0;
   virtual void backward_weight(int segment, int microbatch) = 0;
   virtual void recompute(int segment, int microbatch) = 0;
-  // `op` is UNSHARD or UNSHARD_ISLAND; of reshard RESHARD or RESHARD_ISLAND.
+  // `op` of unshard is UNSHARD or UNSHARD_ISLAND, `op` of reshard is RESHARD or RESHARD_ISLAND.
   virtual void unshard(Op op, int unit) = 0;
   virtual void reshard(Op op, int unit) = 0;
   virtual void scatter_gradient(int unit) = 0;
@@ -34,14 +34,14 @@ class ActionHandler {
   virtual void optimizer_step() = 0;
 };
 
-// Hears of each action of a list, on the rank's thread, and of the work inside it. An action that fails does not end.
+// Is told of each action of a list, and of the work inside it, on the rank's thread. A failed action has no end().
 class ActionObserver : public WorkObserver {
  public:
   virtual void begin(std::size_t action) = 0;
   virtual void end(std::size_t action) = 0;
 };
 
-// Tells several of the work inside their actions: it begins in their order and ends in reverse. They outlive it.
+// Tells several observers of the work inside actions: begin in their order, end in reverse. The observers outlive this.
 class WorkForObservers final : public WorkObserver {
  public:
   explicit WorkForObservers(std::span<ActionObserver* const> observers) : observers_(observers) {}
@@ -52,13 +52,13 @@ class WorkForObservers final : public WorkObserver {
   std::span<ActionObserver* const> observers_;
 };
 
-// Names for profiling, one an action: `PP:2F blocks.3.experts`, `PP:2SEND_F`, `unshard blocks.3.experts`, `grad_norm`,
-// `optimizer`. Neither microbatch nor step is part of them, so that their number is bounded and tools can add them up.
+// Names for profiling, one per action: `PP:2F blocks.3.experts`, `PP:2SEND_F`, `unshard blocks.3.experts`, `grad_norm`,
+// `optimizer`. A name has neither microbatch nor step, so that names are few and tools can add them up.
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions);
 
-// Makes every action of a list an NVTX range, in the category of its lane, and the work inside it ranges with the same
-// payload but for the bytes. Phase and family are those that
-// `weft trace sum` reads off the names (trainer/diagnosis/trace_sum.h).
+// Makes every action of a list an NVTX range, in the category of its lane. The work inside an action gets ranges with
+// the action's payload, except the bytes (0). Phase and family are those that `weft trace sum` reads off the names
+// (trainer/diagnosis/trace_sum.h).
 class ActionRanges final : public ActionObserver {
  public:
   // The arguments outlive the ranges.

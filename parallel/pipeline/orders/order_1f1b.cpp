@@ -5,8 +5,8 @@
 namespace weft {
 
 // Narayanan et al. 2021: a rank runs as many forwards ahead as there are ranks behind it, then one forward and one
-// backward in turn, then the backwards that are left. It keeps min(ranks - rank, microbatches) activations, at the
-// bubble of GPipe.
+// backward in turn, then the remaining backwards. The rank keeps min(ranks - rank, microbatches) activations. The
+// bubble is that of GPipe.
 std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input) {
   require_counts("1f1b", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));

@@ -68,7 +68,7 @@ class CellsReader {
       actions = read_cell(cell);
     } catch (const Error& error) {
       OrderPlace place = place_of(cell);
-      place.cell = {};  // the error names it
+      place.cell = {};  // the error names the cell
       faults_.add(place, error.what());
       return;
     }
@@ -92,11 +92,11 @@ class CellsReader {
 
   std::string_view rest_, line_;
   std::size_t line_number_ = 1;
-  std::size_t first_blank_ = 0;  // number of the first of the blank lines right before this one; 0: none. At the end
-                                 // any number of them is fine
+  std::size_t first_blank_ = 0;  // line number of the first of the blank lines right before this one; 0: none. Blank
+                                 // lines at the end are allowed
   OrderFaults& faults_;
   OrderCells cells_;
-  std::size_t uncompiled_ = 0;  // cells with what weft adds itself
+  std::size_t uncompiled_ = 0;  // cells with actions that weft adds itself
   OrderPlace first_uncompiled_;
 };
 

@@ -1,4 +1,4 @@
-// The parts of the reader of a user's order: cells with the place they stand at, and what may be wrong with them.
+// The reader of a user's order: cells with their places in the text, and the checks of these cells.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace weft {
 
 struct OrderPlace {
   std::size_t line = 1, column = 1;  // from 1, in bytes
-  std::string_view cell = {};        // of the text; empty where something is missing
+  std::string_view cell = {};        // part of the text; empty if something is missing
 };
 
-// One action of a cell; a cell with an overlapped pair gives two.
+// One action of a cell; a cell with an overlapped pair makes two.
 struct OrderCell {
   Action action;
   OrderPlace place;
@@ -22,14 +22,14 @@ struct OrderCell {
 
 struct RankCells {
   std::vector<OrderCell> cells;
-  OrderPlace end;  // behind the last one
+  OrderPlace end;  // behind the last cell
 };
 
 struct OrderCells {
   std::vector<RankCells> ranks;
 };
 
-// Everything that is wrong, as far as a reader wants to see it at once.
+// All faults of an order, as many as a reader wants to see at once.
 class OrderFaults {
  public:
   void add(const OrderPlace& place, const std::string& message);
@@ -49,18 +49,19 @@ class OrderFaults {
   bool more_ = false;
 };
 
-// Stage and microbatch numbers are below this: tables are as long as the largest.
+// Stage and microbatch numbers are below this bound, because tables are as long as the largest number.
 constexpr int order_number_bound = 1 << 16;
 
-// Cells that read as F, B, I, W or an overlapped pair of them. `text` outlives the result.
+// Reads cells of F, B, I, W or an overlapped pair of them. `text` outlives the result.
 OrderCells read_order_cells(std::string_view text, OrderFaults& faults);
 
-// Every stage on one rank, every stage and microbatch up to the largest there, each with its forward and backward once
-// and in this order. Nothing is called missing while there are faults already: cells that could not be read may be it.
+// Every stage must be on one rank, every stage and microbatch up to the largest must exist, and each must have its
+// forward and backward once and in this order. Missing things are not reported if there are faults already: they may be
+// among the cells that could not be read.
 void check_complete(const OrderCells& cells, OrderFaults& faults);
 
-// Runs the cells of all ranks as far as their data comes, an overlapped pair like one cell that waits for the data of
-// both. Where ranks stand still, names them and what each waits for. Of complete cells.
+// Runs the cells of all ranks as far as their data allows; an overlapped pair waits for the data of both halves.
+// Reports a deadlock: its ranks, and what each waits for. The cells must be complete.
 void check_waits(const OrderCells& cells, const std::vector<int>& stage_ranks, int microbatches, OrderFaults& faults);
 
 }  // namespace weft

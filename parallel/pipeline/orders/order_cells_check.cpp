@@ -17,7 +17,7 @@ std::string place_text(const OrderPlace& place) {
 
 // --- complete -------------------------------------------------------------------------------------------------------
 
-// What the cells say of one microbatch in one stage; the first of each kind.
+// The cells of one microbatch in one stage; the first of each kind.
 struct Turns {
   const OrderCell *forward = nullptr, *backward = nullptr, *input = nullptr, *weight = nullptr;
 
@@ -86,7 +86,7 @@ class Completeness {
     }
   }
 
-  // Numbers up to the largest that nobody mentions.
+  // Reports every number below the largest that no cell uses.
   template <typename NumberOf>
   void require_all(std::string_view what, const std::map<int, Home>& found, NumberOf number_of) {
     int next = 0;
@@ -139,7 +139,7 @@ class Waits {
     std::size_t rank = 0;
     while (rank < at_.size() && !standing(rank)) ++rank;
     if (rank == at_.size()) return;
-    // Everything is somewhere, so whoever stands waits for another who stands: the waits lead into a circle.
+    // The cells are complete, so a waiting rank waits for another waiting rank: the waits lead into a circle.
     std::vector<bool> seen(at_.size(), false);
     while (!seen[rank]) {
       seen[rank] = true;
@@ -157,7 +157,7 @@ class Waits {
   }
 
  private:
-  // What an action reads that another one makes.
+  // The result of another action that an action reads.
   struct Need {
     bool forward = false;
     int stage = 0;
@@ -165,7 +165,7 @@ class Waits {
   struct Wait {
     const OrderCell* cell = nullptr;
     std::string needed;
-    std::size_t rank = 0;  // that makes it
+    std::size_t rank = 0;  // the rank that computes `needed`
   };
 
   std::optional<Need> need_of(const Action& action) const {
@@ -181,7 +181,7 @@ class Waits {
     return (need.forward ? forward_ : backward_)[entry(need.stage, microbatch)];
   }
 
-  // The actions that begin together where a rank stands.
+  // The cells at a rank's position that begin together.
   std::span<const OrderCell> next(std::size_t rank) const {
     const std::span<const OrderCell> cells = cells_.ranks[rank].cells;
     if (at_[rank] == cells.size()) return {};

@@ -13,7 +13,7 @@ class DualPipeVRank {
       : stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
 
   void forward(std::size_t chunk) { add(Op::forward, chunk, forwards_[chunk]++); }
-  // Whole, or its input gradient now and its weight gradient when weight() comes to it.
+  // A whole backward or, if `split`, its input gradient now and its weight gradient at a later weight().
   void backward(std::size_t chunk, bool split = false) {
     const int microbatch = backwards_[chunk]++;
     add(split ? Op::backward_input : Op::backward, chunk, microbatch);
@@ -23,7 +23,7 @@ class DualPipeVRank {
     actions.push_back(weights_.front());
     weights_.pop_front();
   }
-  // Where communication of one and computation of the other may overlap.
+  // A forward and a backward whose communication and computation may overlap.
   void pair(std::size_t forward_chunk, bool overlapped = true) {
     forward(forward_chunk);
     actions.back().overlapped = overlapped;
@@ -39,10 +39,10 @@ class DualPipeVRank {
   }
 
   std::array<int, 2> stages_, forwards_ = {}, backwards_ = {};
-  std::deque<Action> weights_;  // split backwards whose weight gradient is to come, oldest first
+  std::deque<Action> weights_;  // pending weight gradients of split backwards, oldest first
 };
 
-// The eight steps of DeepSeek's own description.
+// The eight steps of DeepSeek's description.
 std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
   const int behind = input.ranks - 1 - rank;
   DualPipeVRank list(input, rank);
@@ -57,8 +57,8 @@ std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
     list.forward(1);
   }
   for (int i = 0; i < input.microbatches - 2 * input.ranks + rank + 1; ++i) {
-    // The first backward comes right from the forward before it on the last rank, where the V turns, and all ranks wait
-    // for it: there it runs by itself, not behind the two of a pair.
+    // On the last rank, where the V turns, the first backward directly follows its own forward, and all ranks wait for
+    // it. It runs alone there, not as half of a pair.
     list.pair(0, behind > 0 || i > 0);
     list.pair(1);
   }
@@ -66,7 +66,7 @@ std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
     list.backward(1);
     list.pair(1);
   }
-  // From the middle of the way out on, what other ranks wait for goes first.
+  // From the middle of the cool-down on, input gradients go first, because other ranks wait for them.
   for (int i = 0; i < 2 * (rank + 1); ++i) list.backward(i % 2 == 0 ? 1 : 0, i > rank);
   for (int i = 0; i < behind; ++i) {
     list.weight();
@@ -78,8 +78,8 @@ std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
 
 }  // namespace
 
-// DeepSeek-AI 2025, DualPipe folded into a V: two chunks a rank; in the steady state every forward of one chunk goes
-// with a backward of the other, overlapped.
+// DeepSeek-AI 2025, DualPipe folded into a V: two chunks per rank. In the steady state every forward of one chunk is
+// overlapped with a backward of the other.
 std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
   require_counts("dualpipev", input);
   require_microbatches(fmt::format("schedule dualpipev on {} ranks needs at least {} microbatches, not {}", input.ranks,

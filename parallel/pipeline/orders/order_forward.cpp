@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// A list scheduler: all forwards take one unit of time and messages none. Without backwards the deepest stage first is
-// the order that empties the pipeline soonest, and no rank stands still while a microbatch waits for it.
+// A list scheduler: every forward takes one unit of time, messages take none. Without backwards, the deepest stage
+// first empties the pipeline soonest, and no rank idles while a microbatch waits for it.
 std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches) {
   require(ranks >= 1 && microbatches >= 1 && !stage_ranks.empty(), "a forward has ranks, stages and microbatches");
   const auto stages = static_cast<int>(stage_ranks.size());

@@ -2,8 +2,8 @@
 
 namespace weft {
 
-// Huang et al. 2019: all forwards, then all backwards. The simplest order, and the one that keeps most: the activations
-// of every microbatch are alive at the turn.
+// Huang et al. 2019: all forwards, then all backwards. The simplest order, with the most memory: the activations of
+// every microbatch are alive between the two.
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input) {
   require_counts("gpipe", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));

@@ -12,7 +12,7 @@ bool fits(int ranks, int group, int microbatches) {
   return microbatches >= group && (microbatches % group == 0 || microbatches % group >= ranks);
 }
 
-// Groups of at least as many microbatches as ranks, as many as there can be.
+// The largest number of groups with at least as many microbatches as ranks.
 int rounds_of(int ranks, int microbatches) {
   return std::max(1, microbatches / ranks);
 }

@@ -1,4 +1,5 @@
-// Orders that run several stages a rank take a group of microbatches through one chunk before they turn to the next.
+// Groups of microbatches: an order with several stages per rank runs a whole group through one chunk before the next
+// chunk.
 #pragma once
 
 #include <string_view>
@@ -13,14 +14,14 @@ struct ChunkTurn {
   int chunk = 0, microbatch = 0;
 };
 
-// Microbatches of a group: `input.microbatch_group`, or as PyTorch has it the microbatches in max(1, microbatches /
-// ranks) equal rounds. A group shorter than the ranks is through its chunk before the first of it has come round to
-// rank 0 again, so no group may be, not even the last one, unless there are no more microbatches. Throws Error
-// (request) naming the nearest counts, and the group, that work.
+// Microbatches per group: `input.microbatch_group`. If that is 0, as in PyTorch, max(1, microbatches / ranks) equal
+// groups. A group shorter than the ranks would finish its chunk before its first microbatch returns to rank 0. So no
+// group, the last one included, may be shorter, except a single group of all microbatches. Throws Error (request)
+// naming the nearest counts, and the group, that work.
 int microbatch_group(std::string_view schedule, const OrderInput& input);
 
-// The turns of every rank alike: group by group, chunk by chunk, microbatches ascending. Backwards take the same turns
-// with the chunks mirrored.
+// The turns of every rank, equal on all ranks: group by group, chunk by chunk, microbatches ascending. Backwards take
+// the same turns with the chunks mirrored.
 std::vector<ChunkTurn> turns_by_group(const OrderInput& input, int group);
 
 }  // namespace weft

@@ -22,7 +22,7 @@ void require_chunks(const Schedule& schedule, int chunks) {
                others.empty() ? "" : " or choose one of: " + others);
 }
 
-// A forward and a backward of each stage and microbatch, and of each of their messages both ends; orders that split the
+// A forward and a backward of each stage and microbatch, and both ends of each of their messages. Orders with a split
 // backward have more.
 double actions_of(const OrderInput& input) {
   const double stages = static_cast<double>(input.ranks) * input.chunks;

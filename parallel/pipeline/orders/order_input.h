@@ -1,4 +1,4 @@
-// What every order asks of its numbers before it lists anything.
+// The checks of counts that every order makes before it lists anything.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,14 @@
 
 namespace weft {
 
-// Of an order with its messages, so that no list is begun that ends without memory: about 120 bytes an action.
+// Most actions of an order with its messages, about 120 bytes each: a longer list could exhaust the memory.
 inline constexpr std::int64_t most_actions = 32'000'000;
 
-// Throws Error (request) unless there is at least one rank, stage per rank and microbatch, no more and no fewer stages
-// per rank than the schedule's row of the table says, and no more actions than a program may have; groups of
-// microbatches only where it takes them.
+// Throws Error (request) if there is no rank, chunk or microbatch, if the schedule's row of the table does not allow
+// the chunks, if a program would exceed most_actions, or if a group is set but the schedule takes no groups.
 void require_counts(std::string_view schedule, const OrderInput& input);
 
-// Throws Error (request) unless so many microbatches fit. Says `why` they do not, and the nearest counts that do: one
+// Throws Error (request) unless `microbatches` fits. The message says `why`, and names the nearest counts that fit: one
 // below, if there is one, and one above.
 void require_microbatches(const std::string& why, int microbatches, const std::function<bool(int)>& fits);
 

@@ -6,7 +6,8 @@
 namespace weft {
 
 // Narayanan et al. 2021, as Megatron runs it: 1F1B over chunks. A rank runs ahead by two turns for each rank behind it,
-// for the way there and back, and by a group for each chunk but one. The bubble is that of 1F1B divided by the chunks.
+// for the way there and back, and by one group for each chunk except one. The bubble is that of 1F1B divided by the
+// chunks.
 std::vector<std::vector<Action>> interleaved_order(const OrderInput& input) {
   require_counts("interleaved", input);
   const int group = microbatch_group("interleaved", input);

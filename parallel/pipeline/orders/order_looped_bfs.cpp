@@ -2,9 +2,9 @@
 
 namespace weft {
 
-// Lamy-Poirier 2023, in PyTorch's dialect: breadth first, all microbatches through one chunk before the next, and back
-// the way they came, the last microbatch first. Each stage is visited once there and once back, so that full parameters
-// are gathered rarely; the activations of every microbatch are alive at the turn.
+// Lamy-Poirier 2023, in PyTorch's form: breadth first. All microbatches run through one chunk before the next;
+// backwards run in reverse, last microbatch first. Each stage is visited once forward and once backward, so that full
+// parameters are gathered rarely. The activations of every microbatch are alive between the two.
 std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input) {
   require_counts("looped_bfs", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int period = 6;  // F, I and W of two chunks
 
-// A weight gradient in every slot that the block leaves free, oldest first; those that find none at the end.
+// Puts a weight gradient into every slot that the block leaves free, oldest first, and the remaining ones at the end.
 std::vector<Action> repeated(const OrderInput& input, int rank, const BlockSlots& slots) {
   const int up = stage_of(Placement::v, input.ranks, rank, 0), down = stage_of(Placement::v, input.ranks, rank, 1);
   std::vector<std::optional<Action>> line(static_cast<std::size_t>(slots.backward_up + period * input.microbatches));
@@ -51,7 +51,7 @@ int change_of(Op op) {
   return op == Op::forward ? 1 : op == Op::backward_weight ? -1 : 0;
 }
 
-// Most chunks a list keeps between forward and weight gradient.
+// The most chunks that a list keeps at once between their forward and weight gradient.
 int peak_of(const std::vector<Action>& actions) {
   int kept = 0, peak = 0;
   for (const Action& action : actions) {
@@ -61,9 +61,9 @@ int peak_of(const std::vector<Action>& actions) {
   return peak;
 }
 
-// Runs all ranks through unit time. A rank whose next action waits for data takes a later one of its list instead, if
-// the rest of the list then still keeps no more activations than `peak`. What is left after each step is the old list
-// without what was taken, so the old order can always go on, and nothing stands still.
+// Runs all ranks in unit time. If a rank's next action waits for data, the rank takes a later action of its list
+// instead, unless the activations then exceed `peak_` in the rest of the list. The remaining list keeps its order, so
+// the old order can always continue, and there is no deadlock.
 class Squeeze {
  public:
   Squeeze(const OrderInput& input, std::vector<std::vector<Action>> lists)
@@ -103,7 +103,7 @@ class Squeeze {
                          : over(backward_end_[entry(stage + 1, microbatch)]);
   }
 
-  // On the way out, when the last microbatch has come in, weight gradients wait for a gap: nobody waits for them.
+  // In the cool-down, after the last microbatch has arrived, weight gradients wait for a gap: no rank waits for them.
   std::optional<std::size_t> choose(std::size_t rank) const {
     const auto& list = lists_[rank];
     const bool way_out = over(forward_end_[entry(static_cast<int>(rank), input_.microbatches - 1)]);
@@ -112,7 +112,7 @@ class Squeeze {
     for (std::size_t i = heads_[rank]; i < list.size(); ++i) {
       if (taken_[rank][i]) continue;
       const Op op = list[i].op;
-      // A forward that overtakes what stands before it adds its activations to all of that.
+      // A forward that overtakes earlier actions adds its activations to those of each of them.
       if (ready(list[i]) && (op != Op::forward || peak_before < peak_)) {
         if (!way_out || op != Op::backward_weight) return i;
         if (!weight) weight = i;

@@ -4,8 +4,8 @@
 namespace weft {
 namespace {
 
-// One step a rank all the way, there and back twice. Two more between forward and backward where three divides the
-// ranks, or slots would fall together.
+// One unit per rank all the way, there and back twice. A number of ranks divisible by three needs two more units
+// between forward and backward; otherwise slots would collide.
 BlockSlots min_slots(int ranks, int rank) {
   const int apart = ranks % 3 == 0 ? 2 : 0;
   return {.forward_up = rank,
@@ -16,8 +16,8 @@ BlockSlots min_slots(int ranks, int rank) {
 
 }  // namespace
 
-// V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B, at a bubble close
-// to that of 1F1B with interleaving.
+// V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B. The bubble is
+// close to that of interleaved 1F1B.
 std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
   require_counts("v_min", input);
   return repeated_block_order(input, min_slots);

@@ -5,12 +5,12 @@
 
 namespace weft {
 
-// PyTorch's interleaved zero bubble: the interleaved order with the backward split. A rank runs ahead by one turn for
-// each rank behind it, not two, because only the input gradient is on the way back; each weight gradient follows as
-// many input gradients later as there are ranks before this one. With one chunk it is ZB-H1.
+// PyTorch's interleaved zero bubble: the interleaved order with a split backward. A rank runs ahead by one turn for
+// each rank behind it, not two, because only the input gradient travels back. Each weight gradient follows as many
+// input gradients later as there are ranks before this one. With one chunk the order is ZB-H1.
 std::vector<std::vector<Action>> zb1p_order(const OrderInput& input) {
   require_counts("zb1p", input);
-  // With one chunk there is nothing to come round to, and any number of microbatches will do.
+  // With one chunk a microbatch does not return to rank 0, so any number of microbatches will do.
   const int group =
       input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("zb1p", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);

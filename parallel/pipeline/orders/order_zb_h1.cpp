@@ -4,9 +4,9 @@
 
 namespace weft {
 
-// Qi et al. 2024, the hand-made ZB-H1: 1F1B with the backward split. The input gradient runs where the backward did,
-// for the rank before waits for it; the weight gradient follows as many backwards later as there are ranks before this
-// one, into what was the bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
+// Qi et al. 2024, the hand-made ZB-H1: 1F1B with a split backward. The input gradient takes the place of the backward,
+// because the rank before waits for it. The weight gradient follows as many backwards later as there are ranks before
+// this one, in the former bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
 std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input) {
   require_counts("zb_h1", input);
   std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));

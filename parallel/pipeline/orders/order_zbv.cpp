@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// The list of one rank. Each kind of each chunk takes the microbatches in ascending order.
+// Builds the list of one rank. Each kind of action of each chunk takes the microbatches in ascending order.
 class ZbvRank {
  public:
   ZbvRank(const OrderInput& input, int rank)
@@ -34,7 +34,7 @@ class ZbvRank {
 };
 
 std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
-  // The order of enough microbatches to fill the pipeline; of fewer it is what is left without the others.
+  // The order is made for enough microbatches to fill the pipeline; add() leaves out those beyond `input.microbatches`.
   const int microbatches = std::max(2 * input.ranks - 1, input.microbatches);
   ZbvRank list(input, rank);
   for (int i = 0; i < 2 * (input.ranks - rank) - 1; ++i) list.forward(0);
@@ -52,7 +52,7 @@ std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
     list.forward(1);
     list.backward(1);
   }
-  // The way out: input gradients, for which the ranks before wait, then as many weight gradients as it takes.
+  // Cool-down: input gradients, which the ranks before wait for, then the remaining weight gradients.
   for (int i = 0; i < rank; ++i) {
     list.backward_input(0);
     list.backward_input(1);
@@ -66,9 +66,9 @@ std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
 
 }  // namespace
 
-// Qi et al. 2024, ZB-V: two chunks a rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
-// without a message. With equal times of F, I and W its bubble is half a forward for each rank but one, and every rank
-// keeps 2 ranks chunks, the activations of rank 0 of 1F1B.
+// Qi et al. 2024, ZB-V: two chunks per rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
+// without a message. With equal times of F, I and W the bubble is half a forward for each rank except one. Every rank
+// keeps the activations of 2 * ranks chunks, as many as rank 0 of 1F1B.
 std::vector<std::vector<Action>> zbv_order(const OrderInput& input) {
   require_counts("zbv", input);
   std::vector<std::vector<Action>> ranks;

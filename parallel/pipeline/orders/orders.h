@@ -1,5 +1,5 @@
-// Orders: which stage runs forward and backward of which microbatch, when. Each is one pure function, one row of the
-// table. Where an order comes from stands at its function.
+// Orders: when each stage runs forward and backward of each microbatch. Each order is one pure function and one row of
+// the table. A comment at the function names its source.
 #pragma once
 
 #include <span>
@@ -16,8 +16,8 @@ struct OrderInput {
   int ranks = 1;
   int chunks = 1;  // stages per rank
   int microbatches = 1;
-  // Through one chunk before the next; 0: equal groups as short as the ranks allow (order_groups.h). Only where
-  // Schedule::takes_groups.
+  // Microbatches that run through one chunk before the next chunk; 0: equal groups, as short as the ranks allow
+  // (order_groups.h). Only for schedules with takes_groups.
   int microbatch_group = 0;
 };
 
@@ -26,7 +26,7 @@ struct Schedule {
   std::string_view summary;
   // Stage-level compute actions of every rank.
   std::vector<std::vector<Action>> (*order)(const OrderInput& input);
-  Placement placement = Placement::looped;  // where it wants the stages to stand
+  Placement placement = Placement::looped;  // the placement of stages that the order needs
   int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
 
@@ -39,9 +39,9 @@ std::span<const Schedule> schedules();
 // Throws Error (request) naming the known schedules.
 const Schedule& find_schedule(std::string_view name);
 
-// Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. No schedule
-// of a training step, hence not in the table. A rank runs, of what is there for it, the stage nearest to the end, so
-// that no more microbatches are under way than the ranks need.
+// Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. It is no
+// schedule of a training step and hence not in the table. A rank runs, of the forwards with data, the one of the
+// deepest stage, so that no more microbatches are in flight than the ranks need.
 std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches);
 
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// Messages are queued as far as computing has come; each lane is worked off in the order of its rank's list.
+// Messages are queued as far as computation has come. Each lane passes its messages in the order of its rank's list.
 class LaneDelivery {
  public:
   explicit LaneDelivery(Program& program)
@@ -31,12 +31,12 @@ class LaneDelivery {
 
  private:
   struct RankState {
-    std::size_t host = 0;                                  // everything before it is computed or queued
-    std::vector<bool> passed;                              // by position: messages that got through
-    std::array<std::size_t, all_lanes.size()> heads = {};  // everything of the lane before it has passed
+    std::size_t host = 0;                                  // all actions before it are computed or queued
+    std::vector<bool> passed;                              // by position: messages that have passed
+    std::array<std::size_t, all_lanes.size()> heads = {};  // by lane: all its messages before it have passed
   };
 
-  // A number for each message: forward or not, by the stage that sends and by microbatch.
+  // The number of a message, from its direction, sending stage and microbatch.
   std::size_t message(bool forward, int sender, int microbatch) const {
     const std::size_t stage = static_cast<std::size_t>(sender) + (forward ? 0 : program_.stages.size());
     return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch);
@@ -47,7 +47,7 @@ class LaneDelivery {
                    *action.microbatch);
   }
 
-  // The place of the message at the head of a lane, or the host's when none is queued.
+  // The position of the message at the head of a lane, or the host's position if none is queued.
   std::size_t head(std::size_t rank, Lane lane) {
     RankState& own = ranks_[rank];
     const auto& actions = program_.ranks[rank];
@@ -84,7 +84,7 @@ class LaneDelivery {
     return moved;
   }
 
-  // Of the sending rank.
+  // Passes the message at the head of a lane of the sending rank, if its receive is at the head of the peer's lane.
   bool pass_head(std::size_t rank, const MessageLanes& lanes) {
     const std::size_t at = head(rank, lanes.send);
     if (at == ranks_[rank].host) return false;
@@ -98,8 +98,9 @@ class LaneDelivery {
     return true;
   }
 
-  // Of several messages at the head of their sender's lane the one that was queued first: what its receive then stands
-  // in front of comes later than its send, so that ranks that wait at each receive get on as well.
+  // Of the messages at the head of their sender's lane, the one that was queued first is received earlier. Its receive
+  // then stands only in front of actions later than its send, so ranks that wait at each receive do not deadlock
+  // either.
   bool take_earlier() {
     std::optional<std::size_t> first;
     std::size_t peer = 0, from = 0, to = 0;
@@ -114,7 +115,7 @@ class LaneDelivery {
         const auto receive = std::find_if(begin, actions.end(), [&](const Action& other) {
           return is_receive(other.op) && message_of(other) == message_of(send);
         });
-        // What is never taken stays as it is: check.h says so.
+        // A send without a receive stays; check.h reports it.
         if (receive == actions.end()) continue;
         const std::size_t turn = queued_[message_of(send)];
         if (first && turn > *first) continue;
@@ -133,7 +134,7 @@ class LaneDelivery {
     RankState& state = ranks_[peer];
     rotate(program_.ranks[peer]);
     rotate(state.passed);
-    // What stood between has moved on by one; the lanes find their heads again from here on.
+    // The actions in between have moved back by one; the lanes search for their heads again from here.
     for (std::size_t& at : state.heads) at = std::min(at, to);
     state.host += state.host > to && state.host <= from ? 1 : 0;
     return true;
@@ -141,7 +142,7 @@ class LaneDelivery {
 
   Program& program_;
   std::vector<RankState> ranks_;
-  // By message: as which of all sends it was queued, and whether it got through.
+  // By message: its number among all sends, in the order of queueing, and whether it has passed.
   std::vector<std::size_t> queued_;
   std::vector<bool> arrived_;
   std::size_t sends_ = 0;

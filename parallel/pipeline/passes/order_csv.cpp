@@ -25,8 +25,8 @@ UserOrder order_of(const OrderCells& cells) {
   return order;
 }
 
-// The checker has the last word. It speaks of the program with its messages; a finding belongs to the cell whose
-// computation stands there or next.
+// The final check is find_violations on the program with its messages. A finding is reported at the cell of the
+// computation at its position, or of the next computation.
 void check_program(const UserOrder& order, const OrderCells& cells, OrderFaults& faults) {
   const Program program = add_exchange({bare_tables(order), order.microbatches, order.ranks});
   for (const Finding& finding : find_violations(program)) {

@@ -16,15 +16,15 @@
 namespace weft {
 namespace {
 
-// Neighbouring stages on one rank hand tensors over without a message.
+// Neighbouring stages on one rank pass tensors on without a message.
 bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
   const int other = other_stage(op, stage);
   if (other < 0 || other >= static_cast<int>(tables.stages.size())) return false;
   return tables.stages[static_cast<std::size_t>(other)].rank != tables.stages[static_cast<std::size_t>(stage)].rank;
 }
 
-// The two of an overlapped pair begin together and end together: what either waits for is received before both, what
-// either made is sent behind both, forward first.
+// The two actions of an overlapped pair begin together and end together: the data of both is received before the pair,
+// the results of both are sent behind it, forward first.
 std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector<Action>& actions) {
   std::vector<Insertion> insertions;
   for (std::size_t begin = 0; begin < actions.size();) {
@@ -46,14 +46,14 @@ std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector
   return insert_actions(actions, insertions);
 }
 
-// Runs the messages of all ranks as far as they go, and where they stand still because a rank cannot send before its
-// last message is taken, lets the other end take that message earlier: where it stands now. Of several such messages
-// the one that would be taken last, for the others are taken in their turn once that rank goes on.
+// Runs the messages of all ranks as far as they go. In a deadlock a rank cannot send before its previous message is
+// taken; the peer then takes that message earlier, at its current position. Of several such messages, the one with the
+// farthest receive moves: the others are taken in their turn later.
 class Delivery {
  public:
   explicit Delivery(std::vector<std::vector<Action>>& ranks) : ranks_(ranks), at_(ranks.size(), 0) {}
 
-  // Whether all ranks came to their end.
+  // Whether all ranks came to the end of their lists.
   bool run() {
     do {
       while (advance()) {
@@ -113,7 +113,7 @@ class Delivery {
         return is_receive(other.op) && channel_of(*action->peer, other) == channel &&
                message_of(other) == under_way_.at(channel);
       });
-      // What is never taken or crossed stays as it is: check.h says so.
+      // A message that is never taken, or taken in another order, stays; check.h reports it.
       if (receive == end || receive - begin <= farthest) continue;
       farthest = receive - begin;
       peer_to_move = peer;
@@ -129,9 +129,9 @@ class Delivery {
   std::map<Channel, std::optional<Message>> under_way_;
 };
 
-// Every message is received as soon as it is made: all lists then follow one order of all ranks, and whatever waits for
-// whom, the first in that order need not. Nothing when the order itself cannot run. Ranks take turns, so that none gets
-// far ahead and the others receive long before they need it. The messages that `order` has are left out.
+// Every message is received as soon as it is made. All lists then follow one global order, and the first unfinished
+// action of that order never waits. Absent if the order itself cannot run. Ranks take turns, so that no rank runs far
+// ahead and makes the others receive long before they need the data. Messages already in `order` are left out.
 std::optional<std::vector<std::vector<Action>>> received_when_made(Program order) {
   for (auto& actions : order.ranks)
     std::erase_if(actions, [](const Action& action) { return action.peer.has_value(); });
@@ -181,8 +181,8 @@ std::optional<std::vector<std::vector<Action>>> received_when_made(Program order
 
 Program add_exchange(Program program) {
   for (auto& actions : program.ranks) actions = with_exchange(program, actions);
-  // A receive moved for one of the two may stand in the way of the other. Receives only ever move to the front, so this
-  // ends; where both cannot be had in small steps, which takes an order that leaps about, they are had at once.
+  // A receive moved for threads may block lanes, and the reverse. Receives only move to the front, so the loop ends. If
+  // these steps cannot satisfy both, which takes an erratic order, all receives are placed at once.
   bool runs = false;
   do {
     runs = Delivery(program.ranks).run();

@@ -4,8 +4,8 @@
 namespace weft {
 namespace {
 
-// By segment: the region that it ends, in forward order; none where it ends none. Backward runs through a region from
-// its last segment to its first.
+// By segment: the segments of the region that it ends, in forward order; empty if it ends none. Backward runs through a
+// region from its last segment to its first.
 std::vector<std::vector<int>> regions_ended(const ProgramTables& tables) {
   std::vector<std::vector<int>> ended(tables.segments.size());
   const auto region_of = [&](int segment) { return tables.segments[static_cast<std::size_t>(segment)].region; };
@@ -23,8 +23,8 @@ std::vector<std::vector<int>> regions_ended(const ProgramTables& tables) {
   return ended;
 }
 
-// Directly in front of the input gradient, behind what it receives: so the gradient is on its way meanwhile. Half of an
-// overlapped pair, it carries the mark of the pair.
+// R stands directly in front of the input gradient and behind its receive, so the gradient is in transit meanwhile. R
+// of a half of an overlapped pair carries the mark of the pair.
 std::vector<Action> with_recompute(const std::vector<std::vector<int>>& regions, const std::vector<Action>& actions) {
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < actions.size(); ++i) {

@@ -4,10 +4,10 @@
 namespace weft {
 namespace {
 
-// How far the weight gradients of one unit have come on one rank.
+// The progress of the weight gradients of one unit on one rank.
 struct GradientsToCome {
   std::vector<int> to_come;  // weight gradient actions still to come, by microbatch
-  int microbatches = 0;      // that add to the unit at all
+  int microbatches = 0;      // microbatches that add to the unit
   int completed = 0;         // microbatches with nothing more to come
 };
 
@@ -42,7 +42,7 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
     for (int index : program.segments[static_cast<std::size_t>(*action.segment)].units) {
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
       const bool timed = unit.policy.residency == Residency::solved && timed_gradient_bytes(unit) > 0;
-      if (unit.frozen || timed || unit.tied_unreduced) continue;  // the last behind its TIE_GRAD
+      if (unit.frozen || timed || unit.tied_unreduced) continue;  // add_ties reduces tied_unreduced units
       GradientsToCome& progress = units[static_cast<std::size_t>(index)];
       if (--progress.to_come[static_cast<std::size_t>(*action.microbatch)] > 0) continue;
       ++progress.completed;

@@ -11,28 +11,28 @@ namespace {
 
 constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
-// A compute action that reads gathered parameters, numbered along the rank.
+// A compute action that reads gathered parameters.
 struct Read {
   std::size_t position = 0;     // in the rank's list
   std::size_t computation = 0;  // its number among all compute actions of the rank
-  std::size_t visit = 0;        //    // how often the rank had changed its stage before
-  bool forward = false;         // or for an input gradient
-  bool again = false;           // a forward again, in front of its input gradient
+  std::size_t visit = 0;        // number of stage changes of the rank before it
+  bool forward = false;         // else a recompute or a backward
+  bool again = false;           // a recompute (R), in front of its input gradient
   int microbatch = 0;
-  std::size_t first_use = 0;  // of `uses`; the uses of one action are in the order of its segment's units
-  // Its number if the halves of overlapped pairs ran one after the other; of a forward again, that of the input
-  // gradient behind it, as if it were a part of that.
+  std::size_t first_use = 0;  // index into uses; the uses of one action are in the order of its segment's units
+  // The number of the read if the halves of overlapped pairs ran one after the other. An R has the number of the input
+  // gradient behind it, as if R were a part of that.
   std::size_t in_sequence = 0;
 };
 
-// One unit read by one such action. An interval of residency begins at one use and ends at the same or a later one.
+// One unit read by one Read. An interval of residency begins at one use and ends at the same or a later one.
 struct Use {
   int unit = 0;
   std::size_t read = 0;
   bool begins = false, ends = false;
-  bool from_island = false;   // what begins here is gathered over the island
-  bool to_island = false;     // what ends here leaves the island its parts
-  std::size_t gather_at = 0;  // the read before which the gather is issued, where the interval begins
+  bool from_island = false;   // the interval that begins here is gathered over the island
+  bool to_island = false;     // the interval that ends here leaves its parts to the island
+  std::size_t gather_at = 0;  // if an interval begins: the read before which its gather is issued
 };
 
 struct Reads {
@@ -41,13 +41,13 @@ struct Reads {
   std::vector<int> visits;  // the stage of each visit
 };
 
-// The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if it ran
-// them one after the other: the turns of their segments change no stage.
+// The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if the
+// rank ran one after the other: the alternating segments change no stage.
 class VisitsOfUnit {
  public:
   explicit VisitsOfUnit(const Overlaps& overlaps) : overlaps_(overlaps) {}
 
-  // Of the compute action at `position`; positions ascend.
+  // The visit of the compute action at `position`; positions ascend.
   std::size_t at(const Action& action, std::size_t position) {
     const auto pair = overlaps_.pair_of[position];
     if (!pair) return enter(*action.stage);
@@ -68,13 +68,13 @@ class VisitsOfUnit {
   }
 
   const Overlaps& overlaps_;
-  std::size_t forward_ = 0, backward_ = 0;  // of the pair that is open
+  std::size_t forward_ = 0, backward_ = 0;  // visits of the pair that is open
 };
 
-// The halves of a pair take turns, so a block of several segments would be dropped and gathered again at every turn if
-// only neighbours in the list followed each other at once. So do neighbours of the order without the overlap: reads of
-// one half with nothing but the other half between them, and the last of a pair's backward and the first of what comes
-// behind the pair. And so do neighbours of the order without forwards again.
+// Numbers the reads so that parameters stay between consecutive numbers. Neighbours in the list alone would not do: the
+// halves of a pair alternate, so a block of several segments would be dropped and gathered again at every turn.
+// Consecutive are the neighbours of the order without overlap: reads of one half with only the other half between them,
+// and the last read of a pair's backward and the first behind the pair. So are the neighbours of the order without R.
 void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
   for (std::size_t begin = 0, number = 0; begin < reads.size();) {
     const auto pair = overlaps.pair_of[reads[begin].position];
@@ -117,10 +117,10 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
   return result;
 }
 
-// Whether `stage` is among the next `window` different stages from every visit of first + 1 .. last on.
+// Whether `stage` is among the next `window` different stages, counted from each of the visits first + 1 .. last.
 bool stays_in_window(const std::vector<int>& visits, int stage, int window, std::size_t first, std::size_t last) {
   for (std::size_t from = first + 1; from <= last; ++from) {
-    std::vector<int> others;  // different stages before the rank comes back
+    std::vector<int> others;  // different stages before the rank returns to `stage`
     for (std::size_t v = from; visits[v] != stage; ++v) {
       if (std::find(others.begin(), others.end(), visits[v]) == others.end()) others.push_back(visits[v]);
     }
@@ -134,8 +134,8 @@ bool same_turn(const Read& one, const Read& other) {
   return one.forward == other.forward && one.microbatch == other.microbatch;
 }
 
-// Whether full parameters stay from one use of a unit to the next. From a forward again to the input gradient that it
-// is for they always do: so a step gathers no more often than without.
+// Whether full parameters stay from one use of a unit to the next. They always stay from an R to its input gradient, so
+// a step with recomputes gathers no more often than one without.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
   if (next_use.read <= use.read + 1) return true;
@@ -160,18 +160,18 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
   return false;
 }
 
-// A unit from a gather to the RESHARD that ends it, as far as reads have been seen.
+// A unit's residency from a gather to its RESHARD, as far as reads have been seen.
 struct Interval {
-  std::size_t turn = 0;  // the read with which its last forward or backward began
+  std::size_t turn = 0;  // the read at which its last forward or backward began
 };
 
-// Says of every use whether an interval begins or ends there, and where its gather would be issued. What one read finds
-// sharded is gathered together and counts as one, however many units it reads.
+// Marks each use at which an interval begins or ends, and the place where the gather would be issued. Units that one
+// read finds sharded are gathered together and count once, however many they are.
 void mark_intervals(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
-  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last one
+  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last interval
   std::vector<Interval> intervals;                                // in the order of their gathers
-  std::vector<std::size_t> first_of_read;                         // of intervals: the first that each such read begins
+  std::vector<std::size_t> first_of_read;                         // the first interval that each such read begins
   const auto place_of_gather = [&](std::size_t read, std::size_t ahead) -> std::size_t {
     if (ahead == 0) return read;
     if (ahead > first_of_read.size()) return 0;
@@ -198,7 +198,7 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
       last.to_island = use.from_island = policy.residency == Residency::island && rank.reads[last.read].forward;
       use.gather_at = std::max(use.gather_at, last.read + 1);
     }
-    // Only now, so that no gather of this read is put off by what else it reads.
+    // Intervals are added only now: other units of this read must not count in the lookahead of its gathers.
     const std::size_t first_interval = intervals.size();
     for (; begin < end; ++begin) {
       const Use& use = rank.uses[begin];
@@ -218,9 +218,9 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
   }
 }
 
-// A unit with a long lookahead must not overtake one that is needed first: its gather is issued later instead, which
-// never takes more memory than its policy allows. A gather that would be issued where its unit is dropped brings what
-// is there: the unit stays. It still counts where others look ahead, so no other gather is issued earlier for it.
+// A unit with a long lookahead must not overtake a unit that is needed first: its gather is issued later, which never
+// takes more memory than its policy allows. A gather that would directly follow the reshard of its unit is left out,
+// and the unit stays. The lookahead of others still counts that gather, so no other gather is issued earlier.
 void settle_gathers(const ProgramTables& tables, Reads& rank) {
   std::size_t latest = 0;
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
@@ -258,7 +258,7 @@ std::vector<Action> with_residency(const ProgramTables& tables, const std::vecto
                   .unit = use.unit};
   };
   std::vector<Insertion> insertions;
-  std::size_t next_gather = 0;  // of uses; both cursors only advance
+  std::size_t next_gather = 0;  // index into uses; both cursors only advance
   const auto& [reads, uses, visits] = rank;
   for (std::size_t i = 0; i < reads.size(); ++i) {
     const std::size_t before = before_with_receives(actions, reads[i].position);

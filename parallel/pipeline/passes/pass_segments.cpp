@@ -20,11 +20,11 @@ std::vector<Action> segments_of(const ProgramTables& tables, const Action& actio
   return result;
 }
 
-// The segments of the two take turns, because the list is what a rank does in order: the exchange between experts that
-// a segment of one ends with runs on its own lane while the products of the other's next segment compute. One after the
-// other, as the stages would stand, a segment would wait for its own exchange. Where one has more segments it takes
-// several turns to the other's one, evenly; the forward begins and the backward ends, as without the overlap, so that
-// what stands before and behind the pair finds the same units in use.
+// The segments of the two halves alternate, because a rank runs its list in order. The exchange between experts that
+// ends a segment of one half then runs on its own lane while the next segment of the other half computes. With one
+// stage after the other, a segment would wait for its own exchange. A half with more segments takes several turns per
+// turn of the other, evenly. The forward begins and the backward ends, as without the overlap, so that the actions
+// before and behind the pair find the same units in use.
 std::vector<Action> alternated(const std::vector<Action>& forward, const std::vector<Action>& backward) {
   std::vector<Action> result;
   std::size_t f = 0, b = 0;
@@ -47,8 +47,8 @@ std::vector<Action> lowered(const ProgramTables& tables, const std::vector<Actio
 
 }  // namespace
 
-// Exchange keeps its place around the run of segments, so a receive still stands before the segment that reads what
-// comes and a send behind the one that finishes what goes.
+// Exchange keeps its place around the segments of a stage: a receive still stands before the segment that reads its
+// data, a send behind the segment that completes its data.
 Program lower_to_segments(Program program) {
   for (auto& actions : program.ranks) actions = lowered(program, actions);
   return program;

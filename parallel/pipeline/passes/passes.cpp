@@ -31,7 +31,7 @@ void require_policies(const ProgramTables& tables) {
   }
 }
 
-// An order decides by itself which rank runs which stage; the layout must have put it there.
+// An order itself decides which rank runs which stage; the layout must agree.
 void require_placement(const Program& program, const std::string& whose) {
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (const Action& action : program.ranks[rank]) {

@@ -44,7 +44,7 @@ BoxKind kind_of(Op op) {
   return BoxKind::update;
 }
 
-// A box with the places of its actions in the rank's list; all are of one kind.
+// A box with the list positions of its actions, which are all of one kind.
 struct Placed {
   PictureBox box;
   Op op = Op::forward;
@@ -66,7 +66,7 @@ class RankPainter {
     }
   }
 
-  // By lane, then time.
+  // Boxes by lane, then time.
   std::vector<Placed> boxes(Detail detail) const {
     std::vector<Placed> boxes;
     for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -153,7 +153,7 @@ class RankPainter {
 
   std::vector<Placed> merged(const std::vector<Placed>& boxes) const {
     std::vector<Placed> result;
-    std::array<std::size_t, 2> last = {};  // one behind the last box, and the last mark
+    std::array<std::size_t, 2> last = {};  // index + 1 of the last box, and of the last mark
     for (const Placed& next : boxes) {
       std::size_t& before = last[next.box.kind == BoxKind::reshard];
       if (before > 0 && joins(result[before - 1], next)) {
@@ -176,7 +176,7 @@ class RankPainter {
     box.action = format_action(program_, {.op = next.op, .stage = box.stage, .microbatch = box.microbatch});
   }
 
-  // Ends of actions that touch are one number: the simulator starts the next one where this one ended.
+  // Touching actions have exactly equal times: the simulator starts one at the end of the other.
   static bool joins(const Placed& one, const Placed& next) {
     return one.op == next.op && one.box.lane == next.box.lane && one.box.stage == next.box.stage && one.box.stage &&
            one.box.microbatch == next.box.microbatch && one.box.end == next.box.start;
@@ -190,10 +190,10 @@ class RankPainter {
   std::map<int, int> chunks_;  // by stage of this rank
 };
 
-// Marks the boxes of the critical path and says where it goes from one lane to another.
+// Marks the boxes of the critical path, and adds a hop wherever the path changes its lane or rank.
 void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
                          const std::vector<std::map<std::size_t, std::size_t>>& box_of_action) {
-  bool follows = false;  // on the box before, which is shown
+  bool follows = false;  // the previous action of the path is shown
   std::size_t rank_before = 0, box_before = 0;
   for (const ActionAt& at : path) {
     const auto row = std::find_if(picture.ranks.begin(), picture.ranks.end(),
@@ -287,12 +287,12 @@ std::size_t least_boxes(const Program& program, const ProgramCosts& costs, const
   std::size_t boxes = 0;
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     if (options.rank && *options.rank != static_cast<int>(rank)) continue;
-    // Merged, computations have a box each, and the other lanes one at least where they have any.
+    // At a merged detail every computation has a box; the other lanes have at least one, if any.
     const bool merged = options.detail != Detail::everything;
     const std::vector<Action> least =
         merged ? at_detail(program.ranks[rank], Detail::compute_only) : std::vector<Action>();
     for (const Action& action : merged ? least : program.ranks[rank]) {
-      // A send only posts where its channel is that of computation.
+      // A send only posts if its channel is that of compute.
       const bool takes_time = !is_send(action.op) && cost_of(program, costs, action) > 0.0;
       boxes += takes_time || is_reshard(action.op) ? 1 : 0;
     }
@@ -311,7 +311,7 @@ Picture picture_of(const Program& program, const SimulatedStep& step, const Pict
                   .lanes = {},
                   .ranks = {},
                   .hops = {}};
-  std::vector<std::map<std::size_t, std::size_t>> box_of_action;  // by row, then place in the list
+  std::vector<std::map<std::size_t, std::size_t>> box_of_action;  // by row, then position in the list
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (options.rank && *options.rank != static_cast<int>(rank)) continue;
     const RankPainter painter(program, step, static_cast<int>(rank));

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Texts by number; boxes share many of them.
+// Texts by number, because boxes share many of them.
 class Strings {
  public:
   Json operator()(const std::string& text) {
@@ -108,7 +108,7 @@ Json styles_json() {
           {"kinds", std::move(kinds)},    {"buckets", std::move(buckets)}, {"idle", std::move(idle)}};
 }
 
-// `text` with the only occurrence of `mark` replaced.
+// Replaces the only occurrence of `mark` in `text`.
 void put(std::string& text, std::string_view mark, std::string_view content) {
   const std::size_t place = text.find(mark);
   require(place != std::string::npos, "the page names every place that is filled");
@@ -125,9 +125,9 @@ std::string picture_data(std::span<const Picture> variants, std::string_view tit
   for (const Picture& picture : variants) list.push_back(variant_json(picture, strings));
   data["variants"] = std::move(list);
   data["strings"] = std::move(strings.texts);
-  // A name that is not UTF-8 is shown with the sign for that, rather than not at all.
+  // Bytes of a name that are not UTF-8 are shown as the replacement character instead of an error.
   const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // JSON has these characters in texts only.
+  // These characters occur only inside texts of the JSON.
   std::string safe;
   safe.reserve(text.size());
   for (const char c : text) {

@@ -14,10 +14,10 @@ namespace {
 constexpr Colour black{0, 0, 0}, white{255, 255, 255};
 constexpr Colour orange{0xE6, 0x9F, 0x00}, sky_blue{0x56, 0xB4, 0xE9}, bluish_green{0x00, 0x9E, 0x73},
     yellow{0xF0, 0xE4, 0x42}, blue{0x00, 0x72, 0xB2}, vermillion{0xD5, 0x5E, 0x00}, reddish_purple{0xCC, 0x79, 0xA7};
-// Not of that palette, which has nothing left beside the other computations and their paler chunks in every sight.
+// Not from that palette: it has no colour left that is distinct from the other computations and their paler chunks.
 constexpr Colour violet{0x90, 0x00, 0xF0};
 constexpr Colour grey{0xB0, 0xB0, 0xB0};
-// Beyond this much white the last chunks of two kinds run into each other.
+// With more white than this, the last chunks of two kinds look the same.
 constexpr double lightest = 0.45;
 
 // Relative luminance as WCAG 2 defines it.
@@ -29,8 +29,7 @@ double luminance(Colour colour) {
   return 0.2126 * linear(colour.red) + 0.7152 * linear(colour.green) + 0.0722 * linear(colour.blue);
 }
 
-// Bytes of the UTF-8 character that `text` begins with; 0 where it begins with none, or with one that XML does not
-// allow.
+// Bytes of the UTF-8 character at the start of `text`; 0 if there is none, or one that XML does not allow.
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);

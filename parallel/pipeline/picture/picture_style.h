@@ -1,8 +1,8 @@
-// How kinds, chunks, buckets and numbers look in a picture, whatever draws it.
+// The look of kinds, chunks, buckets and numbers in a picture, for every output format.
 //
-// Colours are those of Okabe and Ito, chosen so that the kinds that share a lane stay apart under each deficiency of
+// Colours are those of Okabe and Ito, chosen so that the kinds of one lane stay distinct under each deficiency of
 // colour vision (tests/parallel/picture_style_test.cpp derives by how much). Colour is never the only cue: each kind
-// has a texture and a letter of its own, so that a picture in grey says the same.
+// has its own texture and letter, so that a grey picture says the same.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ enum class Texture : std::uint8_t { plain, rising, falling, crossed, dots, uprig
 inline constexpr std::array all_textures = {Texture::plain,   Texture::rising, Texture::falling,
                                             Texture::crossed, Texture::dots,   Texture::upright};
 std::string_view name_of(Texture texture);
-// Lines to draw, as an SVG path, in a square of 6 pixels that is repeated; empty for a plain one.
+// The lines of a texture as an SVG path, in a square of 6 pixels that is repeated; empty for a plain one.
 std::string_view strokes_of(Texture texture);
 inline constexpr double texture_strength = 0.2;  // opacity of its lines, which are black
 
@@ -41,15 +41,15 @@ struct IdleStyle {
   Texture texture = Texture::plain;
   double strength = texture_strength;
 };
-// A wait has the colour of what it is for, lighter and hatched.
+// A wait has the colour of its cause, lighter and hatched.
 IdleStyle style_of(IdleReason reason);
 
-// The colour of a chunk, lighter from chunk to chunk.
+// The colour of a chunk; each chunk is lighter than the one before.
 Colour shade_of(Colour colour, int chunk, int chunks);
-// Black or white, whichever stands out more.
+// Black or white, the one with more contrast.
 Colour text_colour_on(Colour colour);
 
-// The buckets of a memory curve, from the ground up.
+// The buckets of a memory curve, from the bottom up.
 struct BucketStyle {
   std::string_view name;
   Colour colour;
@@ -59,19 +59,19 @@ struct BucketStyle {
 inline constexpr int curve_bucket_count = 6;
 BucketStyle bucket_style(int bucket);
 
-// Of things that are compared in one diagram; they repeat after seven, so that a shape has to tell them apart as well.
+// Colours of series compared in one diagram. They repeat after seven, so the series also need different shapes.
 Colour series_colour(std::size_t series);
 
 std::string_view lane_label(Lane lane);
 
-// UTF-8 with the characters that mark up XML and HTML replaced; what is no character, or none that XML allows, is a
-// "?".
+// UTF-8 with the markup characters of XML and HTML replaced. Invalid bytes, and characters that XML does not allow,
+// become "?".
 std::string escaped_markup(std::string_view text);
 
-// "12.5 ms", "3.5" of unit times.
+// "12.5 ms", or "3.5" for unit times.
 std::string format_time(double seconds, bool unit_time);
 std::string format_bytes(std::int64_t bytes);  // "1.50 GiB"
-// A round distance between marks of an axis: 1, 2 or 5 times a power of ten, so that `span` has at most `most` of them.
+// A round distance between the marks of an axis: 1, 2 or 5 times a power of ten, for at most `most` marks in `span`.
 double mark_distance(double span, int most);
 
 }  // namespace weft

@@ -16,14 +16,14 @@ namespace {
 // Pixels.
 constexpr double left_margin = 132, right_margin = 28, least_width = 1200, most_width = 12'000, readable_box = 21;
 constexpr double header = 50, axis_height = 24, rank_gap = 10, lane_gap = 2, memory_height = 54;
-constexpr double character = 6.4;  // of a label, at its widest
+constexpr double character = 6.4;  // widest character of a label
 
 double height_of(Lane lane) {
   if (lane == Lane::compute) return 24;
   return lane == Lane::gather || lane == Lane::reduce ? 13 : 8;
 }
 
-// Wide enough that half of the computations can carry their microbatch.
+// A width at which half of the computations have room for their microbatch.
 double width_of(const Picture& picture) {
   std::vector<double> lengths;
   for (const PictureRank& rank : picture.ranks) {
@@ -173,7 +173,7 @@ class SvgPainter {
     label(row, box, box.end, box.subject.empty() ? box.label() : box.subject);
   }
 
-  // Over a box, or over several from it to `end`.
+  // A label over one box, or over several boxes from `box` to `end`.
   void label(std::size_t row, const PictureBox& box, double end, const std::string& text) {
     const double y = lanes_[row][static_cast<std::size_t>(box.lane)], height = height_of(box.lane);
     const double width = scale_ * (end - box.start), font = box.lane == Lane::compute ? 11 : 8;
@@ -184,7 +184,7 @@ class SvgPainter {
         escaped_markup(text));
   }
 
-  // The segments of a stage that follow each other for one microbatch carry its number once.
+  // Consecutive segments of a stage and microbatch carry the microbatch's number once.
   void computation_labels(std::size_t row) {
     const PictureBox* first = nullptr;
     double end = 0.0;
@@ -210,7 +210,7 @@ class SvgPainter {
         lanes_[row][static_cast<std::size_t>(box.lane)] + height_of(box.lane) - 3, scale_ * (box.end - box.start));
   }
 
-  // From the end of one box to the start of the next, along the lower edges that the path marks.
+  // A line from the end of one box to the start of the next, at the lower edges that mark the path.
   void link(const PictureHop& hop) {
     const PictureBox& from = picture_.ranks[hop.from_rank].boxes[hop.from_box];
     const PictureBox& to = picture_.ranks[hop.to_rank].boxes[hop.to_box];
@@ -221,7 +221,7 @@ class SvgPainter {
         x(to.start), edge(hop.to_rank, to));
   }
 
-  // From the highest stack down, each painted over the one before: every path is the sum of the buckets up to its own.
+  // Each path is the sum of the buckets up to its own. The highest is painted first, the others over it.
   void memory(std::size_t row) {
     const PictureRank& rank = picture_.ranks[row];
     const double ground = memory_[row] + memory_height, per_byte = (memory_height - 4) / static_cast<double>(highest_);

@@ -1,5 +1,5 @@
 // A picture as one SVG document: a row of lanes and a memory curve for each rank, bubbles hatched, the critical path
-// outlined and linked, tooltips as <title>. Needs nothing from elsewhere, neither fonts nor scripts.
+// outlined and linked, tooltips as <title>. The document is self-contained, without fonts or scripts.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace weft {
 
-// Boxes that one SVG may hold: viewers draw every one of them, and a box is about 250 bytes of text.
+// Most boxes of one SVG: viewers draw every one of them, and a box is about 250 bytes of text.
 inline constexpr std::size_t svg_box_limit = 20'000;
 
-// Throws Error (request) when these are more than that; the message says how to have fewer.
+// Throws Error (request) if `boxes` exceeds svg_box_limit; the message says how to have fewer.
 void require_svg_boxes(std::size_t boxes);
 
 // Throws Error (request) like require_svg_boxes.

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// What fills the classes of boxes: a colour, or a pattern where there is a texture on it.
+// The fills of the classes of boxes: a colour, or a pattern if the kind has a texture.
 struct Fills {
   std::string style, patterns;
 
@@ -42,7 +42,7 @@ bool has_idle(const Picture& picture, IdleReason reason) {
 }
 
 struct LegendEntry {
-  std::vector<std::string> classes;  // of its swatches
+  std::vector<std::string> classes;  // classes of its swatches
   std::string text;
 };
 

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// Of a run's trace, thread 0 is the host.
+// In a run's trace, thread 0 is the host.
 int thread_of(Lane lane) {
   return 1 + static_cast<int>(lane);
 }

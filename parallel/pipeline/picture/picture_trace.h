@@ -1,6 +1,5 @@
-// A picture for the viewers of Chrome's trace format: a process a rank, a thread a lane, numbered and named as in the
-// trace of a run (trainer/rank/step_trace.h), so that both can be laid beside each other; memory as a counter by
-// bucket.
+// A picture for the viewers of Chrome's trace format: one process per rank, one thread per lane, with the numbers and
+// names of a run's trace (trainer/rank/step_trace.h), so that both can be compared. Memory is a counter per bucket.
 #pragma once
 
 #include "parallel/pipeline/picture/picture.h"
@@ -8,7 +7,7 @@
 
 namespace weft {
 
-// One unit of time of a picture in unit times becomes a second.
+// One unit of time becomes a second if the picture is in unit times.
 ChromeTrace chrome_trace_of(const Picture& picture);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// One line of a training step. Actions speak of whole stages (order, exchange) or, after lowering, of one segment or
-// one shard unit. They are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
+// One action of a training step. An action names a whole stage (order, exchange) or, after lowering, one segment or one
+// shard unit. Actions are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ enum class Op : std::uint8_t {
   backward,          // B: input and weight gradient
   backward_input,    // I
   backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
-  recompute,         // R: a forward again, of what was not kept until its backward
+  recompute,         // R: a second forward of a segment that kept only its checkpoint
   unshard,           // UNSHARD: gather over the whole shard group
-  unshard_island,    // UNSHARD_ISLAND: gather over the island, from what RESHARD_ISLAND kept
-  reshard,           // RESHARD: back to the rows this rank owns
-  reshard_island,    // RESHARD_ISLAND: back to one part of the full parameters for each rank of the island
+  unshard_island,    // UNSHARD_ISLAND: gather over the island, from the parts that RESHARD_ISLAND kept
+  reshard,           // RESHARD: keep only the rows this rank owns
+  reshard_island,    // RESHARD_ISLAND: each rank of the island keeps one part of the full parameters
   scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
-  reduce_gradient,   // REDUCE_GRAD: summed over all that hold the unit
-  tie_gradient,      // TIE_GRAD: of a unit with a copy on another stage: the gradients of both, summed
-  wait_reduction,  // WAIT_REDUCE: compute goes on once the unit's oldest reduction that nobody has waited for has ended
-  send_forward,    // SEND_F: activations to the next stage
+  reduce_gradient,   // REDUCE_GRAD: sum over all ranks that hold the unit
+  tie_gradient,      // TIE_GRAD: sum of the gradients of a unit and of its copy on another stage
+  wait_reduction,    // WAIT_REDUCE: compute waits for the unit's oldest reduction not waited for yet
+  send_forward,      // SEND_F: activations to the next stage
   receive_forward,   // RECV_F
   send_backward,     // SEND_B: gradients to the previous stage
   receive_backward,  // RECV_B
@@ -42,7 +42,7 @@ constexpr bool is_send(Op op) {
 constexpr bool is_receive(Op op) {
   return op == Op::receive_forward || op == Op::receive_backward;
 }
-// All but the weight gradient read parameters.
+// All compute actions except the weight gradient read parameters.
 constexpr bool reads_parameters(Op op) {
   return is_compute(op) && op != Op::backward_weight;
 }
@@ -52,7 +52,7 @@ constexpr bool makes_weight_gradient(Op op) {
 constexpr bool makes_input_gradient(Op op) {
   return op == Op::backward || op == Op::backward_input;
 }
-// Takes what the segment or stage before it hands on, activations or their gradient, and hands on what it makes.
+// Whether the action takes activations or their gradient from the segment or stage before it and passes its result on.
 constexpr bool hands_on(Op op) {
   return op == Op::forward || makes_input_gradient(op);
 }
@@ -66,18 +66,18 @@ constexpr bool is_reshard(Op op) {
 constexpr bool is_reduction(Op op) {
   return op == Op::scatter_gradient || op == Op::reduce_gradient;
 }
-// What a shard unit goes through.
+// Whether the action applies to a shard unit.
 constexpr bool takes_unit(Op op) {
   return is_gather(op) || is_reshard(op) || is_reduction(op) || op == Op::tie_gradient || op == Op::wait_reduction;
 }
 
 struct Action {
   Op op = Op::forward;
-  bool overlapped = false;        // compute only: one of an overlapped pair (overlap.h)
+  bool overlapped = false;        // compute only: half of an overlapped pair (overlap.h)
   OptionalIndex stage = {};       // absent for gradient_norm and optimizer_step
   OptionalIndex microbatch = {};  // compute and exchange
-  OptionalIndex segment = {};     // of Program::segments; absent while the action speaks of a whole stage
-  OptionalIndex unit = {};        // of Program::units; absent while the action speaks of a whole stage
+  OptionalIndex segment = {};     // index into Program::segments; absent if the action covers a whole stage
+  OptionalIndex unit = {};        // index into Program::units; absent if the action covers a whole stage
   OptionalIndex peer = {};        // pipeline rank, exchange only
   std::int64_t bytes = 0;         // payload of exchange, gather or reduction
 

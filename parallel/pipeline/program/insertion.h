@@ -1,4 +1,4 @@
-// How passes add to a list: they say what goes where, and one walk puts it there.
+// How passes add actions to a list: a pass names positions and actions, and one traversal inserts them.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// `action` goes in front of what stands at `position` now (the size of the list: at its end).
+// `action` is inserted before the action now at `position`; a position equal to the size of the list is its end.
 struct Insertion {
   std::size_t position = 0;
   Action action;
@@ -17,10 +17,11 @@ struct Insertion {
 // Positions ascend; insertions at one position keep their order.
 std::vector<Action> insert_actions(const std::vector<Action>& actions, const std::vector<Insertion>& insertions);
 
-// Behind the action at `position` and the sends of what it made: another rank waits for those, so they go first.
+// The position behind the action at `position` and behind the sends of its result: another rank waits for the sends.
 std::size_t behind_with_sends(const std::vector<Action>& actions, std::size_t position);
 
-// In front of the action at `position` and the receives it waits for: work of other lanes is issued before the wait.
+// The position in front of the action at `position` and of the receives it waits for. Work of other lanes is thus
+// issued before the wait.
 std::size_t before_with_receives(const std::vector<Action>& actions, std::size_t position);
 
 }  // namespace weft

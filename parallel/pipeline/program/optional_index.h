@@ -1,5 +1,5 @@
-// An index that may be absent, in the room of an int. Lists have millions of actions with five of them, and a
-// std::optional<int> takes twice that room.
+// An index that may be absent, in the size of an int. Lists have millions of actions with five indices each, and a
+// std::optional<int> is twice as large.
 #pragma once
 
 #include <compare>
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Used like a std::optional<int>, and turns into one. The smallest int is no index.
+// Used like a std::optional<int>, and convertible to one. The smallest int stands for absence.
 class OptionalIndex {
  public:
   constexpr OptionalIndex() = default;
@@ -20,7 +20,7 @@ class OptionalIndex {
   constexpr bool has_value() const { return index_ != absent; }
   constexpr explicit operator bool() const { return has_value(); }
   constexpr int operator*() const { return index_; }
-  // Throws std::bad_optional_access where it is absent.
+  // Throws std::bad_optional_access if the index is absent.
   constexpr int value() const { return std::optional<int>(*this).value(); }
   constexpr int value_or(int other) const { return has_value() ? index_ : other; }
   constexpr void reset() { index_ = absent; }

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// An action of a whole stage is there once; of its segments more may follow.
+// Whether `action` is a further segment of `half`. A half without segments is a single action.
 bool continues(const std::optional<Action>& half, const Action& action) {
   return half && half->segment && action.segment && half->op == action.op && half->stage == action.stage &&
          half->microbatch == action.microbatch;
@@ -58,7 +58,7 @@ class PairWalk {
     if (action.op == Op::recompute) return forward_ && is_for_backward(action);
     return continues(forward_, action) || continues(backward_, action);
   }
-  // A forward again comes before the first segment of its backward, or between two.
+  // A recompute (R) stands before the first segment of its backward or between two of its segments.
   bool is_for_backward(const Action& action) const {
     if (!action.segment) return false;
     const std::optional<Action>& known = backward_ ? backward_ : again_;
@@ -84,8 +84,8 @@ class PairWalk {
   const std::vector<Action>& actions_;
   Overlaps result_;
   std::optional<Action> forward_, backward_;  // of the pair that is open
-  std::optional<Action> again_;               // of its backward, the last forward again
-  std::optional<Action> unmarked_;            // computation right before, where it is in no pair
+  std::optional<Action> again_;               // the latest R of its backward
+  std::optional<Action> unmarked_;            // the previous compute action, if it is not marked
   std::vector<std::size_t> members_;
 };
 

@@ -1,7 +1,7 @@
 // Overlapped pairs: a forward and a backward of different microbatches that a rank runs side by side, so that the
-// communication of one hides behind the computation of the other. In a list they are neighbours, forward first, both
-// marked; lowered, their segments alternate, all of them marked, and so are the forwards again that the backward needs.
-// Nothing else is written down, so who belongs to whom is found here.
+// communication of one hides behind the computation of the other. In a stage-level list the two are neighbours, forward
+// first, both marked. In a lowered list their segments alternate. All these segments are marked, and so are the
+// recomputes (R) of the backward. The list holds only the marks; find_overlaps finds the pairs.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,26 @@
 
 namespace weft {
 
-// A forward and a whole or input-gradient backward that may be a pair. Of one microbatch the backward would wait for
-// the forward it runs beside.
+// Whether a forward and a whole or input-gradient backward may form a pair. Two of one microbatch may not: the backward
+// would wait for the forward beside it.
 bool may_overlap(const Action& forward, const Action& backward);
 
-// Whether a pair stands at `position` and behind it: two marked actions that may overlap, nothing between them.
+// Whether a pair begins at `position`: two neighbouring marked actions that may overlap.
 bool pair_begins_at(const std::vector<Action>& actions, std::size_t position);
 
 struct OverlappedPair {
-  Action forward, backward;         // as the list has the first of each
-  bool recomputes = false;          // whether forwards again are among the segments of the backward
+  Action forward, backward;         // the first action of each half in the list
+  bool recomputes = false;          // whether the backward has recomputes (R)
   std::size_t first = 0, last = 0;  // positions of its first and last action
 };
 
 struct Overlaps {
   std::vector<OverlappedPair> pairs;                // in list order
-  std::vector<std::optional<std::size_t>> pair_of;  // by position: index into `pairs`; of compute actions in a pair
-  std::vector<std::size_t> broken;  // ascending: marked actions in no pair, segments that lack the mark of the others
+  std::vector<std::optional<std::size_t>> pair_of;  // by position: index into `pairs`; absent outside of pairs
+  std::vector<std::size_t> broken;  // ascending: marked actions in no pair, segments marked unlike the others
 };
-// A pair begins with a forward and lasts while marked compute actions of the same two (stage, microbatch) follow, with
-// whatever else between them. Works on stage-level and lowered lists alike.
+// A pair begins with a forward. It lasts as long as marked compute actions of its two (stage, microbatch) follow;
+// actions that do not compute may stand between them. Works on stage-level and lowered lists.
 Overlaps find_overlaps(const std::vector<Action>& actions);
 
 }  // namespace weft

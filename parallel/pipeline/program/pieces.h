@@ -1,6 +1,5 @@
-// What the checker and the memory walk count by: the pieces of a stage are its segments, or the whole stage when it
-// names none. An action without a segment speaks of all pieces of its stage, so stage-level and lowered lists read
-// alike.
+// Pieces are what the checker and the memory walk count by: the segments of a stage, or the whole stage if it names
+// none. An action without a segment stands for all pieces of its stage, so stage-level and lowered lists read alike.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +40,8 @@ class PieceTable {
   std::vector<std::optional<std::size_t>> positions_;  // by segment
 };
 
-// What makes an action meaningless in these tables whatever came before it: a stage, microbatch, segment or unit that
-// is missing or out of range. Nothing when it is well formed.
+// Why an action is meaningless in these tables, whatever came before it: a stage, microbatch, segment or unit is
+// missing or out of range. Absent if the action is well formed.
 std::optional<std::string> malformed(const Program& program, const PieceTable& pieces, const Action& action);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Which stage stands on which pipeline rank, where a rank runs several (its chunks). Pure arithmetic.
+// Which stage runs on which pipeline rank if a rank runs several stages (its chunks). Pure arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace weft {
 
 enum class Placement : std::uint8_t {
   looped,  // every chunk begins anew at rank 0: stage s on rank s % ranks
-  v,       // chunks go there and back: 0 up the ranks, 1 down them, so that the turn costs no message
+  v,       // even chunks run up the ranks, odd chunks down, so that the turn costs no message
 };
 
 constexpr int stage_of(Placement placement, int ranks, int rank, int chunk) {

@@ -43,7 +43,7 @@ MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message
 
 Lane lane_of(const ProgramTables& tables, const Action& action) {
   const Op op = action.op;
-  // A reshard stands on the gather lane: the memory it gives back is what the next gather takes.
+  // A reshard is on the gather lane because the next gather takes the memory that the reshard frees.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
   if (!is_send(op) && !is_receive(op)) return Lane::compute;

@@ -1,6 +1,6 @@
-// A training step as data: for each pipeline rank the list of its actions, and the tables they point into. Compiled
-// from a configuration before anything is allocated; checked, printed, executed and compared with what was measured.
-// All ranks of one pipeline coordinate run the same list.
+// A training step as data: the list of actions of each pipeline rank, and the tables that the actions refer to. A
+// program is compiled from a configuration before anything is allocated; it is checked, printed, executed and compared
+// with measurements. All ranks of one pipeline coordinate run the same list.
 #pragma once
 
 #include <cstdint>
@@ -17,33 +17,34 @@
 
 namespace weft {
 
-// How long the full parameters of a unit stay after a use. Uses that follow each other at once never drop them.
+// How long the full parameters of a unit stay after a use. They always stay between uses that directly follow each
+// other.
 enum class Residency : std::uint8_t {
-  each_use,             // not at all
-  keep_after_forward,   // a forward keeps them, to the next use; a backward drops them
-  keep_after_backward,  // a backward keeps them, a forward drops them
-  visit,                // while consecutive actions of the rank stay on the unit's stage
-  window,               // while the unit's stage is one of the next so many different stages of the rank
-  step,                 // to the last use of the step
-  island,               // not at all, but a forward leaves each rank of a small group a part: the next gather is theirs
-  solved,               // as a plan for the whole step says, within a budget (timed_step.h)
+  each_use,             // resharded after every use
+  keep_after_forward,   // kept after a forward until the next use, resharded after a backward
+  keep_after_backward,  // kept after a backward until the next use, resharded after a forward
+  visit,                // kept while consecutive actions of the rank stay on the unit's stage
+  window,               // kept while the unit's stage is among the next `window_stages` different stages of the rank
+  step,                 // kept until the last use of the step
+  island,               // as each_use, but after a forward each island rank keeps a part, for the next gather
+  solved,               // by a plan for the whole step, within a memory budget (timed_step.h)
 };
 std::string_view name_of(Residency residency);
 
-// Three independent choices for a unit: how long parameters stay, how early they are gathered, when gradients are
-// reduced.
+// Three independent choices for a unit: how long its parameters stay, how early they are gathered, and when its
+// gradients are reduced.
 struct UnitPolicy {
   Residency residency = Residency::each_use;
   int window_stages = 0;  // of Residency::window
   int island_ranks = 0;   // of Residency::island
-  // How many segments ahead a gather is issued, of those that find units sharded: 1 is while the last such segment
-  // before its own begins to be used. What one segment finds sharded counts once, however many units it reads.
+  // How many segments ahead a gather is issued. Only segments that find a unit sharded count, each once, however many
+  // units it reads. 1: the gather is issued where the last such segment before its own last began to be used.
   int lookahead = 1;
   int reduce_every = 0;  // reduce after every n-th microbatch and after the last; 0: after the last only
-  // Between reductions every microbatch's gradient is scattered and added up in shards. Only the sum over replicas then
-  // waits for the reduction.
+  // Between reductions, the gradient of every microbatch is scattered (SCATTER_GRAD) and added up in shards. Only the
+  // sum over replicas then waits for the reduction.
   bool accumulate_sharded = false;
-  std::string reason = {};  // why, in words, for `weft units`
+  std::string reason = {};  // the reason for the policy, in words, for `weft units`
 
   bool operator==(const UnitPolicy&) const = default;
 };
@@ -58,42 +59,43 @@ struct UnitCollective {
   bool operator==(const UnitCollective&) const = default;
 };
 
-// A shard unit, or the replicated parameters of a stage, as the program needs to know it.
+// A shard unit, or the replicated parameters of a stage, with the facts that the program needs.
 struct ProgramUnit {
   std::string name = {};  // "blocks.3.experts"
   Family family = Family::root;
   int stage = 0;
   bool replicated = false;              // never gathered; its gradient is all-reduced
-  bool frozen = false;                  // gathered, but never given a gradient
+  bool frozen = false;                  // gathered, but has no gradient
   std::int64_t unsharded_bytes = 0;     // gathered parameters, compute dtype; 0 when a rank computes on its own shard
-  std::int64_t island_bytes = 0;        // what RESHARD_ISLAND keeps of them
+  std::int64_t island_bytes = 0;        // the part of them that RESHARD_ISLAND keeps
   std::int64_t gradient_bytes = 0;      // unsharded gradient accumulator, float32
-  std::int64_t reduce_input_bytes = 0;  // the accumulator in the reduction dtype, where that is another
+  std::int64_t reduce_input_bytes = 0;  // copy of the accumulator in the reduction dtype; 0 if the dtypes are equal
   std::int64_t reduce_part_bytes = 0;   // this rank's part of a reduction, before it is added to the shard
   std::int64_t gather_bytes = 0;        // payload of UNSHARD
   std::int64_t reduce_bytes = 0;        // payload of SCATTER_GRAD and REDUCE_GRAD, reduction dtype
-  // The unit of another stage that holds a copy of the same parameter, which names this one. Each is given what its own
-  // stage adds to the gradient, and TIE_GRAD makes both the sum, so that both are stepped alike. Absent when frozen.
+  // The unit of another stage that holds a copy of the same parameter; that unit names this one. Each accumulates the
+  // gradient of its own stage. TIE_GRAD gives both the sum, so that both are stepped alike. Absent if frozen.
   std::optional<int> tied_to = {};
-  // TIE_GRAD sums the accumulators, and the one reduction of the step comes behind it: a reduction in 16 bits rounds
-  // the sum once, as on a stage that adds both. Otherwise it sums the reduced shards, which are fewer bytes.
+  // If true, TIE_GRAD sums the accumulators and the only reduction of the step follows it. A reduction in 16 bits then
+  // rounds the sum once, as on a stage that adds both. If false, TIE_GRAD sums the reduced shards, which are fewer
+  // bytes.
   bool tied_unreduced = false;
   std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
-  Group group = Group::dp_shard;  // over which it is gathered and reduced
+  Group group = Group::dp_shard;  // the group that gathers and reduces the unit
   std::vector<UnitCollective> collectives = {};
   UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
 };
 
-// Bytes that a gradient of the unit takes from its first addition to the end of its reduction; none where it adds up in
-// the shard itself, and then there is nothing to time.
+// Bytes of a gradient of the unit from its first addition to the end of its reduction. 0 if the gradient adds up in the
+// shard itself: then there is nothing to time.
 inline std::int64_t timed_gradient_bytes(const ProgramUnit& unit) {
   return unit.frozen ? 0 : unit.gradient_bytes + unit.reduce_input_bytes + unit.reduce_part_bytes;
 }
 
-// A collective performed inside a segment, per microbatch. `bytes` is its payload, or a bound on it where tokens
-// decide.
+// A collective performed inside a segment, per microbatch. `bytes` is its payload, or an upper bound if token routing
+// decides the payload.
 struct SegmentCollective {
   Op during = Op::forward;  // forward, backward_input, backward_weight or recompute
   CollectiveOp op = CollectiveOp::all_reduce;
@@ -101,8 +103,8 @@ struct SegmentCollective {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
   bool is_bound = false;
-  std::int64_t even_bytes = 0;  // where `bytes` is a bound: what it is when tokens are dealt evenly
-  bool once = false;            // of a forward: not when it runs again
+  std::int64_t even_bytes = 0;  // if `bytes` is a bound: the payload with tokens dealt evenly
+  bool once = false;            // of a forward: R does not repeat it
 
   bool operator==(const SegmentCollective&) const = default;
 };
@@ -113,7 +115,7 @@ struct UpdateCollective {
   CollectiveOp op = CollectiveOp::all_reduce;
   Group group = Group::world;
   std::int64_t count = 0;
-  std::int64_t bytes = 0;  // of all of them
+  std::int64_t bytes = 0;  // of all `count` of them
 
   bool operator==(const UpdateCollective&) const = default;
 };
@@ -123,14 +125,14 @@ struct ProgramSegment {
   std::string name = {};  // "blocks.3.experts", for readers
   ModelPart part = {};
   int stage = 0;
-  std::vector<int> units = {};         // what forward and input gradient read, and weight gradient adds to
-  bool reads_weights_backward = true;  // false where no input gradient needs them (embedding)
-  // Kept per microbatch from forward (or R, of a segment in a region) to input gradient, and in their place from there
-  // to weight gradient (bounds with routed tokens).
+  std::vector<int> units = {};         // read by forward and input gradient, added to by weight gradient
+  bool reads_weights_backward = true;  // false if no input gradient needs the weights (embedding)
+  // Bytes kept per microbatch: `activation_bytes` from the forward (or R, in a region) to the input gradient, then
+  // `pending_bytes` in their place until the weight gradient. Upper bounds with routed tokens.
   std::int64_t activation_bytes = 0, pending_bytes = 0;
-  // Segments of one region follow each other in a stage. Their forward keeps `checkpoint_bytes` until R runs it again,
-  // before the first input gradient of the region: of the first segment its input, and of any what it remembers. Absent
-  // where all is kept. The number has no other meaning.
+  // Consecutive segments of a stage with one number form a region. Their forward keeps `checkpoint_bytes` until R runs
+  // it again, before the first input gradient of the region: the input of the first segment, and the values that a
+  // segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
   std::vector<SegmentCollective> collectives = {};
@@ -142,11 +144,11 @@ struct ProgramSegment {
 inline bool reads_units(const ProgramSegment& segment, Op op) {
   return reads_parameters(op) && (op == Op::forward || op == Op::recompute || segment.reads_weights_backward);
 }
-// Whether an action of the segment's whole stage speaks of it: R only does of what is in a region.
+// Whether an action of the whole stage includes the segment: R includes only segments in a region.
 inline bool takes_part(const ProgramSegment& segment, Op op) {
   return op != Op::recompute || segment.region;
 }
-// Bytes kept of a microbatch behind a forward of the segment.
+// Bytes kept of a microbatch after a forward of the segment.
 inline std::int64_t forward_bytes(const ProgramSegment& segment) {
   return segment.region ? segment.checkpoint_bytes : segment.activation_bytes;
 }
@@ -154,21 +156,21 @@ inline std::int64_t forward_bytes(const ProgramSegment& segment) {
 struct ProgramStage {
   int rank = 0;                    // pipeline rank that runs it
   std::vector<int> segments = {};  // in forward order
-  std::int64_t output_bytes = 0;  // activations handed to the next stage per microbatch; its gradient has the same size
+  std::int64_t output_bytes = 0;   // activations sent to the next stage per microbatch; the gradient has the same size
 
   bool operator==(const ProgramStage&) const = default;
 };
 
-// What a program is compiled from, besides the schedule. A bare schedule has stages without segments or units.
+// The inputs of a compilation, except the schedule. A bare schedule has stages without segments or units.
 struct ProgramTables {
   std::vector<ProgramStage> stages;
   std::vector<ProgramSegment> segments;
   std::vector<ProgramUnit> units;
-  // Inputs of reductions that may be in flight beside the accumulator that is being filled. A solved step has a
-  // WAIT_REDUCE for each that must have ended, and no other bound.
+  // Number of reduction inputs that may be in flight beside the accumulator being filled. A solved step has no such
+  // bound: it has a WAIT_REDUCE for each reduction that must have ended.
   int reduce_inputs = 1;
-  std::vector<UpdateCollective> update;  // of the rank for which the sizes of these tables hold
-  // A program of forwards alone: nothing is kept of a microbatch in a segment that has run, and nothing is reduced.
+  std::vector<UpdateCollective> update;  // of the rank that the sizes in these tables describe
+  // A forward-only program: a segment that has run keeps nothing of a microbatch, and nothing is reduced.
   bool forward_only = false;
 
   bool operator==(const ProgramTables&) const = default;
@@ -184,12 +186,13 @@ struct Program : ProgramTables {
 // The pipeline rank that holds the other copy of a tied unit.
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);
 
-// The lanes that a message takes, as either of its ends names it.
+// The lanes of a message; `message` may be either of its ends.
 MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message);
-// Which queue of a rank an action runs on.
+// The lane of a rank that an action runs on.
 Lane lane_of(const ProgramTables& tables, const Action& action);
 
-// `stages` stages dealt to `ranks` ranks as a schedule places them, nothing else known.
+// `stages` stages placed on `ranks` ranks, without segments, units or sizes. Throws Error (request) unless
+// 1 <= ranks <= stages.
 ProgramTables bare_tables(int ranks, int stages, Placement placement = Placement::looped);
 
 }  // namespace weft

@@ -18,7 +18,7 @@ const LinkCost& link_of(const std::map<Group, LinkCost>& links, Group group) {
   return found->second;
 }
 
-// Of `count` calls with `bytes` in all.
+// Seconds of `count` calls with `bytes` in total.
 double collective_seconds(const std::map<Group, LinkCost>& links, Group group, CollectiveOp op, std::int64_t count,
                           std::int64_t bytes, int ranks) {
   if (ranks <= 1 || count == 0) return 0.0;
@@ -47,7 +47,7 @@ double seconds_of(const ProgramTables& tables, Op during, const std::map<Group, 
   return seconds;
 }
 
-// Links on which a collective takes what it takes of the adapters, and nothing else.
+// Links with the adapters' rates alone: a collective takes the seconds in which it uses the adapters.
 std::map<Group, LinkCost> adapters_alone(const std::map<Group, LinkCost>& links) {
   constexpr double at_once = std::numeric_limits<double>::infinity();
   std::map<Group, LinkCost> alone;

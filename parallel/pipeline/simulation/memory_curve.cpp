@@ -28,9 +28,9 @@ MemorySample sample_of(const BucketBytes& bytes) {
           .workspace = bytes[Bucket::workspace]};
 }
 
-// The walk of transient_peak.cpp over one rank's list, but each thing comes and goes at a time. What happens at one
-// time happens in the order of the list. A RESHARD happens when the compute before it is over, and whatever takes turns
-// with compute.
+// The walk of transient_peak.cpp over one rank's list, with a time for each allocation and release. Changes at equal
+// times are in the order of the list. A RESHARD happens when the compute before it, and everything that takes turns
+// with compute, has ended.
 class TimedWalk {
  public:
   TimedWalk(const Program& program, const std::vector<SimulatedAction>& simulated, const LaneChannels& channels)
@@ -55,8 +55,8 @@ class TimedWalk {
     if (channel_of(lane_of(program_, action)) == channel_of(Lane::compute)) computed_ = std::max(computed_, times.end);
   }
 
-  // The same action with what a ledger counts beside or in the place of these things: the difference along the list
-  // stands while the action runs, at its most, and behind it. Before the first action all is difference.
+  // The same action with a ledger's counts. The difference between ledger and tables along the list applies while the
+  // action runs, at the maximum, and after it. Before the first action everything is difference.
   void begin(const LedgerWalk& ledger) { first_ = differs_ = sample_of(ledger.before); }
   void run(const Action& action, std::size_t index, const LedgerAction& ledger) {
     const std::size_t first = changes_.size();
@@ -64,7 +64,7 @@ class TimedWalk {
     const double start = is_reshard(action.op) ? computed_ : times.start;
     run(action, index);
     const double end = is_reshard(action.op) ? computed_ : times.end;
-    // A change at each time, of which no instant in between is shown.
+    // One change per time, without the instants inside it.
     std::vector<MemorySample> own(changes_.begin() + static_cast<std::ptrdiff_t>(first), changes_.end());
     changes_.resize(first);
     own.push_back({.time = start});
@@ -73,7 +73,7 @@ class TimedWalk {
     MemorySample most;
     for (const MemorySample& change : own) {
       add(listed_, change, 1);
-      // What the pool gives up goes before an action that waits for other ranks.
+      // Inputs that the pool gives up are released before an action that waits for other ranks.
       if (change.time <= start || (change.time < end && listed_.bytes() > most.bytes())) most = listed_;
     }
     MemorySample during = sample_of(ledger.most), after = sample_of(ledger.after);
@@ -101,7 +101,7 @@ class TimedWalk {
 
  private:
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
-  // Of a piece that is one.
+  // The segment of a piece; the piece must be a segment.
   const ProgramSegment& segment_of(std::size_t piece) const {
     return program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
   }
@@ -112,7 +112,7 @@ class TimedWalk {
     changes_.back().*bucket = bytes;
   }
 
-  // From this change on a ledger holds so much more.
+  // From this change on a ledger holds `more` in addition.
   void differ(MemorySample& change, const MemorySample& more) {
     add(change, more, 1);
     add(change, differs_, -1);
@@ -154,7 +154,7 @@ class TimedWalk {
         change(times.start, &MemorySample::unsharded_gradients, entry(unit).gradient_bytes);
       }
     }
-    // An input gradient leaves what the weight gradient will read in the place of activations, the last piece first.
+    // An input gradient replaces activations by what the weight gradient will read, last piece first.
     for (std::size_t piece = end; piece-- > begin;) {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
@@ -207,7 +207,8 @@ class TimedWalk {
     give_up_until(program_.reduce_inputs);
   }
 
-  // What the pool gives up serves others once its reduction has ended and compute has come to this place of the list.
+  // An input that the pool gives up is free once its reduction has ended and compute has come to this place of the
+  // list.
   void give_up_until(int inputs) {
     while (static_cast<int>(in_flight_.size()) > inputs) {
       const Input& oldest = in_flight_.front();
@@ -216,7 +217,7 @@ class TimedWalk {
     }
   }
 
-  // Reductions end in their order.
+  // Reductions end in order.
   void give_up_through(std::size_t unit) {
     const int waited_for = ++waits_[unit];
     for (std::size_t left = in_flight_.size(); left > 0; --left) {
@@ -236,7 +237,7 @@ class TimedWalk {
 
   struct Input {
     std::size_t unit = 0;
-    int number = 0;  // of the unit's reductions, from 1
+    int number = 0;  // number among the unit's reductions, from 1
     double reduced = 0.0;
     std::int64_t MemorySample::*bucket = nullptr;
     std::int64_t bytes = 0;
@@ -246,13 +247,13 @@ class TimedWalk {
   const std::vector<SimulatedAction>& simulated_;
   const LaneChannels& channels_;
   PieceTable pieces_;
-  std::vector<MemorySample> changes_;                      // each a difference, in the order of the list
+  std::vector<MemorySample> changes_;                      // differences, in the order of the list
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
   std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
-  double computed_ = 0.0;                                  // when compute had done what stands before
+  double computed_ = 0.0;                                  // end of the compute so far
   MemorySample first_;                                     // before the first action
-  MemorySample listed_, differs_;                          // along the list: these things, and how a ledger differs
+  MemorySample listed_, differs_;                          // along the list: sum of the changes; ledger minus that sum
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a rank holds, along its list or along the time of a simulated step.
+// The bytes of a rank, along its list or along the time of a simulated step.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace weft {
 
-// What a ledger counts along a rank's list (trainer/rank/dry_run.h finds it).
+// A ledger's counts along a rank's list (trainer/rank/dry_run.h computes them).
 struct LedgerAction {
   BucketBytes most;   // at the largest sum while the action runs
-  BucketBytes after;  // once it is over
+  BucketBytes after;  // after the action
 };
 struct LedgerWalk {
-  BucketBytes before;                 // the first action
+  BucketBytes before;                 // before the first action
   std::vector<LedgerAction> actions;  // of the whole list
 
   std::int64_t peak_bytes() const;
 };
 
-// What is held on a rank from `time` on, until the next sample. Samples of one time are in the order of the list; all
-// but the last of them are instants.
+// Bytes on a rank from `time` on, until the next sample. Samples of one time are in the order of the list; all except
+// the last of them are instants.
 struct MemorySample {
   double time = 0.0;
   std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  // Of a ledger alone: what lives all step (shards, replicated parameters, states), and workspace.
+  // From a ledger only: bytes that live all step (shards, replicated parameters, states), and workspace.
   std::int64_t kept = 0, workspace = 0;
 
   std::int64_t bytes() const {
@@ -34,17 +34,17 @@ struct MemorySample {
   }
   bool operator==(const MemorySample&) const = default;
 };
-// Along time instead of along the list. With a ledger's walk through the list it is all that the ledger counts, moved
-// to when things come and go; without one the buckets of transient_peak (check.h), as the program's tables have them.
-// Where all lanes take turns its largest sum is that of the list.
+// Bytes along time instead of along the list. With a ledger's walk through the list: all counts of the ledger, moved to
+// the times of allocations and releases. Without one: the buckets of transient_peak (check.h), from the program's
+// tables. If all lanes take turns, the largest sum is that of the list.
 std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
                                        const LaneChannels& channels = LaneChannels::own(),
                                        const LedgerWalk* ledger = nullptr);
 
-// The largest that any such curve can have, whatever things cost. Lanes run ahead of each other, so this is more than
-// transient_peak, which is what the ledger counts: a gather that no RESHARD holds back begins before the compute in
-// front of it has given its activations back, and slow reductions keep their gradients while compute goes on, until it
-// needs an accumulator. Where all lanes take turns (LaneChannels::serial) transient_peak is the bound.
+// The largest bytes of any such curve, for any costs. Lanes run ahead of each other, so this is more than
+// transient_peak, which the ledger counts. A gather that no RESHARD holds back begins before the compute in front of it
+// has released its activations. Slow reductions keep their gradients while compute goes on, until compute needs an
+// accumulator. If all lanes take turns (LaneChannels::serial), transient_peak is the bound.
 std::int64_t peak_at_any_times(const Program& program, int rank);
 
 }  // namespace weft

@@ -7,15 +7,15 @@
 namespace weft {
 namespace {
 
-// At any instant, let `i` be the last action of the list, of those that take memory, that has begun. What is held then
-// was taken by it or in front of it, and is not known to have been given back when it began. What is known follows from
-// its waits (simulate.h):
+// At any instant, let `i` be the last action in the list that takes memory and has begun. All memory then held was
+// taken by `i` or in front of it, and was not known to be released when `i` began. Known releases follow from the waits
+// of `i` (simulate.h):
 //
 //   of a compute action or a reduction   the compute before it has ended, so its RESHARDs have happened
 //   of a gather                          the compute before the last RESHARD has ended; in a solved step, all before it
-//   of a reduction                       those before it have ended
-//   of compute that waited for the pool  what that had given up has ended; compute behind it knows that too, and a
-//                                        gather what the compute before the last RESHARD knew
+//   of a reduction                       the reductions before it have ended
+//   of compute that waited for the pool  the reductions that the pool had given up have ended; later compute knows
+//                                        that, too, and a gather knows as much as the compute before the last RESHARD
 class BoundWalk {
  public:
   explicit BoundWalk(const Program& program)
@@ -45,14 +45,15 @@ class BoundWalk {
   };
 
   const ProgramUnit& entry(std::size_t unit) const { return program_.units[unit]; }
-  // Of a piece that is one.
+  // The segment of a piece; the piece must be a segment.
   const ProgramSegment& segment_of(std::size_t piece) const {
     return program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)];
   }
 
   void look(std::int64_t more) { peak_ = std::max(peak_, parameters_ + activations_ + accumulators_ + more); }
 
-  // Reductions that compute does not know to have ended: one of them may be at work.
+  // `sum`, plus the largest output among reductions that compute does not know to have ended: one of them may be
+  // running.
   std::int64_t reductions_from(std::int64_t sum, std::size_t first) const {
     std::int64_t part = 0;
     for (std::size_t i = first; i < reductions_.size(); ++i) {
@@ -94,7 +95,7 @@ class BoundWalk {
       if (!pieces_[piece].segment) continue;
       change_activations(forward_bytes(segment_of(piece)) - segment_of(piece).activation_bytes);
     }
-    // As it ends, piece after piece: what waits for the weight gradient may be more than the activations it replaces.
+    // As the action ends, piece by piece: bytes kept for the weight gradient may exceed the activations they replace.
     for (std::size_t piece = end; piece-- > begin;) {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
@@ -108,7 +109,7 @@ class BoundWalk {
     activations_ += bytes;
     most_since_reshard_ = std::max(most_since_reshard_, activations_);
   }
-  // What a gather that only waits for the last RESHARD may find beyond what is left of it.
+  // Activations that may still exist for a gather that only waits for the last RESHARD, beyond the current ones.
   std::int64_t freed_since_reshard() const { return most_since_reshard_ - activations_; }
 
   void gather(std::size_t unit) {
@@ -122,7 +123,8 @@ class BoundWalk {
     }
   }
 
-  // A gather over the island holds both for an instant, which compute knows to be over once it has waited for it.
+  // A gather over the island holds both for an instant. Compute knows it to be over once compute has waited for the
+  // gather.
   void leave_island(std::size_t unit) {
     if (!gathered_[unit] || !in_island_[unit]) return;
     in_island_[unit] = false;
@@ -167,8 +169,8 @@ class BoundWalk {
     }
   }
 
-  // The unit's oldest that nobody has waited for. The pool gives back what it holds of it, and all before; where it
-  // holds nothing, nothing.
+  // The unit's oldest reduction that was not waited for yet. If the pool holds its input, the pool releases that input
+  // and all before it; otherwise nothing.
   void know_ended_through(std::size_t unit) {
     std::size_t& waited = waits_[unit];
     while (waited < reductions_.size() && reductions_[waited].unit != unit) ++waited;
@@ -187,15 +189,15 @@ class BoundWalk {
   PieceTable pieces_;
   std::vector<bool> gathered_, in_island_, accumulating_;  // by unit
   std::vector<Reduction> reductions_;                      // in the order of the list
-  std::vector<std::size_t> waits_;                         // by unit: reductions up to the last that was waited for
-  std::size_t ended_ = 0;                                  // of them, so many compute knows to have ended
-  std::size_t ended_at_reshard_ = 0;                       // the same at the last RESHARD
-  std::size_t given_up_ = 0;                               // so many the pool has given up
-  int pooled_ = 0;                                         // of the others, those in the pool
+  std::vector<std::size_t> waits_;                         // by unit: position behind its last awaited reduction
+  std::size_t ended_ = 0;                                  // number of reductions that compute knows to have ended
+  std::size_t ended_at_reshard_ = 0;                       // the same number at the last RESHARD
+  std::size_t given_up_ = 0;                               // number of reductions that the pool has given up
+  int pooled_ = 0;                                         // number of the other reductions that are in the pool
   std::int64_t parameters_ = 0, activations_ = 0, accumulators_ = 0;
   std::int64_t in_flight_ = 0;            // inputs of reductions not known to have ended
-  std::int64_t most_since_reshard_ = 0;   // activations at once
-  std::int64_t ended_since_reshard_ = 0;  // inputs of reductions that compute knows to have ended since
+  std::int64_t most_since_reshard_ = 0;   // largest activations since the last RESHARD
+  std::int64_t ended_since_reshard_ = 0;  // inputs of reductions known to have ended since then
   std::int64_t peak_ = 0;
 };
 

@@ -10,8 +10,8 @@
 namespace weft::walking {
 namespace {
 
-// Transfers under way, each at an equal share of the rate. Progress is counted in seconds at the full rate that every
-// one of them has had so far, so that the order in which they end does not change when others come or go.
+// Transfers in flight, each at an equal share of the rate. Progress is the seconds at full rate that each of them has
+// had so far, so the order of their ends does not change when others come or go.
 class Adapters {
  public:
   void join(double time, std::size_t action, double seconds) {
@@ -19,7 +19,7 @@ class Adapters {
     under_way_.emplace(progress_ + seconds, action);
     ++change_;
   }
-  // The transfer that ends next.
+  // Removes and returns the transfer that ends next.
   std::size_t leave(double time) {
     time_ = time;
     progress_ = under_way_.top().first;
@@ -32,7 +32,7 @@ class Adapters {
   double next_end() const {
     return time_ + std::max(under_way_.top().first - progress_, 0.0) * static_cast<double>(under_way_.size());
   }
-  // Ends that were foreseen before the last change do not come.
+  // Number of changes; an end that was predicted before the last change is void.
   unsigned change() const { return change_; }
 
  private:
@@ -41,7 +41,7 @@ class Adapters {
     time_ = time;
   }
 
-  using Transfer = std::pair<double, std::size_t>;  // the progress with which it ends, and whose it is
+  using Transfer = std::pair<double, std::size_t>;  // progress at its end, and its action
   std::priority_queue<Transfer, std::vector<Transfer>, std::greater<>> under_way_;
   double progress_ = 0.0, time_ = 0.0;
   unsigned change_ = 0;
@@ -98,15 +98,15 @@ class Clock {
 
  private:
   struct State {
-    std::size_t to_start = 0, to_end = 1;  // what is still missing
+    std::size_t to_start = 0, to_end = 1;  // number of missing conditions
     double start = 0.0, end = 0.0;
     std::optional<std::size_t> receive = {};
     std::vector<std::size_t> next = {};
   };
-  // An action whose own part ends, or adapters of which a transfer ends.
+  // The end of an action's own part, or of a transfer on adapters: time, action or adapters, whether adapters, change.
   using Event = std::tuple<double, std::size_t, bool, unsigned>;
 
-  // So many of the things that the action starts after are there.
+  // `things` more of the conditions for the action's start are met.
   void come(std::size_t action, std::size_t things, double time) {
     State& state = states_[action];
     state.to_start -= things;

@@ -1,9 +1,9 @@
-// How long actions last where lanes share the adapters of a node. The walk of a simulation (simulate.cpp) finds what
-// each action waits for; here time passes, so that transfers which leave a node at the same time slow each other down.
+// Durations of actions if lanes share the adapters of a node. The walk of a simulation (simulate.cpp) finds the waits
+// of each action. Here time passes, so that transfers that leave a node at the same time slow each other down.
 //
-// An action first does what needs no adapters, then what does. The transfers of one node that are under way at a time
-// have equal shares of its adapters: each of n goes on at one n-th of the rate. So a node's adapters are never more
-// than fully used, and no step is shorter than all that leaves one of its nodes takes at their full rate.
+// An action first does its work without adapters, then its work with them. Concurrent transfers of one node have equal
+// shares of its adapters: each of n proceeds at one n-th of the rate. A node's adapters are thus never used beyond
+// their full rate. No step is shorter than the time of all transfers that leave one of its nodes, at full rate.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace weft::walking {
 
-// An action as time sees it.
+// An action as shared_seconds sees it.
 struct ToldAction {
-  double seconds = 0.0;                     // where nothing else uses the adapters
-  double adapter_seconds = 0.0;             // of these
-  int adapters = 0;                         // whose, where there are such seconds
+  double seconds = 0.0;                     // duration if nothing else uses the adapters
+  double adapter_seconds = 0.0;             // the part of `seconds` with the adapters
+  int adapters = 0;                         // the adapters used, if adapter_seconds > 0
   std::vector<std::size_t> after = {};      // actions that end before it starts
-  std::optional<std::size_t> send = {};     // of a receive: it starts no earlier, and ends no earlier
-  std::optional<std::size_t> meeting = {};  // of those that wait for each other
+  std::optional<std::size_t> send = {};     // of a receive: it starts and ends no earlier than this
+  std::optional<std::size_t> meeting = {};  // number shared by actions that wait for each other
 };
 
-// Seconds of each action from its start to its end. Every action comes to its turn: the walk has been through.
+// Seconds of each action from its start to its end. Every action must be able to run: the walk has checked that.
 std::vector<double> shared_seconds(const std::vector<ToldAction>& actions);
 
 }  // namespace weft::walking

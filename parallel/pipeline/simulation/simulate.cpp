@@ -21,11 +21,12 @@ using walking::RankState;
 using walking::Start;
 using walking::ToldAction;
 
-// Walks all lists, each as far as others let it. Every time is the largest of a few earlier ones plus a cost, so it is
-// the same in whichever order the ranks are visited. A visit ends at a wait whose end queues the rank again.
+// Runs all lists, each as far as the others let it. Every time is the maximum of a few earlier ones plus a cost, so the
+// result does not depend on the order in which ranks are visited. A visit ends at a wait; the end of the wait queues
+// the rank again.
 class Walk {
  public:
-  // `seconds` of each action, rank by rank, where they are not the costs alone; `told`: what each waits for.
+  // `seconds` of each action, rank by rank, replace the costs if given; `told` collects the waits of each action.
   Walk(const Program& program, const ProgramCosts& costs, const LaneChannels& channels,
        const std::vector<double>* seconds = nullptr, std::vector<ToldAction>* told = nullptr)
       : program_(program),
@@ -102,7 +103,7 @@ class Walk {
     if (!std::exchange(ranks_[rank].queued, true)) queue_.push_back(rank);
   }
 
-  // Runs the next action of the rank; false where another rank has to go on first.
+  // Runs the next action of the rank; false if another rank has to run first.
   bool step(std::size_t rank) {
     const Action& action = program_.ranks[rank][ranks_[rank].next];
     if (is_compute(action.op)) return compute(rank, action);
@@ -131,7 +132,7 @@ class Walk {
   std::size_t number(const ActionAt& at) const { return first_[static_cast<std::size_t>(at.rank)] + at.index; }
   ActionAt next_of(std::size_t rank) const { return {static_cast<int>(rank), ranks_[rank].next}; }
 
-  // Of the rank's next action, which waits for what has been named since it was begun.
+  // Tells the waits of the rank's next action: all that were named since its begin().
   void tell_waits(std::size_t rank) {
     if (told_ == nullptr) return;
     ToldAction& action = (*told_)[number(next_of(rank))];
@@ -144,12 +145,12 @@ class Walk {
     action.adapters = costs_.adapters_of(rank);
     action.adapter_seconds = adapter_seconds(program_, costs_, channels_, action_at(rank));
   }
-  // The next action of the rank waits for others.
+  // Tells that the next action of the rank waits for actions of other ranks, all with this number.
   void tell_meeting(std::size_t rank, std::size_t meeting) {
     if (told_ != nullptr) (*told_)[number(next_of(rank))].meeting = meeting;
   }
 
-  // Notes when the rank's next action runs, and its end.
+  // Records start and end of the rank's next action; returns its end.
   Instant note(std::size_t rank, Lane lane, const Start& start, double seconds) {
     const std::size_t index = ranks_[rank].next;
     tell_waits(rank);
@@ -163,7 +164,7 @@ class Walk {
     return {action.end, ActionAt{static_cast<int>(rank), index}};
   }
 
-  // The same, and the channel is taken until then.
+  // Like note, and occupies the channel until the end.
   Instant settle(std::size_t rank, Lane lane, const Start& start) {
     const double seconds =
         seconds_ == nullptr ? cost_of(program_, costs_, action_at(rank)) : (*seconds_)[number(next_of(rank))];
@@ -195,14 +196,14 @@ class Walk {
     return true;
   }
 
-  // The two of an overlapped pair begin together and hand on together.
+  // The overlapped pair of the next action. Both halves begin together and pass their results on together.
   const OverlappedPair* pair_at(const RankState& state) const {
     if (state.overlaps.pairs.empty()) return nullptr;
     const auto pair = state.overlaps.pair_of[state.next];
     return pair ? &state.overlaps.pairs[*pair] : nullptr;
   }
 
-  // False while what the action reads from another stage is missing.
+  // False as long as the action's data from another stage is missing.
   bool wait_for_data(const Action& action, Start& start) const {
     const auto [first, end] = pieces_.of(action);
     const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
@@ -218,11 +219,11 @@ class Walk {
     return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(*action.microbatch);
   }
 
-  // When what a stage reads of a microbatch was there; null for the first stage, which reads none.
+  // When the data of a microbatch for `stage` was there; null for the first stage, which needs none.
   const std::optional<Instant>* data_of(const Action& action, std::size_t stage) const {
     const bool forward = action.op == Op::forward;
     if (forward && stage == 0) return nullptr;
-    // The last stage turns round.
+    // The backward of the last stage reads the stage's own forward.
     if (!forward && stage + 1 == program_.stages.size()) return &activations_[token(stage, action)];
     const std::size_t from = forward ? stage - 1 : stage + 1;
     if (exchanged_ && program_.stages[from].rank != program_.stages[stage].rank) {
@@ -231,7 +232,7 @@ class Walk {
     return &(forward ? activations_ : gradients_)[token(from, action)];
   }
 
-  // What a stage has made, to the next stage or back.
+  // Passes a stage's result on to the next stage or back.
   void hand_on(std::size_t rank, const Action& action) {
     const bool forward = action.op == Op::forward;
     auto& made = forward ? activations_ : gradients_;
@@ -264,13 +265,13 @@ class Walk {
   bool takes_room(std::size_t unit) const {
     return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
   }
-  // In a solved step a gather takes what anything before it in the list has given back.
+  // In a solved step a gather takes memory that any earlier action of the list has released.
   bool takes_all_room(const Action& action) const {
     return action.unit && program_.units[static_cast<std::size_t>(*action.unit)].policy.residency == Residency::solved;
   }
   std::size_t slot_of_stage(int stage) const { return program_.units.size() + static_cast<std::size_t>(stage); }
 
-  // Without a unit the action speaks of all units of its stage.
+  // An action without a unit applies to all units of its stage.
   template <typename Function>
   void for_units_of(const Action& action, Function function) const {
     if (action.unit) return function(static_cast<std::size_t>(*action.unit));
@@ -313,7 +314,7 @@ class Walk {
     }
   }
 
-  // The rank of the other copy; none where this rank holds both.
+  // The rank of the other copy; absent if this rank holds both.
   std::optional<std::size_t> tied_peer(std::size_t rank, const Action& action) const {
     std::optional<std::size_t> peer;
     for_units_of(action, [&](std::size_t unit) {
@@ -330,7 +331,7 @@ class Walk {
     return any;
   }
 
-  // The one of both ranks that comes second lets both go on.
+  // The second of both ranks to arrive lets both continue.
   bool tie(std::size_t rank, const Action& action) {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
@@ -424,7 +425,7 @@ class Walk {
     return true;
   }
 
-  // The last rank that comes lets all of them go on.
+  // The last rank to arrive lets all continue.
   bool norm(std::size_t rank) {
     RankState& state = ranks_[rank];
     if (state.norm) return false;
@@ -466,20 +467,20 @@ class Walk {
   const std::vector<double>* seconds_;
   std::vector<ToldAction>* told_;
   std::vector<std::size_t> first_;  // by rank: its first action, counted over all ranks
-  std::vector<ActionAt> all_;       // what the action that is looked at waits for
+  std::vector<ActionAt> all_;       // waits of the current action
   PieceTable pieces_;
   std::vector<RankState> ranks_;
   std::deque<Connection> connections_;
-  std::vector<std::size_t> queue_;  // ranks that may go on
+  std::vector<std::size_t> queue_;  // ranks that may continue
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
-  std::size_t meetings_ = 0;  // of ranks, for ties and norms, so far
-  bool exchanged_ = false;    // the program has messages; otherwise data is there when it is made
+  std::size_t meetings_ = 0;  // number of meetings of ranks, for ties and norms, so far
+  bool exchanged_ = false;    // the program has messages; otherwise data is available as soon as it is made
 
   std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
   std::vector<bool> accumulating_;            // by unit
-  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions that nobody has waited for, oldest first
+  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions not waited for yet, oldest first
   std::vector<std::vector<std::size_t>> units_of_stage_;
-  // By stage, then microbatch: what it has made, and what has come for it.
+  // By stage, then microbatch: when its results were made, and when its data was received.
   std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
   Simulation result_;
 };

@@ -1,4 +1,4 @@
-// A simulated step with all that is read off it, as the pictures and tables of it need it.
+// A simulated step with the readings that its pictures and tables need.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ struct SimulatedStep {
   Simulation simulation = {};
   std::vector<RankTimes> times = {};                   // by pipeline rank
   std::vector<std::vector<MemorySample>> memory = {};  // by pipeline rank
-  std::vector<std::int64_t> peak_bytes = {};           // along its list, as its ledger counts or the tables have it
+  std::vector<std::int64_t> peak_bytes = {};           // along the list: of the ledger, or of the tables
   std::vector<ActionAt> critical_path = {};
   LaneChannels channels = LaneChannels::own();
 };
 
-// `ledgers`, by pipeline rank, say what is held (memory_curve); without them the tables do. Throws Error (failure) when
-// a rank waits for ever.
+// `ledgers`, by pipeline rank, give the bytes (memory_curve); without them the tables do. Throws Error (failure) if a
+// rank waits forever.
 SimulatedStep simulate_step(const Program& program, const ProgramCosts& costs,
                             const LaneChannels& channels = LaneChannels::own(),
                             std::span<const LedgerWalk> ledgers = {});

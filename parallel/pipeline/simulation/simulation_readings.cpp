@@ -82,7 +82,7 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
     if (is_gather(op)) times.gathers += seconds;
     if (is_reduction(op) || op == Op::tie_gradient) times.reductions += seconds;
     if (op == Op::gradient_norm || op == Op::optimizer_step) times.update += seconds;
-    // A norm that waits for others has waited for its own reductions before.
+    // A norm that waits for other ranks has waited for its own reductions before that.
     const bool for_gathers = simulated[i].wait == Wait::gather;
     (for_gathers ? times.gathers : times.reductions) += simulated[i].for_collectives;
   }
@@ -96,7 +96,7 @@ std::vector<ActionAt> critical_path(const Simulation& simulation) {
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     const auto& actions = simulation.ranks[rank];
     for (std::size_t i = 0; i < actions.size(); ++i) {
-      // Of those that end together the last in its list: what takes no time closes the path too.
+      // Of actions with the same end, the last in its list: an action without duration closes the path, too.
       if (actions[i].end < end || (actions[i].end == end && static_cast<int>(rank) != at->rank)) continue;
       end = actions[i].end;
       at = ActionAt{static_cast<int>(rank), i};

@@ -1,6 +1,6 @@
-// The strict reader of one cell, before tables give its numbers and names a meaning. A regular expression anchored at
-// the start alone would take `0BW0` for a backward of no microbatch; here every character has a meaning or the cell is
-// refused.
+// The strict reader of one cell, before the tables give meaning to its numbers and names. A regular expression anchored
+// only at the start would take `0BW0` for a backward without microbatch. Here every character has a meaning, or the
+// cell is refused.
 #include "parallel/pipeline/text/cell_text.h"
 
 #include <algorithm>

@@ -10,15 +10,15 @@
 
 namespace weft {
 
-// One action as a cell spells it: kind, stage, microbatch and whether it is overlapped.
+// One action as spelled in a cell: kind, stage, microbatch and the overlap mark.
 struct CellAction {
   Action action = {};
-  std::optional<std::string_view> name = {};  // in parentheses
-  std::string_view text = {};                 // of this action; a part of the cell where the cell is a pair
+  std::optional<std::string_view> name = {};  // the name in parentheses
+  std::string_view text = {};                 // text of this action; a part of the cell if the cell is a pair
 };
 
-// One action, or the two of an overlapped pair; `cell` has no blanks around it. Each kind has the numbers it takes and
-// no others. Throws Error (request) naming the cell and what is wrong with it.
+// One action, or the two of an overlapped pair; `cell` has no blanks around it. A kind takes exactly the numbers that
+// it needs. Throws Error (request) naming the cell and its fault.
 std::vector<CellAction> read_cell(std::string_view cell);
 
 [[noreturn]] void fail_cell(std::string_view cell, const std::string& what);

@@ -1,4 +1,4 @@
-// What a cell means in the tables of a program: stages, segments and units that exist, peers and bytes.
+// The meaning of a cell in the tables of a program: existing stages, segments and units; peers and bytes.
 #include <algorithm>
 
 #include "parallel/pipeline/program/exchange.h"
@@ -47,7 +47,7 @@ class Resolver {
     }
   }
 
-  // Peers and bytes are not written: the tables say them.
+  // Peers and bytes are not in the text; they come from the tables.
   void set_payload() {
     if (is_send(action_.op) || is_receive(action_.op)) {
       const int other = other_stage(action_.op, *action_.stage);

@@ -38,13 +38,13 @@ std::size_t rank_count(const ProgramTables& tables) {
   return static_cast<std::size_t>(ranks);
 }
 
-// Without the mark of an overlapped one.
+// Without the mark of an overlapped action.
 std::string format_plain(const Program& program, const Action& action) {
   std::string text;
   if (action.stage) text += std::to_string(*action.stage);
   text += name_of(action.op);
   if (action.microbatch) text += std::to_string(*action.microbatch);
-  // An index outside its table is shown as such: the checker prints what it complains about.
+  // An index outside its table is shown as such, because the checker prints faulty actions.
   const auto append_name = [&text](const auto& entries, int index) {
     const bool known = index >= 0 && index < static_cast<int>(entries.size());
     text += known ? fmt::format("({})", entries[static_cast<std::size_t>(index)].name) : fmt::format("(#{})", index);

@@ -1,7 +1,7 @@
-// The text forms of a program: cells `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`,
-// `GRAD_NORM`, `(0F3;3B1)OVERLAP_F_B` for two actions of an overlapped pair that follow each other; CSV with one line
-// per rank; and back. In a lowered list a gather may stand between the two: `(0F3(blocks.1.attention))OVERLAP_F_B` is
-// one.
+// The text forms of a program, and back. Cells: `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`,
+// `0F3(blocks.1.attention)`, `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring actions of an overlapped pair. In
+// a lowered list a gather may stand between the two; then `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them. CSV
+// has one line per rank.
 #pragma once
 
 #include <string>
@@ -12,25 +12,25 @@
 namespace weft {
 
 std::string format_action(const Program& program, const Action& action);
-// Throws Error (request) naming the cell and what is wrong with it. Names in parentheses are looked up in `tables`.
+// Throws Error (request) naming the cell and its fault. Names in parentheses are looked up in `tables`.
 Action parse_action(const ProgramTables& tables, std::string_view cell);
-// The same of a cell that may hold an overlapped pair.
+// The same for a cell that may hold an overlapped pair.
 std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cell);
 
 enum class Detail : std::uint8_t {
   everything,    // segments and units
   stages_only,   // merged per stage: 0F3, 0UNSHARD
-  compute_only,  // F, B, I, W and overlapped pairs of stages, nothing else: an order, which order_csv.h reads
+  compute_only,  // F, B, I, W and overlapped pairs of stages only: an order, which order_csv.h reads
 };
-// The list at a coarser level: runs of actions that differ only in segment or unit become one stage action; a stage's
-// UNSHARD stands where its first unit is gathered and its RESHARD where the last one is dropped. An overlapped pair
+// The list at a coarser level: a run of actions that differ only in segment or unit becomes one stage action. A stage's
+// UNSHARD stands where its first unit is gathered, its RESHARD where the last unit is dropped. An overlapped pair
 // stands where its forward begins, behind the UNSHARD of both.
 std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail);
 
 // The cells of one list, in time order.
 std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator);
 std::string to_csv(const Program& program, Detail detail);
-// Stage-level or unit-level CSV; one line per rank. Throws Error (request) with line and column of what it cannot read.
+// Reads stage-level or unit-level CSV, one line per rank. Throws Error (request) with line and column of a faulty cell.
 Program from_csv(const ProgramTables& tables, std::string_view text);
 
 }  // namespace weft

@@ -7,15 +7,15 @@
 namespace weft {
 namespace {
 
-// A run is the stretch of segment actions that together are one action of a stage, or an overlapped pair of them;
-// whatever stands between them (the gather of the next segment's unit) is inside the run.
+// A run is a stretch of segment actions that together are one action of a stage or one overlapped pair. Actions between
+// them (such as the gather of the next segment's unit) are inside the run.
 struct Run {
   std::size_t before = 0;  // number of the run of the last compute action at or before this place; 0: none yet
   bool inside = false;     // more of the same run follows
-  std::optional<std::size_t> pair = {};  // that the run is, at its actions and inside
+  std::optional<std::size_t> pair = {};  // index of the pair that the run is, if any
 };
 
-// A forward again is for the input gradient behind it, and between its segments.
+// R belongs to the input gradient behind it; R also stands between the segments of that.
 bool same_stage_action(const Action& one, const Action& other) {
   const auto is_backward = [](Op op) { return op == Op::recompute || makes_input_gradient(op); };
   const bool same_kind = one.op == other.op || (is_backward(one.op) && is_backward(other.op));
@@ -25,7 +25,7 @@ bool same_stage_action(const Action& one, const Action& other) {
 std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& overlaps) {
   std::vector<Run> runs(actions.size());
   std::optional<std::size_t> previous;
-  std::size_t number = 0, next = 0;  // `next`: first place behind the previous compute action
+  std::size_t number = 0, next = 0;  // `next`: first position behind the previous compute action
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
     const auto pair = overlaps.pair_of[i];
@@ -40,9 +40,9 @@ std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& ove
   return runs;
 }
 
-// Builds the merged list from the actions of units; one that speaks of a whole stage already is put as it is. What is
-// said of a stage so far may be taken back while its run lasts (a unit dropped and another one gathered inside it), so
-// places in the list are kept and may become empty.
+// Builds the merged list from the actions of units; whole-stage actions are copied. A merged action may be withdrawn
+// while its run lasts (one unit dropped and another gathered inside the run), so entries keep their positions and may
+// become empty.
 class Merger {
  public:
   void compute(const Action& action, const Run& run, const Overlaps& overlaps) {
@@ -52,7 +52,7 @@ class Merger {
     }
     if (run.before == last_run_) return;
     last_run_ = run.before;
-    // Both at once, so a stage that is gathered only for the second is gathered in front of them.
+    // Both are put at once, so a stage gathered only for the second is gathered in front of both.
     const OverlappedPair& both = overlaps.pairs[*run.pair];
     in_front_ = merged_.size();
     merged_.emplace_back();
@@ -63,7 +63,7 @@ class Merger {
     second_stage_ = both.backward.stage;
   }
 
-  // A forward again stands in front of its backward, whose first segments may need none.
+  // R stands in front of its backward, even if the first segments of the backward need none.
   void compute_alone(const Action& action, const Run& run) {
     const bool fresh = run.before != last_run_, again = action.op == Op::recompute;
     last_run_ = run.before;
@@ -99,7 +99,7 @@ class Merger {
     stage.dropped_in = run.before;
   }
 
-  // The reductions of a run are one, where its last one stands.
+  // The reductions of a run become one, at the position of the last.
   void reduce(Action action, const Run& run) {
     StageState& stage = stages_[action.stage.value()];
     if (stage.reduction && stage.reduced_in == run.before && merged_[*stage.reduction]->op == action.op) {
@@ -110,7 +110,7 @@ class Merger {
     stage.reduced_in = run.before;
   }
 
-  // Anything else stays where it is. Returns its place.
+  // Any other action stays where it is. Returns its position.
   std::size_t put(const Action& action) {
     merged_.push_back(of_stage(action));
     return merged_.size() - 1;
@@ -132,19 +132,19 @@ class Merger {
   }
 
   struct StageState {
-    int gathered = 0;                                        // units
-    std::size_t gather = 0, dropped_in = 0, reduced_in = 0;  // place of the UNSHARD; runs
-    std::optional<std::size_t> drop, reduction;              // places of the last RESHARD and REDUCE_GRAD
+    int gathered = 0;                                        // number of units
+    std::size_t gather = 0, dropped_in = 0, reduced_in = 0;  // position of the UNSHARD; numbers of runs
+    std::optional<std::size_t> drop, reduction;              // positions of the last RESHARD and REDUCE_GRAD
   };
 
   std::vector<std::optional<Action>> merged_;
   std::map<int, StageState> stages_;
   std::size_t last_run_ = 0;
-  // Of it, where it is no pair: a place for the forward again, and what has been put.
+  // Of the last run, if it is no pair: a position reserved for R, and whether R and the backward have been put.
   std::size_t again_ = 0;
   bool again_in_run_ = false, backward_in_run_ = false;
-  std::size_t in_front_ = 0;         // of the pair that was put last: an empty place
-  std::optional<int> second_stage_;  // of its backward
+  std::size_t in_front_ = 0;         // empty position in front of the last pair
+  std::optional<int> second_stage_;  // stage of the last pair's backward
 };
 
 std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {

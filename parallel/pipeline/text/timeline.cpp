@@ -12,23 +12,23 @@
 namespace weft {
 namespace {
 
-using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, backward) -> when it ended
+using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, backward) -> end
 
-// When the action's data is there, or nothing while its producer has not run.
+// When the action's data is there; absent as long as its producer has not run.
 std::optional<int> ready_at(const Program& program, const Action& action, const Done& done) {
   const int last = static_cast<int>(program.stages.size()) - 1, stage = *action.stage;
   const bool backward = action.op != Op::forward;
-  if (!hands_on(action.op)) return 0;  // its rank's own order is enough
+  if (!hands_on(action.op)) return 0;  // the order of its rank suffices
   const int from = backward ? stage + 1 : stage - 1;
   if (from < 0) return 0;
-  // The last stage turns round: its backward follows its own forward.
+  // On the last stage the backward follows the stage's own forward.
   const auto found = done.find(from > last ? std::tuple(stage, *action.microbatch, false)
                                            : std::tuple(from, *action.microbatch, backward));
   return found == done.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Appends the actions begin .. end - 1 of a rank to its row, one after the other, or nothing while data is missing.
-// Data moves before the first and behind the last.
+// Appends `actions` to the row of a rank, one after the other; false if data is missing. Data arrives before the first
+// and leaves behind the last.
 bool place(const Program& program, std::span<const Action> actions, Done& done, std::vector<TimedAction>& row) {
   int at = row.empty() ? 0 : row.back().end;
   for (const Action& action : actions) {

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Where the last op of a stage's action stands: what the next stage waits for.
+// The last op of a stage's action; the next stage waits for it.
 struct LastOp {
   int rank = -1, op = 0;
 };
@@ -38,7 +38,7 @@ class CaseRank {
     result.budget = shape.budget;
   }
 
-  // Adds the ops of a stage's action; returns the last one's position.
+  // Adds the ops of a stage's action; returns the position of the last one.
   int add(const Action& action, LastOp producer) {
     const bool forward = action.op == Op::forward;
     double seconds = shape_.forward_seconds;
@@ -88,7 +88,7 @@ TimingProblem timing_problem(const TimingCase& shape) {
   const Schedule& schedule = find_schedule(shape.schedule);
   const auto orders = schedule.order(shape.input);
   const int ranks = shape.input.ranks, last = ranks * shape.input.chunks - 1;
-  // Positions follow from the order of each rank alone.
+  // Positions depend only on the order of each rank.
   std::map<std::tuple<bool, int, int>, LastOp> done;  // (forward, stage, microbatch) -> its last op
   const int per_action = shape.units / shape.input.chunks;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,5 +1,5 @@
-// Problems of reshard timing from a schedule's own order and plain numbers: what the bench and the tests solve. A chunk
-// is a row of units, one op each; costs are in units of one forward of one unit.
+// Problems of reshard timing, made of a schedule's order and plain numbers, for the bench and the tests. A chunk is a
+// row of units with one op each; costs are in units of one forward of one unit.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ namespace weft {
 struct TimingCase {
   std::string_view schedule = "1f1b";
   OrderInput input = {};
-  int units = 8;  // a rank, over its chunks
+  int units = 8;  // per rank, over all its chunks
   double forward_seconds = 1, input_gradient_seconds = 1, weight_gradient_seconds = 1;
   double gather_seconds = 2, reduce_seconds = 2;
   // Of one unit, in bytes.
   std::int64_t parameter_bytes = 10, gradient_bytes = 10;
   std::int64_t activation_bytes = 1;  // of one microbatch, from its forward to its (weight) gradient
   std::int64_t budget = 0;            // of every rank
-  // Sizes and transfers of the first unit of the first stage and of the last unit of the last stage, against the
-  // others: embedding and head.
+  // Size and transfer time of the first unit of the first stage (embedding) and of the last unit of the last stage
+  // (head), relative to the other units.
   double embedding = 1, head = 1;
 };
 
 TimingProblem timing_problem(const TimingCase& shape);
 
-// The same shape with a budget so far (0 .. 1) between the smallest that any plan does with and what all units and
-// gradients take at once.
+// The same shape with a budget at `share` (0 .. 1) between the smallest budget with a plan and the bytes of all units
+// and gradients at once.
 TimingCase with_budget(TimingCase shape, double share);
 
 // Schedules of 4 ranks x microbatches x budgets x costs, a third of them with a large embedding and head.

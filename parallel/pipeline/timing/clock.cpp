@@ -29,7 +29,7 @@ TimingChannel timing_channel(const TimingRank& rank, const TimingRankPlan& plan)
     }
     at(channel.op_waits, needed_by) = static_cast<int>(place);
   }
-  channel.op_waits.pop_back();  // at the end of the step all are waited for
+  channel.op_waits.pop_back();  // at the end of the step compute waits for all of them
   return channel;
 }
 
@@ -75,8 +75,8 @@ TimingClock::TimingClock(const TimingProblem& problem) {
 double TimingClock::run(std::span<const TimingChannel> channels, std::span<double> ends,
                         std::span<double> rank_ends) const {
   struct LaneEnds {
-    double compute = 0, channel = 0;  // when each is free
-    int place = 0;                    // the next of the channel
+    double compute = 0, channel = 0;  // when each lane is free
+    int place = 0;                    // next place of the channel
   };
   std::vector<LaneEnds> lanes(first_op_.size());
   const auto advance = [](LaneEnds& lane, const TimingChannel& channel, const double* rank_end, int last) {
@@ -93,7 +93,7 @@ double TimingClock::run(std::span<const TimingChannel> channels, std::span<doubl
     const TimingChannel* const channel = channels.empty() ? nullptr : &at(channels, stretch.rank);
     for (int q = stretch.first; q < stretch.end; ++q) {
       double begin = std::max(lane.compute, ready(base + q, ends));
-      // Places that an earlier op waited for have ended; the last one reached is the one to wait for.
+      // Places that an earlier op waited for have ended; only the last place of this op is left to wait for.
       if (channel && at(channel->op_waits, q) >= lane.place) {
         advance(lane, *channel, rank_end, at(channel->op_waits, q));
         begin = std::max(begin, lane.channel);

@@ -1,5 +1,5 @@
-// The clock of reshard timing: when every op ends under a plan. Each rank has a compute lane and one channel, both in
-// order. Linear in ops and collectives; the search runs it thousands of times, so that all of it is flat.
+// The clock of reshard timing: the end of every op under a plan. Each rank has a compute lane and one channel, both in
+// order. The time is linear in ops and collectives. The search runs it thousands of times, so all its data is flat.
 #pragma once
 
 #include <span>
@@ -10,20 +10,20 @@
 
 namespace weft {
 
-// One rank's plan as the clock reads it.
+// One rank's plan in the form that the clock reads.
 struct TimingChannel {
   std::vector<int> after;       // by place
   std::vector<double> seconds;  // by place
-  std::vector<int> op_waits;    // by op: the last place of the channel that it waits for; -1: none
+  std::vector<int> op_waits;    // by op: the last place of the channel that the op waits for; -1: none
 };
 TimingChannel timing_channel(const TimingRank& rank, const TimingRankPlan& plan);
 
 class TimingClock {
  public:
-  // Throws Error (failure) where ops wait for each other in a circle.
+  // Throws Error (failure) if ops wait for each other in a circle.
   explicit TimingClock(const TimingProblem& problem);
 
-  // A rank's run of ops whose producers are all before it, in an order that any plan may run in.
+  // A run of a rank's ops with all their producers before it. Stretches are in an order in which any plan may run.
   struct Stretch {
     int rank = 0, first = 0, end = 0;
   };
@@ -31,14 +31,14 @@ class TimingClock {
   int first_op(int rank) const { return first_op_[static_cast<std::size_t>(rank)]; }
   int ops() const { return static_cast<int>(producer_.size()); }
   std::span<const double> seconds() const { return seconds_; }
-  // When its producer's data is there; 0 without one. `ends` by op over all ranks.
+  // When the data of the op's producer is there, in seconds; 0 without a producer. `ends` is by op over all ranks.
   double ready(int op, std::span<const double> ends) const {
     const int producer = producer_[static_cast<std::size_t>(op)];
     return producer < 0 ? 0 : ends[static_cast<std::size_t>(producer)] + transfer_[static_cast<std::size_t>(op)];
   }
 
-  // Fills `ends` (of all ops) and `rank_ends` (compute and channel) and returns the makespan. Without channels: of the
-  // schedule alone.
+  // Fills `ends` (of all ops) and `rank_ends` (later of compute and channel) and returns the makespan, all in seconds.
+  // Without channels: the times of the schedule alone.
   double run(std::span<const TimingChannel> channels, std::span<double> ends, std::span<double> rank_ends) const;
 
  private:

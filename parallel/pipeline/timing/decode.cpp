@@ -8,7 +8,7 @@
 namespace weft {
 
 namespace {
-constexpr int most_looked_at = 12;  // gathers that may be issued ahead of their turn
+constexpr int most_looked_at = 12;  // waiting gathers examined at a time
 }
 
 TimingDecoder::TimingDecoder(const TimingRank& rank, const TimingTable& table) : rank_(rank), table_(table) {}
@@ -33,7 +33,8 @@ int TimingDecoder::find_full(int first, int last, std::int64_t bytes) const {
   return -1;
 }
 
-// Island parts stay until their gather has ended, beside what it brings; without room for both there is no island.
+// Island parts stay until their gather has ended, beside the gathered parameters; without room for both there is no
+// island.
 void TimingDecoder::reserve_island(Interval& interval) {
   const int first = at(intervals_, interval.previous).until + 1;
   const std::int64_t bytes = at(rank_.units, interval.unit).island_bytes;
@@ -126,7 +127,7 @@ void TimingDecoder::make_gradients(const TimingChoice& choice) {
 }
 
 bool TimingDecoder::has_room(Interval& interval, int first, int last, std::int64_t bytes) {
-  // Loads seldom fall: look first where there was no room before.
+  // Loads seldom fall, so the op that had no room last time is examined first.
   const int blocked = interval.blocked_at;
   if (blocked >= first && blocked <= last && at(load_, blocked) + bytes > rank_.budget) return false;
   const int full = find_full(first, last, bytes);
@@ -143,12 +144,12 @@ void TimingDecoder::merge(int index) {
 
 bool TimingDecoder::try_merge(int index) {
   Interval& interval = at(intervals_, index);
-  // The one before must have been gathered; what waits for its own gather has no end yet.
+  // The previous interval must have been gathered; one that waits for its own gather has no end yet.
   if (!options_.bridge || interval.apart || interval.previous < 0) return false;
   if (at(intervals_, interval.previous).state == State::waiting) return false;
   const int first = at(intervals_, interval.previous).until + 1;
   const std::int64_t bytes = parameter_bytes(index);
-  // Its own island parts would make room.
+  // The merge frees the island parts of this interval.
   const std::int64_t freed = interval.from_island ? at(rank_.units, interval.unit).island_bytes : 0;
   if (!has_room(interval, first, interval.need - 1, bytes - freed)) return false;
   release_island(interval);
@@ -174,7 +175,7 @@ void TimingDecoder::issue_reduction(Held& held, int op) {
   channel_free_ = std::max(channel_free_, last_end_) + at(rank_.units, gradient.unit).reduce_seconds;
   held.end = channel_free_;
   channel_.push_back({.reduction = true, .index = held.gradient});
-  // Room for the ops that are likely to begin before its end, so that no gather takes it.
+  // Reserve room in the ops that are likely to begin before the reduction ends, so that no gather takes it.
   const std::int64_t bytes = gradient_bytes(held.gradient);
   for (int q = std::max(op, held.reserved_to) + 1; q < static_cast<int>(load_.size()); ++q) {
     if (at(ends_, q) - at(rank_.ops, q).seconds + shift_ >= held.end || at(load_, q) + bytes > rank_.budget) break;
@@ -191,8 +192,8 @@ void TimingDecoder::release(int op) {
   --issued_;
 }
 
-// Before an op: reductions that have ended give their room back; the others stay where there is room, else the op
-// waits. Returns when the last of those has ended.
+// Before an op: reductions that have ended give their room back. The others stay if there is room; else the op waits.
+// Returns the end of the last reduction waited for, in seconds.
 double TimingDecoder::settle_gradients(int op) {
   while (issued_ > 0 && held_.front().end <= last_end_) release(op);
   for (Held& held : held_) {
@@ -200,7 +201,7 @@ double TimingDecoder::settle_gradients(int op) {
     at(load_, op) += gradient_bytes(held.gradient);
     held.reserved_to = op;
   }
-  int forced = 0;  // of held_
+  int forced = 0;  // number of reductions of held_ to wait for
   if (!options_.add_patience.empty()) {
     for (std::size_t i = 0; i < held_.size(); ++i) {
       const int wait_by = at(gradients_, held_[i].gradient).wait_by;
@@ -226,7 +227,7 @@ bool TimingDecoder::may_start(Interval& interval, int index, int op) {
   return gone && has_room(interval, op, interval.need - 1, parameter_bytes(index));
 }
 
-// The gather that should start before `end` of the op that runs, or -1.
+// The gather that should start before `end` of the running op, or -1.
 int TimingDecoder::find_gather(int op, double end) {
   const int count = static_cast<int>(intervals_.size());
   for (int i = first_waiting_, looked_at = 0; i < count && looked_at < most_looked_at; ++i) {
@@ -237,14 +238,14 @@ int TimingDecoder::find_gather(int op, double end) {
       if (try_merge(i)) continue;
       if (may_start(interval, i, op)) return i;
     } else if (options_.read_urgency.empty()) {
-      break;  // nor are those after it: latest starts rise along the list, urgencies aside
+      break;  // later ones are not due either: without urgencies, latest starts rise along the list
     }
     if (!options_.overtake) break;
   }
   return -1;
 }
 
-// Starts one collective that no op waits for yet, if one should start before `end` of the op that runs.
+// Starts one collective that no op waits for yet, if one should start before `end` of the running op.
 bool TimingDecoder::issue_optional(int op, double end) {
   const int count = static_cast<int>(intervals_.size());
   while (first_waiting_ < count && at(intervals_, first_waiting_).state != State::waiting) ++first_waiting_;
@@ -252,7 +253,7 @@ bool TimingDecoder::issue_optional(int op, double end) {
   while (first_waiting_ < count && at(intervals_, first_waiting_).state != State::waiting) ++first_waiting_;
   const bool reduction = issued_ < held_.size();
   if (!reduction && gather < 0) return false;
-  int first = reduction ? -1 : gather;  // in the channel; -1: the reduction
+  int first = reduction ? -1 : gather;  // next in the channel; -1: the reduction
   if (reduction && options_.reductions != DecodeOptions::Reductions::first && first_waiting_ < count) {
     Interval& next = at(intervals_, first_waiting_);
     const Gradient& gradient = at(gradients_, held_[issued_].gradient);
@@ -264,7 +265,7 @@ bool TimingDecoder::issue_optional(int op, double end) {
     } else if (!in_time && may_start(next, first_waiting_, op)) {
       first = first_waiting_;  // early rather than late
     } else if (!in_time && gradient.urgency < 0) {
-      return false;  // the channel is kept free for that gather
+      return false;  // the channel stays free for that gather
     }
   }
   if (first < 0) {

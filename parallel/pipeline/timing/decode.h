@@ -1,7 +1,7 @@
-// The second half of solving: from what stays to triggers, waits and the order of the channel. It runs one rank op by
-// op, as a clock would, and lets the channel start what is most urgent among what has room. All it issues during an op
-// is triggered by the end of the op before, so that triggers never fall along the channel, which therefore never stands
-// still.
+// The second half of solving: turns residency choices into triggers, waits and the order of the channel. It runs one
+// rank op by op, as a clock would. The channel starts the most urgent of the collectives that have room. A collective
+// issued during an op is triggered by the end of the op before it. So triggers never fall along the channel, and it
+// never deadlocks.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 namespace weft {
 
 struct DecodeOptions {
-  enum class Reductions : std::uint8_t { when_free, first, last };  // beside a gather that could start as well
+  enum class Reductions : std::uint8_t { when_free, first, last };  // order, if a gather could start as well
 
-  bool eager = false;  // gathers start as soon as there is room, not when they have to
+  bool eager = false;  // gathers start as soon as there is room, not only when they are due
   Reductions reductions = Reductions::when_free;
-  bool overtake = true;  // a gather that has room may start before one that is needed earlier and has none
-  bool bridge = true;    // what was not meant to stay does where, once its gather is due, there is room all the way
-  int extend = 3;        // ops by which triggers move forward and waits back into room that is left
+  bool overtake = true;  // a gather with room may start before an earlier needed one without room
+  bool bridge = true;    // a unit chosen to be dropped stays if, when its gather is due, there is room all the way
+  int extend = 3;        // ops by which triggers move forward and waits back, into room that is left
 
-  // Seconds by which single gathers (by the read that they are for) and reductions (by the last add) are more urgent
-  // than they seem; empty: none.
+  // Seconds that are added to the urgency of single gathers (by the read that they are for) and reductions (by the last
+  // add); empty: none.
   std::span<const float> read_urgency = {}, add_urgency = {};
-  // Ops after its last add before which compute waits for a reduction, though its room is not needed yet: gathers may
-  // take it then. Empty, or 0: when its room is needed.
+  // Number of ops after a gradient's last add before which compute waits for its reduction even if its room is not
+  // needed yet; gathers may then take the room. Empty, or 0: compute waits when the room is needed.
   std::span<const float> add_patience = {};
 };
 
@@ -36,9 +36,9 @@ class TimingDecoder {
   // The rank and its table must outlive it.
   TimingDecoder(const TimingRank& rank, const TimingTable& table);
 
-  // `ends`: when each op of the rank is expected to end; what is urgent is read off it.
+  // `ends`: the expected end of each op of the rank, in seconds; urgency is derived from it.
   void begin(const TimingChoice& choice, std::span<const double> ends, const DecodeOptions& options);
-  // All ops in order. `ready`: when the producer's data is there. Returns when the op ends.
+  // Ops must run in order. `ready`: when the producer's data is there. Returns the end of the op. All in seconds.
   double run_op(int op, double ready);
   TimingRankPlan finish();
 
@@ -47,22 +47,22 @@ class TimingDecoder {
   // An interval of residency.
   struct Interval {
     int unit = 0, need = 0, until = 0;
-    int previous = -1;  // of the same unit
-    int root = 0;       // the interval it was merged into, else itself
+    int previous = -1;  // interval of the same unit
+    int root = 0;       // the interval that this one was merged into, else itself
     bool from_island = false;
-    bool apart = false;  // from the one before
+    bool apart = false;  // must not be merged with the previous one
     State state = State::waiting;
     int after = -1;
-    int blocked_at = 0;  // where there was no room when it was last looked at
+    int blocked_at = 0;  // op that had no room when last examined
     double urgency = 0;
-    double seconds = 0, latest = 0;  // latest start that nothing waits for
+    double seconds = 0, latest = 0;  // latest start that delays nothing
     double arrives = 0;
   };
   struct Gradient {
     int unit = 0, first = 0, last = 0, wait = 0;
     double urgency = 0;
-    int wait_by = 0;  // 0: when its room is needed
-    int next = -1;    // of the same unit
+    int wait_by = 0;  // op; 0: when the room is needed
+    int next = -1;    // gradient of the same unit
     bool merged = false;
   };
   // A gradient after its last add, until its reduction has ended.
@@ -78,12 +78,12 @@ class TimingDecoder {
   std::int64_t parameter_bytes(int interval) const;
   std::int64_t gradient_bytes(int gradient) const;
   void reserve(int first, int last, std::int64_t bytes);
-  // The first op of first .. last without room, or -1.
+  // The first op of first .. last without room for `bytes`, or -1.
   int find_full(int first, int last, std::int64_t bytes) const;
   void reserve_island(Interval& interval);
   void release_island(const Interval& interval);
   bool has_room(Interval& interval, int first, int last, std::int64_t bytes);
-  // Lets the interval before go on instead, where that has room all the way.
+  // Extends the previous interval instead of a gather, if there is room all the way.
   bool try_merge(int index);
   void merge(int index);
   void issue_gather(int index, int op);
@@ -94,7 +94,7 @@ class TimingDecoder {
   bool may_start(Interval& interval, int index, int op);
   int find_gather(int op, double end);
   bool is_due(const Interval& interval, double end) const;
-  // In the plan that has come out, into room that is left.
+  // Merges intervals and gradients of the finished plan into room that is left.
   void merge_late();
   void extend();
 
@@ -107,10 +107,10 @@ class TimingDecoder {
   std::vector<Gradient> gradients_;
   std::vector<int> gradients_by_last_;
   std::vector<TimedCollective> channel_;   // indices into intervals_ and gradients_
-  std::deque<Held> held_;                  // in the order of the channel, then by urgency those not issued
-  std::size_t issued_ = 0;                 // of held_
-  int next_need_ = 0, first_waiting_ = 0;  // of intervals_
-  std::size_t next_last_ = 0;              // of gradients_by_last_
+  std::deque<Held> held_;                  // issued ones in channel order, then the others by urgency
+  std::size_t issued_ = 0;                 // number of issued ones in held_
+  int next_need_ = 0, first_waiting_ = 0;  // indices into intervals_
+  std::size_t next_last_ = 0;              // index into gradients_by_last_
   double last_end_ = 0, channel_free_ = 0, shift_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a decoded rank does with room that is left, and the plan it comes to.
+// The use of room that is left in a decoded rank, and the plan that results.
 #include <algorithm>
 
 #include "parallel/pipeline/timing/decode.h"
@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// A collective less never makes another one later.
+// Removing a collective never delays another one.
 void TimingDecoder::merge_late() {
   struct Candidate {
     double worth = 0;
@@ -39,14 +39,14 @@ void TimingDecoder::merge_late() {
     if (find_full(candidate.first, candidate.last, bytes) >= 0) continue;
     reserve(candidate.first, candidate.last, bytes);
     if (candidate.reduction) {
-      reserve(candidate.last + 1, candidate.first - 1, -bytes);  // the next one was begun before this one was gone
+      reserve(candidate.last + 1, candidate.first - 1, -bytes);  // both were counted in these ops
       at(gradients_, i).merged = true;
     } else {
       release_island(at(intervals_, i));
       at(intervals_, i).state = State::merged;
     }
   }
-  // Roots anew, along the rank: what was merged late may stand between others.
+  // Roots are computed anew along the rank: an interval merged late may stand between others.
   for (int i = 0; i < static_cast<int>(intervals_.size()); ++i) {
     Interval& interval = at(intervals_, i);
     interval.root = i;
@@ -60,8 +60,8 @@ void TimingDecoder::merge_late() {
   });
 }
 
-// Against times that are not as expected: compute waits later for a reduction, gathers are triggered earlier. A gather
-// gains nothing by a trigger before that of its predecessor in the channel.
+// A margin against times that differ from the expected ones: compute waits later for a reduction, and gathers are
+// triggered earlier. A trigger before that of the predecessor in the channel would gain a gather nothing.
 void TimingDecoder::extend() {
   const int ops = static_cast<int>(rank_.ops.size());
   for (const TimedCollective& entry : channel_) {

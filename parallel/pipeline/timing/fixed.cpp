@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// How often the rank had changed its stage before each op, and how many other stages stand between two visits.
+// The visits of a rank's ops: how often the rank has changed its stage, and the stages between two visits.
 class Visits {
  public:
   explicit Visits(const TimingRank& rank) {
@@ -51,7 +51,7 @@ class FixedRank {
     const Visits visits(rank_);
     add_gathers(visits);
     trigger_gathers();
-    if (!fits()) return {};  // nor with gradients
+    if (!fits()) return {};  // no room even without gradients
     add_reductions(visits);
     if (!fits()) return {};
     order_channel();
@@ -98,7 +98,7 @@ class FixedRank {
         at(plan_.gathers, gather).until = use.op;
       } else {
         gather = static_cast<int>(plan_.gathers.size());
-        // A buffer's last user may be read by this very op.
+        // This very op may read the unit that used the buffer last.
         plan_.gathers.push_back({use.unit, false, buffers ? std::min(buffer.until, use.op - 1) : -1, use.op, use.op});
       }
       if (buffers) buffer = {use.unit, use.op};
@@ -116,7 +116,7 @@ class FixedRank {
         latest = gather.after = std::max(latest, gather.after);
       }
       gather.after = std::max(gather.after, at(until, gather.unit));
-      latest = std::max(latest, gather.after);  // of buffers nobody asks
+      latest = std::max(latest, gather.after);  // not read with buffers
       at(until, gather.unit) = gather.until;
     }
   }
@@ -137,9 +137,9 @@ class FixedRank {
       reduction = static_cast<int>(plan_.reductions.size());
       plan_.reductions.push_back({use.unit, use.op, use.op, ops_, accumulate});
     }
-    // Compute waits where one gradient too many would be begun.
+    // Compute waits where it would begin one gradient too many.
     if (policy_.outstanding >= 0) {
-      std::vector<int> begun(static_cast<std::size_t>(ops_));  // gradients, up to each op
+      std::vector<int> begun(static_cast<std::size_t>(ops_));  // gradients begun up to each op
       for (const TimedReduction& reduction : plan_.reductions) ++at(begun, reduction.first);
       for (std::size_t q = 1; q < begun.size(); ++q) begun[q] += begun[q - 1];
       for (TimedReduction& reduction : plan_.reductions) {
@@ -152,7 +152,7 @@ class FixedRank {
     std::stable_sort(plan_.reductions.begin(), plan_.reductions.end(), earlier);
   }
 
-  // By trigger; at the same one a reduction only goes first where the next op waits for it.
+  // Orders by trigger. At the same trigger a reduction goes first only if the next op waits for it.
   void order_channel() {
     struct Place {
       int after = 0, turn = 0;
@@ -172,7 +172,7 @@ class FixedRank {
     const auto earlier = [](const Place& one, const Place& other) {
       return one.after != other.after ? one.after < other.after : one.turn < other.turn;
     };
-    // Most often they are in order, and sorting is what would take longest here.
+    // The lists are mostly sorted already, and sorting would dominate the time.
     for (auto* list : {&gathers, &reductions}) {
       if (!std::is_sorted(list->begin(), list->end(), earlier)) std::stable_sort(list->begin(), list->end(), earlier);
     }
@@ -266,7 +266,7 @@ std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool 
       if (!rank_plan) break;
       channels.push_back(timing_channel(problem.ranks[r], *rank_plan));
       plan.ranks.push_back(std::move(*rank_plan));
-      // No step is shorter than what one channel has to do.
+      // A step is at least as long as the work of any single channel.
       const auto& seconds = channels.back().seconds;
       if (std::accumulate(seconds.begin(), seconds.end(), 0.0) >= shorter_than) break;
     }

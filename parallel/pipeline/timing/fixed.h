@@ -1,5 +1,5 @@
-// Reshard timing by a rule instead of a solution: what other systems do, in the terms of a TimingPlan. The baselines of
-// the solver, and the last candidates of its search.
+// Reshard timing by a rule instead of a solution: the policies of other systems, as a TimingPlan. They are the
+// baselines of the solver and the last candidates of its search.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ namespace weft {
 struct FixedPolicy {
   enum class Residency : std::uint8_t {
     each_use,
-    visit,    // while consecutive ops stay on the unit's stage
-    window,   // while it is one of the next `count` different stages
-    buffers,  // `count` buffers, unit by unit in turn: until another unit needs the same one, and gathered when it is
-              // free again
+    visit,    // kept while consecutive ops stay on the unit's stage
+    window,   // kept while the unit's stage is one of the next `count` different stages
+    buffers,  // units share `count` buffers in turn: kept until another unit needs the buffer, gathered when it is free
+              // again
     step
   };
   enum class Reduction : std::uint8_t { each_use, visit, step };
 
   Residency residency = Residency::each_use;
-  int count = 0;      // stages or buffers
-  int lookahead = 1;  // gathers ahead of its turn that a gather is triggered; not of buffers
+  int count = 0;      // of stages or buffers
+  int lookahead = 1;  // number of gathers by which a gather is triggered ahead of its turn; not for buffers
   Reduction reduction = Reduction::step;
   // Reductions that may run beside the gradient being filled; -1: no limit.
   int outstanding = 1;
@@ -35,13 +35,13 @@ struct FixedPolicy {
 };
 std::string name_of(const FixedPolicy& policy);
 
-// All of them that mean something different for these ranks; buffer counts at most `most_buffers`, evenly spread. With
-// `pin_reductions` those that reduce once.
+// All policies that differ for these ranks. Buffer counts are at most `most_buffers`, evenly spread. With
+// `pin_reductions` only policies that reduce once.
 std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_reductions, int most_buffers);
 
-// A rank under a policy, or nothing where the bytes that it reserves exceed the budget.
+// The plan of a rank under a policy; absent if the bytes that it reserves exceed the budget.
 std::optional<TimingRankPlan> fixed_plan(const TimingRank& rank, const TimingTable& table, const FixedPolicy& policy);
-// Of all ranks, or nothing where one does not fit.
+// The plan of all ranks; absent if one of them does not fit.
 std::optional<TimingPlan> fixed_plan(const TimingProblem& problem, const FixedPolicy& policy);
 
 struct FixedTiming {
@@ -49,7 +49,7 @@ struct FixedTiming {
   TimingPlan plan;
   double makespan = 0;
 };
-// The shortest of all that fit and take less than `shorter_than`, if any does.
+// The shortest plan of all policies that fit and take less than `shorter_than` seconds, if there is one.
 std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
                                              double shorter_than);
 

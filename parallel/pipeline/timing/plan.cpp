@@ -10,11 +10,11 @@
 namespace weft {
 namespace {
 
-// Every read, or add, of a unit must lie in one of its intervals; those come in order and do not overlap.
+// Every read (or add) of a unit must lie in one of its intervals; intervals are in order and do not overlap.
 class Coverage {
  public:
   Coverage(int units, int ops) : covered_(static_cast<std::size_t>(units) * static_cast<std::size_t>(ops)), ops_(ops) {}
-  // False where the interval meets another of the unit.
+  // False if the interval overlaps another one of the unit.
   bool add(int unit, int first, int last) {
     bool alone = true;
     for (int q = first; q <= last; ++q) alone = !std::exchange(cell(unit, q), 1) && alone;
@@ -48,7 +48,7 @@ struct RankFaults {
     faults.push_back(fmt::format("rank {}: {}", number, fmt::format(text, std::forward<Parts>(parts)...)));
   }
 
-  // Positions in range; what follows indexes by them.
+  // Whether positions are in range; the other checks index by them.
   bool positions() {
     const std::size_t before = faults.size();
     for (const TimedGather& gather : plan.gathers) {
@@ -124,7 +124,7 @@ struct RankFaults {
   void channel() {
     std::vector<char> gathered(plan.gathers.size()), reduced(plan.reductions.size());
     std::vector<int> reduction_place(plan.reductions.size());
-    int latest = -1;  // trigger of what came before
+    int latest = -1;  // latest trigger so far
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const auto [reduction, index] = plan.channel[place];
       auto& seen = reduction ? reduced : gathered;
@@ -142,7 +142,8 @@ struct RankFaults {
     room(reduction_place);
   }
 
-  // The last place of the channel among reductions waited for at or before each op must be before what takes the room.
+  // A gather must come after all reductions in the channel that are waited for at or before op `after` + 1: it may take
+  // their room.
   void room(const std::vector<int>& reduction_place) {
     std::vector<int> last_place(rank.ops.size() + 1, -1);
     for (std::size_t i = 0; i < plan.reductions.size(); ++i) {

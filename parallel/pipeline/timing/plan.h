@@ -1,11 +1,10 @@
 // When each rank gathers and reduces its units: the answer to a TimingProblem, all of it by op position. Positions, not
-// times, decide what is where: bytes that a plan reserves are an upper bound for any durations.
+// times, decide residency: the bytes that a plan reserves are an upper bound for any durations.
 //
-// - A gather starts when op `after` has ended, the collectives before it in the channel have, and so have all
-// reductions
-//   that the compute lane waits for at or before op `after` + 1: it may take their room. It is there from op `after` +
-//   1 to the end of op `until`.
-// - What an island keeps of a unit is there from the end of one interval until the next begins to be read.
+// - A gather starts when op `after` has ended, the collectives before it in the channel have ended, and the reductions
+//   that the compute lane waits for at or before op `after` + 1 have ended: it may take their room. The gathered
+//   parameters are there from op `after` + 1 to the end of op `until`.
+// - Island parts of a unit are there from the end of one interval until the first read of the next.
 // - A gradient is there from op `first` until the compute lane has waited for its reduction, before op `wait`.
 #pragma once
 
@@ -19,10 +18,10 @@ namespace weft {
 
 struct TimedGather {
   int unit = 0;
-  bool from_island = false;  // then the interval before it, which a forward ended, left the island its parts
+  bool from_island = false;  // then a forward ended the previous interval and left the island its parts
   int after = -1;            // the op whose end triggers it; -1: the start of the step
   int need = 0;              // the first op that reads it
-  int until = 0;  // the last one; then it is dropped, or left to the island where the next gather is from there
+  int until = 0;  // the last op that reads it; then dropped, or left to the island if the next gather is from there
 
   bool operator==(const TimedGather&) const = default;
 };
@@ -30,14 +29,14 @@ struct TimedGather {
 struct TimedReduction {
   int unit = 0;
   int first = 0;            // the first op that adds to this gradient
-  int after = 0;            // the last one, whose end triggers it
-  int wait = 0;             // the op before which compute waits for it; the number of ops: the end of the step
-  bool accumulate = false;  // adds to what an earlier reduction of the step left in the shard
+  int after = 0;            // the last such op; its end triggers the reduction
+  int wait = 0;             // compute waits for the reduction before this op; the number of ops: the end of the step
+  bool accumulate = false;  // adds to the shard, which holds an earlier reduction of the step
 
   bool operator==(const TimedReduction&) const = default;
 };
 
-// One place of a rank's channel. Gathers and reductions share it, in an order that is the same on all replicas.
+// One place of a rank's channel. Gathers and reductions share the channel, in the same order on all replicas.
 struct TimedCollective {
   bool reduction = false;
   int index = 0;  // into gathers or reductions
@@ -62,8 +61,8 @@ struct TimingPlan {
 // Bytes reserved at each op of a rank, activations included.
 std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRankPlan& plan);
 
-// What is wrong with a plan, in words; empty: it can run, in any time, within every rank's budget. Shares nothing with
-// the solver.
+// The faults of a plan, in words. Empty: the plan can run, with any durations, within every rank's budget. Shares no
+// code with the solver.
 std::vector<std::string> find_plan_faults(const TimingProblem& problem, const TimingPlan& plan, bool pin_reductions);
 
 }  // namespace weft

@@ -1,6 +1,6 @@
-// Reshard timing as a problem of its own: what a rank computes in which order, what each piece reads and adds to, how
-// long everything takes and how many bytes there are. It knows neither actions nor transformers. solve_timing answers
-// it (timing/solve.h) with a TimingPlan (timing/plan.h).
+// Reshard timing as a problem of its own: the ops of each rank in order, the units that each op reads and adds to,
+// durations and bytes. It knows neither actions nor transformers. solve_timing (timing/solve.h) answers it with a
+// TimingPlan (timing/plan.h).
 //
 // Positions count the ops of a rank. Bytes are reserved by position, never by time, so that a plan's peak holds for any
 // durations.
@@ -13,22 +13,23 @@
 namespace weft {
 
 struct TimingUnit {
-  std::int64_t parameter_bytes = 0;  // gathered
-  std::int64_t gradient_bytes = 0;   // unsharded accumulator; 0: frozen, what adds to it is ignored
+  std::int64_t parameter_bytes = 0;  // gathered parameters
+  std::int64_t gradient_bytes = 0;   // unsharded accumulator; 0: frozen, additions are ignored
   double gather_seconds = 0, reduce_seconds = 0;
-  // A gather inside an island, from the parts that were left there after a forward. No bytes: there is none.
+  // A gather inside an island, from the parts that a forward left there. `island_bytes` 0: there is no island.
   double island_gather_seconds = 0;
   std::int64_t island_bytes = 0;
 };
 
-// A piece of compute. Its units are ranges of the lists of its rank, each unit at most once.
+// A piece of compute. Its units are ranges of its rank's lists, each unit at most once.
 struct TimingOp {
-  int first_read = 0, reads = 0;  // of TimingRank::read_units; a weight gradient reads none
-  int first_add = 0, adds = 0;    // of TimingRank::added_units
+  int first_read = 0, reads = 0;  // range of TimingRank::read_units; a weight gradient reads none
+  int first_add = 0, adds = 0;    // range of TimingRank::added_units
   double seconds = 0;
-  // Neither gathered parameters nor gradients, while it runs. Between two ops no more may live than in either.
+  // Bytes alive while the op runs, without gathered parameters and gradients. Between two ops no more than in either
+  // may be alive.
   std::int64_t activation_bytes = 0;
-  int producer_rank = -1, producer_op = 0;  // what it waits for besides its rank's previous op; -1: nothing
+  int producer_rank = -1, producer_op = 0;  // the op waits for it and for its rank's previous op; -1: none
   double transfer_seconds = 0;              // from the producer's end
   int stage = 0, microbatch = 0;
   bool forward = false;
@@ -38,7 +39,7 @@ struct TimingRank {
   std::vector<TimingUnit> units;
   std::vector<TimingOp> ops;
   std::vector<int> read_units, added_units;
-  std::int64_t budget = 0;  // of activations, gathered parameters and gradients together
+  std::int64_t budget = 0;  // bytes of activations, gathered parameters and gradients together
 
   std::span<const int> reads_of(const TimingOp& op) const {
     return std::span(read_units).subspan(static_cast<std::size_t>(op.first_read), static_cast<std::size_t>(op.reads));
@@ -52,11 +53,11 @@ struct TimingProblem {
   std::vector<TimingRank> ranks;
 };
 
-// What a rank cannot do without at its worst op: activations, the units it reads, and the gradients it adds to; with
-// `pin_reductions` every gradient from the first op that adds to it to the last. Some plan does with that.
+// The smallest budget in bytes with a plan: at the worst op of the rank, activations, the units that the op reads, and
+// the gradients that it adds to. With `pin_reductions`, every gradient from the first op that adds to it to the last.
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions);
 
-// Throws Error (failure) where an index points nowhere or a duration is negative.
+// Throws Error (failure) if an index is out of range, or a duration or size is negative.
 void check_timing_problem(const TimingProblem& problem);
 
 }  // namespace weft

@@ -11,7 +11,7 @@
 namespace weft {
 
 namespace {
-constexpr double most_worse = 0.05;  // of what the best plan takes beyond the bound
+constexpr double most_worse = 0.05;  // share of the best plan's excess over the bound
 }
 
 // splitmix64
@@ -32,8 +32,8 @@ TimingSearch::TimingSearch(const TimingProblem& problem, const SolveOptions& opt
   lower_bound_ = find_lower_bound();
 }
 
-// Every unit is gathered once, in the order of first needs, whatever the bytes; and every rank reduces each of its
-// gradients once after the last add, at the earliest.
+// Relaxes the budget: every unit is gathered once, in the order of first needs, and every rank reduces each of its
+// gradients once, after the last add at the earliest.
 double TimingSearch::find_lower_bound() const {
   std::vector<TimingRankPlan> plans;
   for (std::size_t r = 0; r < problem_.ranks.size(); ++r) {
@@ -125,7 +125,7 @@ TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<do
   return evaluate(std::move(plans));
 }
 
-// As if the other ranks did not react.
+// Decodes one rank as if the other ranks did not react.
 TimingRankPlan TimingSearch::decode_alone(int rank, const TimingView& view, const std::vector<double>& ends) {
   TimingDecoder& decoder = at(decoders_, rank);
   decoder.begin(select(rank, view, ends), of_rank(rank, ends), decode_options(view));
@@ -161,7 +161,7 @@ void TimingSearch::vary(int rank, TimingView& view) {
     default:
       break;
   }
-  // In a stretch of the rank gaps count for more or less, or transfers are more or less urgent.
+  // In a random stretch of the rank, gaps get other weights, or transfers other urgencies.
   const TimingTable& table = at(tables_, rank);
   const int ops = static_cast<int>(table.core.size());
   const int length = std::max(2, static_cast<int>(ops * std::pow(random_.uniform(), 2.0)));
@@ -223,7 +223,7 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     std::swap(current.rank_ends, rank_ends);
     const double makespan = current.makespan;
     rate(current);
-    // Sometimes a little worse is taken, ever less of it: what is best may lie behind it.
+    // A slightly worse plan is sometimes accepted, ever less of it, because the best one may lie behind it.
     const double worse =
         random_.uniform() * most_worse * std::max(0.0, 1 - steps / expected_steps) * (best.makespan - lower_bound_);
     if (current.score <= before + worse) {

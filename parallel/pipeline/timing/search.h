@@ -1,4 +1,4 @@
-// Candidates of solve_timing: how a plan comes from a view of the problem, and how one is improved.
+// Candidates of solve_timing: how a view of the problem gives a plan, and how a plan is improved.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace weft {
 
-// What selection and decoding of a rank are told.
+// The parameters of selection and decoding of a rank.
 struct TimingView {
   double lead = 1, reduction_weight = 1;
-  double headroom = 0;  // of the rank's largest unit
+  double headroom = 0;  // as a multiple of the bytes of the rank's largest unit
   DecodeOptions decode = {};
   std::vector<float> read_weights = {}, add_weights = {};                     // empty: 1
   std::vector<float> read_urgency = {}, add_urgency = {}, add_patience = {};  // empty: 0
@@ -26,10 +26,10 @@ struct TimingCandidate {
   std::vector<double> ends;  // of all ops
   std::vector<double> rank_ends;
   double makespan = 0;
-  double score = 0;  // the makespan, and very little of what it does not show yet
+  double score = 0;  // the makespan, plus small weights for the ranks' ends and their channels' work
 };
 
-// Repeatable on every machine: neither distributions nor engines of the library are.
+// Repeatable on every machine, unlike the distributions of the standard library.
 class TimingRandom {
  public:
   explicit TimingRandom(std::uint64_t seed) : state_(seed) {}
@@ -49,13 +49,14 @@ class TimingSearch {
   double lower_bound() const { return lower_bound_; }
   bool at_bound(double makespan) const { return makespan <= lower_bound_ * (1 + 1e-12); }
 
-  // All ranks under one view; `ends` when ops are expected to end.
+  // A plan of all ranks under one view. `ends`: the expected end of each op, in seconds.
   TimingCandidate build(const TimingView& view, const std::vector<double>& ends);
-  // Without collectives.
+  // The ends of all ops without collectives, in seconds.
   const std::vector<double>& compute_ends() const { return compute_ends_; }
-  // Of plans that came from elsewhere.
+  // Rates plans that were made elsewhere.
   TimingCandidate evaluate(std::vector<TimingRankPlan> plans) const;
-  // One rank after the other under views that differ a little, as long as that is no worse. Returns the steps taken.
+  // Decodes random ranks anew under slightly varied views. A step that is a little worse may be accepted, but `best`
+  // never gets worse. Returns the number of steps.
   int improve(TimingCandidate& best, const TimingView& view, std::int64_t work);
 
  private:

@@ -9,21 +9,21 @@
 namespace weft {
 namespace {
 
-// A gap that may be bridged, over the ops first .. last.
+// A gap between two uses, over the ops first .. last, that may be bridged.
 struct Gap {
   int first = 0, last = 0;
   std::int64_t bytes = 0, island_bytes = 0;
-  double saves = 0, island_saves = 0;  // seconds of the channel, weighed; of the island alone
+  double saves = 0, island_saves = 0;  // weighted seconds of the channel, if kept; if left to the island
   Stay* stay = nullptr;
 
   std::int64_t bytes_now() const { return *stay == Stay::kept ? bytes : *stay == Stay::island ? island_bytes : 0; }
-  // What is lost, and freed, by the next step down.
+  // The seconds lost and the bytes freed by the next step down.
   double loss() const { return *stay == Stay::kept ? saves - (island_bytes > 0 ? island_saves : 0) : island_saves; }
   std::int64_t freed() const { return *stay == Stay::kept ? bytes - island_bytes : island_bytes; }
   void step_down() { *stay = *stay == Stay::kept && island_bytes > 0 ? Stay::island : Stay::dropped; }
 };
 
-// Steps gaps down until what is left fits `capacity` everywhere.
+// Steps gaps down until the rest fits `capacity` at every op.
 void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
   std::vector<int> begins(capacity.size() + 1);  // gaps by their first op
   for (const Gap& gap : gaps) ++at(begins, gap.first + 1);
@@ -83,7 +83,7 @@ class Selection {
     read_gaps();
     if (!options_.pin_reductions) add_gaps();
     sweep(gaps_, capacity_);
-    // Windows were charged to every gap; where they do not fit, neither may what stays.
+    // The first sweep charged a transfer window to every gap. A gap that does not fit beside windows must not stay.
     std::erase_if(full_, [](const Gap& gap) { return *gap.stay < Stay::island; });
     sweep(full_, whole);
     return std::move(choice_);
@@ -100,7 +100,7 @@ class Selection {
       const TimingUse& use = table_.reads[i];
       const TimingUnit& unit = at(rank_.units, use.unit);
       const int previous = use.previous < 0 ? -1 : at(table_.reads, use.previous).op;
-      int window = use.op;  // the gather is there from this op on
+      int window = use.op;  // first op at which the gathered parameters are there
       while (window > previous + 1 && at(ends_, window - 1) > begin_of(use.op) - options_.lead * unit.gather_seconds) {
         --window;
       }
@@ -131,7 +131,7 @@ class Selection {
       const TimingUse& use = table_.adds[i];
       const TimingUnit& unit = at(rank_.units, use.unit);
       const int next = use.next < 0 ? ops : at(table_.adds, use.next).op;
-      int window = use.op + 1;  // the reduction has ended before this op
+      int window = use.op + 1;  // first op before which the reduction has ended
       while (window < next && begin_of(window) < at(ends_, use.op) + options_.lead * unit.reduce_seconds) ++window;
       charge(use.op + 1, window - 1, unit.gradient_bytes);
       if (use.next < 0 || use.op + 1 == next) continue;
@@ -158,7 +158,7 @@ class Selection {
   const SelectOptions& options_;
   TimingChoice choice_;
   std::vector<std::int64_t> capacity_;
-  std::vector<Gap> gaps_, full_;  // beside windows, and over their whole length
+  std::vector<Gap> gaps_, full_;  // without the transfer windows, and over their whole length
 };
 
 }  // namespace

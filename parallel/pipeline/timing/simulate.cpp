@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// A rank while it runs: as far as its lanes have come.
+// A rank while it runs: the progress of its lanes.
 struct RunningRank {
   const TimingRank& rank;
   const TimingRankPlan& plan;
@@ -17,8 +17,8 @@ struct RunningRank {
   bool two_channels = false;
   SimulatedRank result = {};
   std::vector<char> done = {};              // by place of the channel
-  double free[2] = {0, 0};                  // each channel
-  std::size_t next[2] = {0, 0};             // place that each channel looks at
+  double free[2] = {0, 0};                  // when each channel is free
+  std::size_t next[2] = {0, 0};             // next place of each channel
   std::vector<std::vector<int>> needed_by;  // places, by op
 
   int lane_of(const TimedCollective& entry) const { return two_channels && entry.reduction ? 1 : 0; }
@@ -37,12 +37,12 @@ struct RunningRank {
     return factors.channel.empty() ? planned : planned * factors.channel[place];
   }
 
-  // When the next collective of a channel may start, or nothing as long as what it waits for has not ended.
+  // Whether a collective may start, and in `begin` when. False as long as it waits for something that has not ended.
   bool startable(const TimedCollective& entry, double& begin) const {
     const int trigger = after(entry);
     if (trigger >= static_cast<int>(result.ops.size())) return false;
     begin = std::max(begin, trigger < 0 ? 0 : at(result.ops, trigger).end);
-    if (entry.reduction || !two_channels) return true;  // one channel: its order says so
+    if (entry.reduction || !two_channels) return true;  // with one channel, its order suffices
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const TimedCollective& other = plan.channel[place];
       if (!other.reduction || at(plan.reductions, other.index).wait > trigger + 1) continue;
@@ -89,7 +89,7 @@ struct RunningRank {
     return moved;
   }
 
-  // Bytes come and go at times; at the same time what goes is counted first.
+  // Bytes come and go at times; at equal times they go first.
   std::int64_t peak_bytes() const {
     std::vector<std::pair<double, std::int64_t>> changes;
     const auto live = [&changes](double begin, double end, std::int64_t bytes) {
@@ -101,7 +101,7 @@ struct RunningRank {
       live(result.ops[q].begin, result.ops[q].end, now);
       if (q > 0) live(result.ops[q - 1].end, result.ops[q].begin, std::min(now, rank.ops[q - 1].activation_bytes));
     }
-    std::vector<double> dropped(rank.units.size());  // when each unit's last interval ended, in order of need
+    std::vector<double> dropped(rank.units.size());  // end of each unit's last interval, in order of need
     std::vector<double> begun(plan.gathers.size()), arrived(plan.gathers.size()), reduced(plan.reductions.size());
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const auto [reduction, index] = plan.channel[place];

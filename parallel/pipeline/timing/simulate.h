@@ -1,5 +1,5 @@
-// What a plan does in time: when each op and collective runs, and how many bytes there are at once. The careful
-// evaluation, with durations that differ from the planned ones; the search has its own (timing/clock.h).
+// A plan in time: when each op and collective runs, and how many bytes are alive at once. The careful evaluation, with
+// durations that may differ from the planned ones; the search has its own (timing/clock.h).
 #pragma once
 
 #include <vector>
@@ -14,19 +14,19 @@ struct TimeSpan {
   bool operator==(const TimeSpan&) const = default;
 };
 
-// What durations are multiplied by, by op and by place of the channel; empty: 1.
+// Factors of durations, by op and by place of the channel; empty: 1.
 struct TimingFactors {
   std::vector<double> ops, channel;
 };
 
 struct SimulateOptions {
-  bool two_channels = false;                // reductions have their own
+  bool two_channels = false;                // reductions have a channel of their own
   std::vector<TimingFactors> factors = {};  // by rank; empty: 1
 };
 
 struct SimulatedRank {
   std::vector<TimeSpan> ops, channel;
-  // Most bytes at any time. Activations are those of the op that runs; between two ops, the fewer of both.
+  // Most bytes at any time. Activations are those of the running op; between two ops, the smaller of both.
   std::int64_t peak_bytes = 0;
 };
 
@@ -35,7 +35,7 @@ struct SimulatedTiming {
   std::vector<SimulatedRank> ranks;
 };
 
-// `plan` must have no faults. Throws Error (failure) where it stands still.
+// `plan` must have no faults. Throws Error (failure) if the plan deadlocks.
 SimulatedTiming simulate_timing(const TimingProblem& problem, const TimingPlan& plan,
                                 const SimulateOptions& options = {});
 

@@ -26,7 +26,7 @@ void require_budgets(const TimingProblem& problem, bool pin_reductions) {
                faults, least);
 }
 
-// Ways to look at the problem, those that are best most often first.
+// Views of the problem; the views that are best most often come first.
 std::vector<TimingView> views() {
   using Reductions = DecodeOptions::Reductions;
   struct Room {
@@ -84,7 +84,7 @@ TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& op
     if (!may_go_on()) break;
     consider(search.build(view, search.compute_ends()), view);
   }
-  // What is urgent, as the best plan so far has it.
+  // Urgency is taken from the ends of the best plan so far.
   for (int round = 0; round < 3 && may_go_on(); ++round) {
     consider(search.build(best_view, std::vector<double>(best->ends)), best_view);
   }

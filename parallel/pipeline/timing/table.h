@@ -1,4 +1,4 @@
-// The uses of every unit along one rank, linked: what selection and decoding walk over. Flat and built once a problem.
+// The uses of every unit along one rank, linked, for selection and decoding. Flat, and built once per problem.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct TimingUse {
 struct TimingTable {
   std::vector<TimingUse> reads, adds;            // in the order of ops; adds without frozen units
   std::vector<int> first_read_of, first_add_of;  // by op, and one more
-  std::vector<std::int64_t> core;                // by op: what no plan can do without
+  std::vector<std::int64_t> core;                // by op: bytes that every plan needs
 };
 
-// With `pin_reductions` a gradient stays from its first add to its last, as if every op between added to it.
+// With `pin_reductions` a gradient stays from its first add to its last, as if every op in between added to it.
 TimingTable timing_table(const TimingRank& rank, bool pin_reductions);
 
 }  // namespace weft

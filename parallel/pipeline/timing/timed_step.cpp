@@ -12,10 +12,10 @@ namespace {
 
 constexpr int nowhere = -1;
 
-// The units of a rank that gathers and reductions speak of, as a problem numbers them.
+// The units of a rank, without replicated ones, as a problem numbers them.
 struct RankUnits {
   std::vector<int> units;   // index into the program's table
-  std::vector<int> number;  // by index into the program's table; nowhere: not one of them
+  std::vector<int> number;  // by index into the program's table; nowhere: replicated, or of another rank
 };
 
 RankUnits units_of(const Program& program, int rank) {
@@ -30,7 +30,7 @@ RankUnits units_of(const Program& program, int rank) {
   return result;
 }
 
-// Positions in the list of the actions that compute a segment: the ops of a problem.
+// List positions of the actions that compute a segment: the ops of a problem.
 std::vector<std::size_t> ops_of(const std::vector<Action>& actions) {
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -42,7 +42,7 @@ std::vector<std::size_t> ops_of(const std::vector<Action>& actions) {
 struct Producer {
   int rank = nowhere, op = 0;
 };
-// By stage and microbatch: the op that ends its forward, and the one that ends its input gradient.
+// By stage and microbatch: the op that ends the forward, and the op that ends the input gradient.
 struct Producers {
   std::vector<Producer> forward, backward;
 };
@@ -96,13 +96,13 @@ class ProblemRank {
     TimingUnit timed{.parameter_bytes = entry.unsharded_bytes,
                      .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
                      .reduce_seconds = cost.reduce};
-    // A reduction takes its copy and its part while the accumulator is there.
+    // A reduction takes its copy and its part while the accumulator is still there.
     timed.gradient_bytes = timed_gradient_bytes(entry);
     return timed;
   }
 
-  // What is alive while the action runs; of a forward, what it makes, which stays or is dropped; of a backward the
-  // larger of what is there before and after it, as in transient_peak.cpp.
+  // Activation bytes alive while the action runs. A forward counts all its activations, kept or dropped afterwards. A
+  // backward counts the larger of the sums before and after it, as in transient_peak.cpp.
   std::int64_t keep(const Action& action, const ProgramSegment& segment) {
     const std::int64_t before = live_;
     if (action.op == Op::forward) {
@@ -160,8 +160,8 @@ Producers find_producers(const Program& program) {
   return producers;
 }
 
-// Positions and units that the rank has, each compute action between a gather of what it reads and its drop: of another
-// program's plan, something would be missing or out of range.
+// Whether positions and units are those of the rank, and every compute action is between a gather and a drop of the
+// units that it reads. A plan of another program would have something missing or out of range.
 bool is_plan_of(const TimingRankPlan& plan, const Program& program, int rank) {
   const RankUnits units = units_of(program, rank);
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
@@ -197,7 +197,7 @@ bool is_plan_of(const TimingRankPlan& plan, const Program& program, int rank) {
   return true;
 }
 
-// What goes between two ops of a rank, in the order in which it stands there.
+// The actions between two ops of a rank, in their order in the list.
 struct Slot {
   std::vector<Action> reshards, waits, collectives;
 };
@@ -216,7 +216,7 @@ class TimedList {
     for (const TimedGather& gather : plan_.gathers) {
       slot(gather.until + 1).reshards.push_back(unit_action(Op::reshard, gather.unit));
     }
-    // A collective does not overtake those before it in the channel.
+    // A collective does not overtake earlier ones of the channel.
     int latest = 0;
     for (const TimedCollective& collective : plan_.channel) {
       const auto index = static_cast<std::size_t>(collective.index);
@@ -246,7 +246,7 @@ class TimedList {
     slot(at).collectives.push_back(unit_action(Op::unshard, gather.unit));
   }
 
-  // The wait stands as early as it may: a gather behind it takes the room.
+  // The wait stands as early as possible: a gather behind it takes the room.
   void add_reduction(const TimedReduction& reduction, int at) {
     slot(at).collectives.push_back(unit_action(Op::reduce_gradient, reduction.unit));
     if (reduction.wait == static_cast<int>(ops_.size())) return;
@@ -254,8 +254,8 @@ class TimedList {
     (reduction.wait == at ? slot(at).collectives : slot(reduction.wait).waits).push_back(wait);
   }
 
-  // In front of the receives of the op behind the slot, so that other lanes begin before compute waits; what an op has
-  // ended stands behind its sends, for which another rank waits.
+  // A slot stands in front of the receives of the next op, so that other lanes begin before compute waits, and behind
+  // the sends of the previous op, because another rank waits for those.
   std::vector<Insertion> insertions() const {
     std::vector<Insertion> result;
     for (std::size_t op = 0; op < slots_.size(); ++op) {
@@ -276,7 +276,7 @@ class TimedList {
   const TimingRankPlan& plan_;
   RankUnits units_;
   std::vector<std::size_t> ops_;
-  std::vector<Slot> slots_;  // before op i; the last one behind all
+  std::vector<Slot> slots_;  // before op i; the last slot is behind all ops
 };
 
 }  // namespace
