@@ -23,9 +23,9 @@ namespace {
 constexpr int wrong_request = 2;
 constexpr int failed_run = 3;
 
-// A kernel that is loaded at its first use may wait for those that run, and a kernel of NCCL runs until its peer's comes,
-// whose host may wait in the same way (CUDA's programming guide, "Lazy Loading"). Where a process is one of several its
-// kernels are loaded before any runs.
+// Loading a kernel at its first use may wait for running kernels. A kernel of NCCL runs until its peer's kernel starts,
+// and the peer's host may wait in the same way (CUDA's programming guide, "Lazy Loading"). So a process that is one of
+// several loads its kernels before any runs.
 void load_kernels_at_once() {
   if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
@@ -64,18 +64,18 @@ int run(int count, char** arguments) {
     if (program.get_subcommands().empty() && !program.remaining().empty()) {
       weft::fail_request("weft: error: unknown command {}; see weft --help", program.remaining().front());
     }
-    // Help and version end parsing in the same way, with exit code 0.
+    // Help and version end parsing by the same exception, with exit code 0.
     return program.exit(error) == 0 ? 0 : wrong_request;
   }
   return 0;
 }
 
-// A broken statement names its place in the sources (require() in parallel/runtime/error.h); the folder that they were
-// built in is nobody's concern.
+// The message of a broken statement names its place in the sources (require() in parallel/runtime/error.h). The build
+// folder is removed from it.
 std::string without_folders(std::string message) {
   const std::size_t end = message.find(": required: ");
   if (end == std::string::npos) return message;
-  const std::size_t begin = message.rfind(' ', end - 1) + 1;  // 0 where there is none
+  const std::size_t begin = message.rfind(' ', end - 1) + 1;  // 0 if there is none
   for (const char* folder : {"/parallel/", "/layers/", "/trainer/", "/tools/"}) {
     const std::size_t at = message.rfind(folder, end);
     if (at != std::string::npos && at >= begin) message.erase(begin, at + 1 - begin);
@@ -83,12 +83,12 @@ std::string without_folders(std::string message) {
   return message;
 }
 
-// Standard error may be closed too.
+// Write errors are ignored, because standard error may be closed too.
 void say(const std::string& text) {
   std::fputs((text + "\n").c_str(), stderr);
 }
 
-// What standard output has lost; nothing is said of it where the reader of a pipe has gone.
+// Reports that standard output could not be written, unless the reader of a pipe has closed it.
 int lost_output(const std::string& reason) {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   const bool closed = poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
@@ -96,7 +96,7 @@ int lost_output(const std::string& reason) {
   return failed_run;
 }
 
-// The exit code of a command that has said all it had to: its own, unless that has not arrived.
+// The exit code of a command after its output is flushed: the command's code, or failed_run if output was lost.
 int after_output(int code) {
   std::cout.flush();
   errno = 0;
@@ -108,10 +108,10 @@ int after_output(int code) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  // A closed pipe is an error of the write, so that a run can save before it leaves.
+  // A closed pipe becomes a write error instead of a signal, so that a run can save before it exits.
   std::signal(SIGPIPE, SIG_IGN);
-  // Read once, when a GPU is first used. Of the eight hardware queues that CUDA takes by default, a rank's lanes and
-  // the streams of its products would share some, and wait for each other where nothing asks them to.
+  // CUDA reads the variable once, when a GPU is first used. With its default of eight hardware queues, a rank's lanes
+  // and the streams of its products would share queues and wait for each other needlessly.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   try {
     return after_output(run(count, arguments));

@@ -1,4 +1,4 @@
-// `weft bench checkpoint`: what saving and loading cost, beside what the machine does with as many bytes: a copy in
+// `weft bench checkpoint`: times of saving and loading, beside times of the machine for the same bytes: a copy in
 // memory, and dd writing and reading files in the same place.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,18 +26,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-// Seconds of one round; those of ranks are of the slowest.
+// Seconds of one round; for ranks, of the slowest.
 struct Round {
-  double copy = 0;                                     // of what a rank saves, in memory, all ranks at once
-  double blocked = 0;                                  // of training, by a save
+  double copy = 0;                                     // copy of a rank's saved bytes in memory, all ranks at once
+  double blocked = 0;                                  // training blocked by a save
   double saved = 0;                                    // until the checkpoint is complete
-  double loaded = 0, loaded_cold = 0;                  // cold: where the system has nothing of the files in memory
-  double dd_write = 0, dd_read = 0, dd_read_cold = 0;  // of files with as many bytes
+  double loaded = 0, loaded_cold = 0;                  // cold: the system has no part of the files in memory
+  double dd_write = 0, dd_read = 0, dd_read_cold = 0;  // files with the same bytes
 };
 
 struct Measured {
-  std::int64_t bytes = 0;  // of a checkpoint's tensors
-  std::int64_t files = 0;  // that hold them
+  std::int64_t bytes = 0;  // bytes of a checkpoint's tensors
+  std::int64_t files = 0;  // files that hold the tensors
   std::vector<Round> rounds;
 };
 
@@ -45,7 +45,7 @@ double since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The system is asked to keep nothing of the files below a folder in memory.
+// Asks the system to drop all files below a folder from memory.
 void forget_files(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
@@ -63,7 +63,7 @@ double seconds_of(const std::string& command) {
   return since(begin);
 }
 
-// Seconds that copying all of `rows` takes, into memory that has been written to before.
+// Seconds for a copy of all `rows`, into memory that was written before.
 double copy_seconds(const std::vector<CheckpointRows>& rows, std::vector<std::byte>& to) {
   const auto begin = Clock::now();
   std::size_t end = 0;
@@ -98,7 +98,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   NvtxDomain domain;
   const CheckpointSetup setup;
   Measured measured;
-  // The first round takes memory and makes files for the first time, and is left out.
+  // The first round is left out, because it allocates memory and creates files.
   measured.rounds.resize(static_cast<std::size_t>(rounds) + 1);
   SlowestRank slowest;
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
@@ -144,7 +144,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   return measured;
 }
 
-// The same files, written with fsync and read again by as many processes as there are ranks.
+// Files of the same bytes, written with fsync and read again by as many processes as there are ranks.
 void measure_dd(const fs::path& directory, int ranks, std::int64_t bytes, Round& round) {
   const std::int64_t each = (bytes + ranks - 1) / ranks;
   const auto in_all = [&](const std::string& what) {

@@ -1,5 +1,5 @@
-// `weft bench memory`: the memory of every shard strategy on one configuration, predicted by its program and measured
-// by the ledgers of its ranks, on the rank that took the most.
+// `weft bench memory`: the memory of every shard strategy on one configuration, as predicted by its program and as
+// measured by the ledgers of its ranks, for the rank with most.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,7 +24,7 @@ struct Strategy {
   Overrides overrides;
 };
 
-// Each sets all of [shard] that tells strategies apart.
+// Each strategy sets every key of [shard] in which strategies differ.
 std::vector<Strategy> strategies() {
   const auto shard = [](std::string name, const char* strategy, const char* residency, const char* reduction,
                         const char* accumulation = "unsharded") {
@@ -57,9 +57,9 @@ std::vector<Strategy> strategies() {
 
 struct MemoryRow {
   std::string strategy;
-  std::size_t rank = 0;  // that took the most
+  std::size_t rank = 0;  // the rank with most
   BucketBytes predicted, measured;
-  std::vector<std::string> differing;  // static buckets, of all ranks
+  std::vector<std::string> differing;  // static buckets with a difference, over all ranks
 
   double difference_percent() const {
     const auto total = static_cast<double>(predicted.total());
@@ -92,7 +92,7 @@ std::string mebibytes_number(std::int64_t bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
-// Static buckets are one number where they agree.
+// A static bucket is one number if prediction and measurement agree.
 BenchTable table_of(const std::vector<MemoryRow>& rows) {
   BenchTable table;
   table.header = {"strategy"};

@@ -1,4 +1,4 @@
-// `weft bench published`: steps that others have published beside those that `weft plan` models for them.
+// `weft bench published`: published steps beside the steps that `weft plan` models for them.
 #include <fmt/format.h>
 
 #include <memory>

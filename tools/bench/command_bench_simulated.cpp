@@ -1,6 +1,6 @@
-// `weft bench simulated`: what the simulator says of a step against steps that ran, under every kind of schedule. The
-// runs are of four pipeline ranks that are threads, and each computation is made to last a known time, and each message
-// too if asked, so that the numbers speak of schedules and not of this machine.
+// `weft bench simulated`: simulated steps compared with measured steps, under every kind of schedule. The runs have
+// four pipeline ranks that are threads. Each computation is padded to a known time, and each message too if requested,
+// so results depend on schedules and not on the machine.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int pipeline_ranks = 4;
 
-// Small, so that its own work is lost in the padding. One block more than there are stages: they are not equal.
+// Small, so that its own work is negligible beside the padding. There is one block more than stages, so stages are
+// unequal.
 constexpr const char* model = R"([model]
 vocab_size = 256
 hidden_size = 16
@@ -40,7 +41,7 @@ struct SimulatedRequest {
   bool json = false, markdown = false;
 };
 
-// For one microbatch, in units of `scale` milliseconds.
+// Costs of one microbatch, in units of `scale` milliseconds.
 CostTable padding_of(double scale, double transfer) {
   CostTable table;
   const double unit = 1e-3 * scale;
@@ -57,7 +58,7 @@ struct SimulatedRow {
   std::string schedule;
   int chunks = 1;
   double simulated = 0.0, measured = 0.0;                // seconds of the step
-  double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank where they differ most
+  double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank with the largest difference
   int rank = 0;
   SimulationError error = {};
 };

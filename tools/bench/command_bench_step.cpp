@@ -1,6 +1,6 @@
-// `weft bench step`: what a step of a configuration costs on this machine, and which share of the machine's own
-// matrix-product rate it reaches. The rate is measured in the same call, on as many threads as there are ranks (at most
-// the cores), before and after the steps, so that both see the machine in the same mood.
+// `weft bench step`: the time of a configuration's step on this machine, and the share that it reaches of the machine's
+// own matrix-product rate. The rate is measured before and after the steps, so that both see the machine in the same
+// state. It is measured on as many threads as there are ranks (at most the cores).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,11 +31,11 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Dense bfloat16 products of an H100 or H200, in operations a second, as NVIDIA states them: what shares of a GPU's
-// peak are counted against. (Twice that is the figure with sparsity.)
+// Rate of dense bfloat16 products of an H100 or H200 as NVIDIA states it, in operations a second: the base of shares of
+// a GPU's peak. (NVIDIA's figure with sparsity is twice this.)
 constexpr double stated_peak = 989e12;
 
-// Normal numbers: a GPU multiplies constants faster, because it then draws less power.
+// Draws normal numbers, because a GPU draws less power for constants and multiplies them faster.
 void randomize(Stream& stream, MemoryLedger& ledger, Tensor& matrix, const std::string& name, int threads) {
   const ParameterSpec all =
       whole_parameter(name, Family::dense, matrix.view().rows(), matrix.view().columns(), Initializer::normal, 1.0);
@@ -48,7 +48,8 @@ void randomize(Stream& stream, MemoryLedger& ledger, Tensor& matrix, const std::
   cast(stream, drawn, matrix);
 }
 
-// Operations a second of square products, large enough for the device, on `threads` threads at once.
+// Rate of square products on `threads` threads at once, in operations a second. The products are large enough for the
+// device.
 double product_rate(const Config& config, int threads) {
   const bool gpu = config.run.device == DeviceKind::cuda;
   const std::int64_t n = gpu ? 8192 : 1024;
@@ -88,14 +89,14 @@ double median(std::vector<double> values) {
 
 struct StepTimes {
   std::vector<double> seconds;  // by step
-  // Summed over ranks and steps. The compute lane takes turns, so its phases and what is left add up to the time; what
-  // other lanes exchange may hide behind it or not, which only a trace can tell.
+  // Summed over ranks and steps. Actions of the compute lane run one after the other, so its phases and the rest add up
+  // to the time. Exchanges of other lanes may be hidden behind it; only a trace can tell.
   std::array<double, phase_count> phase_seconds{};
-  std::map<Lane, double> lane_seconds;  // communication on other lanes, where a clock tells lanes from one another
+  std::map<Lane, double> lane_seconds;  // communication on other lanes, if the clock distinguishes lanes
 };
 
-// One run, which counts `steps` steps in each of the modes in turn: first those behind `warmup` steps, then each time
-// those behind one in which the mode begins.
+// One run that counts `steps` steps in each mode in turn. Before the first mode `warmup` steps are not counted, before
+// each further mode one step.
 std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64_t steps,
                                   const std::vector<PhaseClock::Mode>& modes) {
   struct Use {
@@ -148,7 +149,7 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   const auto cores = static_cast<int>(host_cores());
   const int threads = gpu ? 1 : std::min(ranks, cores);
   const double rate_before = product_rate(config, threads);
-  // Asking streams for the time slows steps down: that is done behind the others, in the same run.
+  // Reading times from streams slows steps down, so it is done in later steps of the same run.
   const bool streams = clock == PhaseClock::Mode::stream;
   std::vector<PhaseClock::Mode> modes = {clock};
   if (streams) modes.insert(modes.begin(), PhaseClock::Mode::off);

@@ -1,5 +1,5 @@
-// `weft bench timing`: reshard timing solved under a memory budget against the fixed policies that fit the same budget,
-// on simulated pipelines, and how long solving takes. Nothing runs but the solver.
+// `weft bench timing`: reshard timing solved under a memory budget against fixed policies within the same budget, on
+// simulated pipelines, and the time that solving takes. Only the solver runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr std::int64_t bound_budgets[] = {8, 10, 12, 14, 17};
 
 using Json = nlohmann::ordered_json;
 
-// Without the fixed policies as candidates, so that the comparison says something.
+// Solves without the fixed policies as candidates, so that the result can be compared with them.
 TimingSolution solve_alone(const TimingProblem& problem) {
   TimingSolution solution = solve_timing(problem, {.fixed_policies = false});
   const auto faults = find_plan_faults(problem, solution.plan, false);
@@ -34,9 +34,9 @@ TimingSolution solve_alone(const TimingProblem& problem) {
   return solution;
 }
 
-// A problem under one budget, in forwards of a unit. Without the fixed policies where none fits.
+// Step times of a problem under one budget, in forwards of a unit. `fixed` is absent if no fixed policy fits.
 struct BudgetResult {
-  std::int64_t budget = 0;  // of 8 units whose parameters and gradients take 1 each
+  std::int64_t budget = 0;  // of 8 units with parameters and gradients of 1 each
   std::optional<double> fixed;
   double solved = 0;
 };
@@ -44,12 +44,12 @@ struct BudgetResult {
 struct BoundRow {
   std::string_view schedule;
   int chunks = 1, microbatches = 8;
-  double compute = 0, bound = 0;  // of the schedule alone, and what no plan is faster than
+  double compute = 0, bound = 0;  // of the schedule alone, and a lower bound for all plans
   std::vector<BudgetResult> budgets = {};
 };
 
-// Gathers and reductions take twice as long as the forward of their unit. Of 8 units a rank, parameters and gradients
-// of each take 1, activations of each and a microbatch 0.1.
+// A gather or reduction takes twice as long as the forward of its unit. A rank has 8 units; parameters and gradients of
+// each take 1, activations of each and a microbatch 0.1.
 std::vector<BoundRow> bound_rows(int most_microbatches) {
   std::vector<BoundRow> rows = {
       {"1f1b", 1, 8},         {"1f1b", 1, 16},        {"1f1b", 1, 32}, {"interleaved", 2, 8}, {"interleaved", 2, 16},
@@ -92,7 +92,7 @@ struct GridRow {
   std::string schedule;  // "all" for the sums
   int chunks = 0;
   int problems = 0, better = 0, equal = 0, worse = 0, alone = 0;
-  double most_gain = 0, most_loss = 0;  // parts of the fixed policy's time
+  double most_gain = 0, most_loss = 0;  // relative to the fixed policy's time
 
   void add(const TimingSolution& solution, const std::optional<FixedTiming>& fixed) {
     ++problems;
@@ -107,7 +107,7 @@ struct GridRow {
   }
 };
 
-// A row for each schedule, then one for all.
+// One row per schedule, then one for all.
 std::vector<GridRow> grid_rows(int most_microbatches) {
   std::vector<GridRow> rows;
   GridRow all;
@@ -143,7 +143,7 @@ BenchTable grid_table(const std::vector<GridRow>& rows) {
 
 struct SecondsRow {
   TimingCase shape;
-  double share = 0;  // the budget between the smallest possible and what keeps everything
+  double share = 0;  // position of the budget from the smallest possible (0) to that which keeps everything (1)
   std::size_t ops = 0;
   double seconds = 0, compute = 0, bound = 0, solved = 0;
 };
@@ -181,7 +181,7 @@ BenchTable seconds_table(const std::vector<SecondsRow>& rows) {
   return table;
 }
 
-// Times are whole ones in forwards of a unit, where the tables have what is beyond the schedule alone.
+// Times are totals in forwards of a unit; the tables show the time beyond that of the schedule alone.
 Json json_of(const std::vector<BoundRow>& bounds, const std::vector<GridRow>& grid,
              const std::vector<SecondsRow>& sizes) {
   Json budgets = Json::array(), schedules = Json::array(), solving = Json::array();

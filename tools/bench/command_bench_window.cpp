@@ -1,5 +1,5 @@
-// `weft bench window`: for how long full parameters exist under each wrapping, residency and lookahead, and what that
-// costs in gathers. Read off compiled steps of a model of 7 billion parameters; nothing is allocated and nothing runs.
+// `weft bench window`: how long full parameters are live under each wrapping, residency and lookahead, and how many
+// gathers that costs. Read off compiled steps of a model of 7 billion parameters; nothing is allocated or run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,7 +83,7 @@ std::vector<WindowRow> wrap_rows() {
   return rows;
 }
 
-// The second of four stages, which has neither embedding nor head.
+// The second of four stages; it has neither embedding nor head.
 constexpr int pipeline = 4, inner_rank = 1;
 
 struct PipelineRow {
@@ -93,7 +93,7 @@ struct PipelineRow {
   int most_gathers = 0;  // of one unit
 };
 
-// Gathers of each unit of the rank; the largest.
+// The largest number of gathers of one unit of the rank.
 int most_gathers_of_a_unit(const Program& program, int rank) {
   std::vector<int> gathers(program.units.size());
   for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {

@@ -53,7 +53,7 @@ double read_as(const std::uint8_t* bytes) {
   }
 }
 
-// Of element `i`. Every dtype is exact in double.
+// Element `i` as double, which is exact for every dtype.
 double element(DType dtype, const std::vector<std::uint8_t>& bytes, std::size_t i) {
   const std::uint8_t* at = bytes.data() + i * static_cast<std::size_t>(size_of(dtype));
   switch (dtype) {
@@ -71,12 +71,12 @@ double element(DType dtype, const std::vector<std::uint8_t>& bytes, std::size_t 
   return 0.0;
 }
 
-// Two tensors that are read a few rows at a time.
+// Compares two tensors, a few rows at a time.
 class Comparison {
  public:
   Comparison(const CheckpointReader& first, const CheckpointReader& second) : first_(first), second_(second) {}
 
-  // Whether dtype and all bytes are equal; otherwise `difference` says how far they are apart.
+  // Whether dtype and all bytes are equal; if not, `difference` gets the size of the difference.
   bool equal(TensorDifference& difference, const std::function<void(std::int64_t bytes)>& compared) {
     const SavedTensor &a = *difference.first, &b = *difference.second;
     bool equal = a.dtype == b.dtype;
@@ -113,7 +113,7 @@ class Comparison {
   std::vector<std::uint8_t> bytes_a_, bytes_b_;
 };
 
-// The tensors of both in one list, by name and state, each with what the two have of it.
+// The tensors of both manifests in one list, by name and state, each with its entry in either manifest.
 std::vector<TensorDifference> matched(const Manifest& first, const Manifest& second) {
   std::vector<TensorDifference> all;
   for (const SavedTensor& tensor : first.tensors) {

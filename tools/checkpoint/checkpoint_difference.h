@@ -1,4 +1,4 @@
-// What differs between two checkpoints, whatever layouts wrote them: progress, keys of the configuration, tensors.
+// Differences between two checkpoints, for any layouts: progress, keys of the configuration, tensors.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// A figure of the progress or a key, as text; nothing where one has no such key.
+// A figure of the progress or a configuration key, as text; absent in a checkpoint without the key.
 struct ValueDifference {
   std::string name;
   std::optional<std::string> first, second;
@@ -17,10 +17,10 @@ struct ValueDifference {
 
 struct TensorDifference {
   std::string name, state;
-  const SavedTensor* first = nullptr;  // of the readers' manifests; nothing where one has no such tensor
+  const SavedTensor* first = nullptr;  // in the readers' manifests; null if a checkpoint has no such tensor
   const SavedTensor* second = nullptr;
-  // Where the shapes are equal: elements whose values differ, and by how much at most, in double precision. Relative is
-  // |a - b| / max(|a|, |b|). Infinite where just one of the two is no number, or one is infinite.
+  // For equal shapes: the number of elements with different values, and the largest differences, in double precision.
+  // Relative is |a - b| / max(|a|, |b|). Differences are infinite if exactly one value is NaN, or one is infinite.
   std::int64_t elements = 0;
   double largest_absolute = 0.0, largest_relative = 0.0;
 
@@ -31,12 +31,12 @@ struct TensorDifference {
 
 struct CheckpointDifference {
   std::vector<ValueDifference> progress, keys;
-  std::vector<TensorDifference> tensors;  // that differ, by name and state
-  std::int64_t equal_tensors = 0;         // of one dtype, byte for byte
+  std::vector<TensorDifference> tensors;  // different tensors, by name and state
+  std::int64_t equal_tensors = 0;         // same dtype and same bytes
   bool none() const { return progress.empty() && keys.empty() && tensors.empty(); }
 };
 
-// Reads both in pieces of a few MiB. The result refers to the readers' manifests. Throws Error (request) as
+// Reads both checkpoints in pieces of a few MiB. The result refers to the readers' manifests. Throws Error (request) as
 // CheckpointReader::read_rows.
 CheckpointDifference find_difference(const CheckpointReader& first, const CheckpointReader& second,
                                      const CheckedBytes& compared = {});

@@ -25,7 +25,7 @@ std::string shape_text(const SavedTensor& tensor) {
   return fmt::format("{} x {}", tensor.rows, tensor.columns);
 }
 
-// "only in A", "9 x 3 | 9 x 4", "float32 | bfloat16", "values"; shape and dtype together where both differ.
+// "only in A", "9 x 3 | 9 x 4", "float32 | bfloat16", "values"; both shape and dtype if both differ.
 std::string what_differs(const TensorDifference& entry) {
   if (entry.second == nullptr) return "only in A";
   if (entry.first == nullptr) return "only in B";
@@ -62,7 +62,7 @@ Json json_of(const CheckpointReader& a, const CheckpointReader& b, const Checkpo
         {"name", entry.name}, {"state", entry.state}, {"a", json_of(entry.first)}, {"b", json_of(entry.second)}};
     if (entry.comparable()) {
       tensor["elements"] = entry.elements;
-      tensor["largest_absolute"] = entry.largest_absolute;  // null where it is infinite
+      tensor["largest_absolute"] = entry.largest_absolute;  // null if infinite
       tensor["largest_relative"] = entry.largest_relative;
     }
     json["tensors"].push_back(std::move(tensor));
@@ -105,7 +105,7 @@ void compare_checkpoints(const DiffRequest& request) {
     ByteProgress progress("compared");
     difference = find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.at(done, all); });
   } catch (const Error& error) {
-    fail("{}", error.what());  // damage is found while reading
+    fail("{}", error.what());  // damage is found only while reading
   }
   fmt::print("{}", request.json ? json_of(*a, *b, difference).dump() + "\n" : text_of(*a, *b, difference));
   if (!difference.none()) throw CLI::RuntimeError(differing);

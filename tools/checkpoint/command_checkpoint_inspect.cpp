@@ -23,7 +23,7 @@ struct InspectRequest {
 struct Total {
   std::int64_t tensors = 0, elements = 0, bytes = 0;
 };
-// By state, empty for the parameters themselves, and dtype.
+// By state (empty for parameters) and dtype.
 using Totals = std::map<std::pair<std::string, std::string_view>, Total>;
 
 Totals totals_of(const Manifest& manifest) {

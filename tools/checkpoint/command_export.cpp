@@ -28,7 +28,7 @@ std::optional<DType> read_dtype(const std::string& name) {
   fail_request("weft export: error: --dtype {}: float32, bfloat16, float16 or saved", name);
 }
 
-// What each architecture would lose, and who loads the one that is taken.
+// Whether each architecture can express the model, and which programs load the chosen one.
 std::string check_text(const ModelConfig& model, Architecture chosen) {
   std::string text = fmt::format("{:<12} {}\n", "architecture", "can express the model");
   for (const Architecture architecture : architectures) {
@@ -51,7 +51,7 @@ void run_export(const ExportRequest& request) {
   }
   const CheckpointFolder checkpoint = resolve_checkpoint(request.checkpoint);
   const CheckpointReader reader(checkpoint.path);
-  // Of a model that was changed by hand the weights are another's.
+  // A configuration changed by hand no longer describes the weights' model; it is refused.
   reader.require_unchanged(checkpoint_config_name);
   const ModelSection section = read_model_section(checkpoint.path / checkpoint_config_name);
   const Architecture architecture =

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// "layout show": all that is typed behind weft.
+// "layout show": the words of the command after "weft".
 std::string full_name(const CLI::App& command) {
   std::string name = command.get_name();
   for (const CLI::App* above = command.get_parent(); above && above->get_parent(); above = above->get_parent()) {

@@ -10,7 +10,7 @@ namespace {
 
 struct ShowRequest {
   std::string file;
-  std::vector<std::string> layouts;  // to compare with that of the file
+  std::vector<std::string> layouts;  // to compare with the layout of the file
   bool json = false;
 };
 

@@ -22,13 +22,14 @@ struct SimulateRequest {
   std::vector<std::string> layouts, variants;
   bool json = false, stages_only = false, compute_only = false;
 
-  // Of pictures.
+  // Detail of pictures.
   Detail detail() const {
     return compute_only ? Detail::compute_only : stages_only ? Detail::stages_only : Detail::everything;
   }
 };
 
-// What was given, then one with each layout, then the variants. Each is words beside those that all have.
+// First the given configuration, then one variant per layout, then the variants. Each is a list of words added to the
+// common ones.
 std::vector<Overrides> variants_of(const SimulateRequest& request) {
   std::vector<Overrides> variants(1);
   for (const std::string& layout : request.layouts) variants.push_back({"--pipeline.layout=" + layout});
@@ -46,7 +47,7 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
   std::vector<SimulatedVariant> variants;
   std::vector<Picture> pictures;
   for (const Overrides& words : variants_of(request)) {
-    // What a card has room for decides what the configuration leaves open.
+    // The hardware's memory decides the keys that the configuration leaves open.
     Overrides given = words;
     if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
     const ResolvedRun run(read_config_given_to(command, request.file, given).config);

@@ -21,7 +21,7 @@ struct SweepRequest {
   std::size_t top = 20;
 };
 
-// How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
+// Progress on standard error: a terminal gets one line that is overwritten, elsewhere a line appears now and then.
 class SweepCounter {
  public:
   explicit SweepCounter(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -55,7 +55,7 @@ void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
   const Overrides common = overrides_given_to(command);
   const std::vector<SweepChoice> choices = sweep_choices(request.lists);
   const CostSource costs(sweep_command, request.costs, request.hardware);
-  // Says what there is to know of the configuration, once.
+  // Prints the warnings on the configuration, once.
   const Config config = read_config_given_to(command, request.file).config;
   Sweep sweep;
   {

@@ -20,7 +20,7 @@ std::string mebibytes_text(const RoutedBytes& bytes) {
   return mebibytes_text(bytes.even) + (bytes.worst ? fmt::format(" (at most {})", mebibytes_text(*bytes.worst)) : "");
 }
 
-// If each stage of the rank kept one microbatch.
+// The sum if each stage of the rank keeps one microbatch.
 RoutedBytes kept_by(const RankSummary& rank, const LayoutMemory& memory) {
   RoutedBytes sum;
   for (const int stage : rank.stages) {
@@ -37,8 +37,8 @@ std::vector<RoutedBytes> kept_by_ranks(const ShownLayout& layout) {
   return kept;
 }
 
-// A row a rank, a column a chunk; cells name the stage and what it holds. Where chunks turn, the next stage stands on
-// the same row.
+// One row per rank, one column per chunk; cells have the stage and its layers. Where the order of chunks turns, the
+// next stage is in the same row.
 std::string grid(const LayoutSummary& summary) {
   const auto chunks = static_cast<std::size_t>(summary.chunks);
   const auto cell = [](const StageSummary& stage) {
@@ -64,7 +64,7 @@ std::string grid(const LayoutSummary& summary) {
   return text;
 }
 
-// What stages and ranks have in common, as cells.
+// The columns that stages and ranks share, as cells.
 template <typename Summary>
 void add_measures(const Summary& summary, std::vector<std::string>& cells) {
   for (std::string cell : {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),

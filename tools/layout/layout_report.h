@@ -1,4 +1,4 @@
-// Stage layouts for the eye and for scripts. Results are text to print.
+// Reports on stage layouts for readers and scripts. All functions return text to print.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct ShownLayout {
 
 // The grid of ranks and chunks, and a table of stages and one of ranks.
 std::string layout_report(const ShownLayout& layout);
-// A line a layout: what tells them apart.
+// One line per layout, with the differences between the layouts.
 std::string layout_comparison(const std::vector<ShownLayout>& layouts);
 // {"layouts": [...]}, one JSON document.
 std::string layout_json(const std::vector<ShownLayout>& layouts);

@@ -29,7 +29,7 @@ std::string chunks_text(const SweepPoint& point) {
   return point.chunks > 1 ? fmt::format("{} x{}", point.schedule, point.chunks) : point.schedule;
 }
 
-// Files come after the schedules that have a name.
+// Schedules from files come after the named schedules.
 std::size_t style_of_schedule(const std::string& name) {
   const auto known = schedules();
   return static_cast<std::size_t>(
@@ -37,7 +37,7 @@ std::size_t style_of_schedule(const std::string& name) {
       known.begin());
 }
 
-// Points that differ in their residencies alone and come to the same: one line for the eye.
+// Points with equal results that differ only in residency; they share one line of the table.
 struct Same {
   const SweepPoint* point = nullptr;  // the first of them
   std::vector<std::string> residencies;
@@ -58,7 +58,7 @@ std::vector<Same> ranked(const Sweep& sweep) {
             [](const SweepPoint* one, const SweepPoint* other) { return one->rank < other->rank; });
   std::vector<Same> results;
   for (const SweepPoint* point : points) {
-    // Those that take as long stand at the end.
+    // Points with equal time are at the end.
     auto found = results.rbegin();
     while (found != results.rend() && found->point->forecast.seconds == point->forecast.seconds &&
            !found->takes(*point)) {
@@ -68,7 +68,7 @@ std::vector<Same> ranked(const Sweep& sweep) {
       results.push_back({point, {}});
       found = results.rbegin();
     }
-    // Layouts written differently can be the same one.
+    // Layouts written differently can be the same layout, so a residency may come up twice.
     const std::string residency = residency_text(*point);
     auto& known = found->residencies;
     if (std::find(known.begin(), known.end(), residency) == known.end()) known.push_back(residency);

@@ -21,7 +21,7 @@ struct PlanRequest {
   std::string measured;
   int measured_steps = 2;
   bool json = false, compare = false, kernels = false, explain = false, coarse = false;
-  // Of --coarse; what is not given is the configuration's, or the default of CoarseRequest.
+  // For --coarse. Absent values come from the configuration, or are the defaults of CoarseRequest.
   std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
   std::optional<int> ranks;
   PlanSearchRequest search;
@@ -41,7 +41,7 @@ void explain(const CLI::App& command, const PlanRequest& request, const Config& 
   fmt::print("{}", request.json ? plan_explain_json(explanation, hardware) : plan_explain_text(explanation, hardware));
 }
 
-// Where a CONFIG is given, it says what there is to say of a model.
+// If there is a CONFIG, the model's values come from it.
 CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request, std::optional<Config>& config) {
   CoarseRequest coarse;
   if (!request.file.empty()) {
@@ -78,7 +78,7 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
 }
 
 void plan(const CLI::App& command, const PlanRequest& request) {
-  overrides_given_to(command, named_hardware(request));  // --hardware is a key, too
+  overrides_given_to(command, named_hardware(request));  // --hardware is a key as well
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;

@@ -30,8 +30,8 @@ constexpr RanAs as_ran(KernelKind kind) {
                                          : RanAs::elementwise;
 }
 
-// "F attention", "F experts products", "unshard mlp", "optimizer": of a range without stage and block. Work inside
-// experts goes with them.
+// From a range without stage and block: "F attention", "F experts products", "unshard mlp", "optimizer". Work inside
+// experts counts as part of the experts.
 std::pair<std::string, std::string> part_and_phase(std::string_view range) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> phases = {
       {{"F", "forward"}, {"B", "backward"}, {"I", "input gradient"}, {"W", "weight gradient"}, {"R", "recompute"}}};
@@ -86,7 +86,7 @@ std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.starts_with("ms\t")) {
-      inside = line.ends_with("\tkernel");  // the list by range alone comes first
+      inside = line.ends_with("\tkernel");  // a list by range alone precedes it
       found |= inside;
       continue;
     }

@@ -1,5 +1,5 @@
-// Kernels that ran, beside those that a step has on paper: what products, attention and element-wise kernels reached,
-// by part of the model and phase. Which kind a kernel is of is told by its name.
+// Measured kernels beside the calculated kernels of a step: the rates that products, attention and element-wise kernels
+// reached, by part of the model and phase. The kind of a kernel follows from its name.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ RanAs kind_of_kernel(std::string_view name);
 
 // One line of the table of kernels (tools/profile/kernel_table.cpp).
 struct RanKernel {
-  std::string part, phase;  // as KernelRow has them
+  std::string part, phase;  // as in KernelRow
   RanAs kind = RanAs::elementwise;
-  double seconds = 0.0, launches = 0.0;  // of a step
+  double seconds = 0.0, launches = 0.0;  // per step
 };
-// Of a table that counted so many steps. Throws Error (request) naming the line that is none.
+// Reads the table of kernels of this many steps. Throws Error (request) naming a line that is not of the table.
 std::vector<RanKernel> read_kernel_table(const std::string& file, int steps);
 
-// Part and phase by part and phase: calls and launches, milliseconds on paper and measured, operations and bytes a
-// second that were reached.
+// For each part and phase: calls and launches, calculated and measured milliseconds, and the reached operations and
+// bytes a second.
 std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& ran);
 
 }  // namespace weft

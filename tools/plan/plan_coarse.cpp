@@ -92,7 +92,7 @@ std::string peak_text(const CoarseRequest& request) {
       billions(peak.prefetched));
 }
 
-// The word in front of every line.
+// Puts "coarse" in front of every line.
 std::string marked(const std::string& text) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {

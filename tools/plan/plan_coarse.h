@@ -1,4 +1,5 @@
-// What `weft plan --coarse` prints: formulas by hand (coarse.h). Every line of the text begins with the word.
+// The output of `weft plan --coarse`: formulas by hand (coarse.h). Every line of the text begins with the word
+// "coarse".
 #pragma once
 
 #include <string>

@@ -57,7 +57,7 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
   return table;
 }
 
-// Of all plans, in their order; infinity where a strategy does not apply.
+// Ranks of all plans, in their order. A strategy that does not apply counts as infinitely slow.
 std::vector<int> ranks_of(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
   std::vector<double> seconds;
   for (const StrategyPlan& each : plans) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t shown_of_cause = 5;
 
-// Both readings, because cards are sold in one and counted in the other.
+// Both units, because cards are sold in GB and counted in GiB.
 std::string both(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   return fmt::format("{:.2f} GB = {:.2f} GiB", value / 1e9, value / 0x1p30);
@@ -25,7 +25,7 @@ std::string fit_text(const Trial& trial) {
   return std::string(texts[static_cast<std::size_t>(trial.verdict.fit)]);
 }
 
-// What takes more than before, where all in all that is so.
+// The bucket that grew most, if the total need grew.
 std::string growth_text(const Explanation& explanation, const Trial& trial) {
   if (trial.verdict.needed <= explanation.plan.verdict.needed) return {};
   const BucketBytes& before = explanation.plan.peak();
@@ -44,7 +44,7 @@ std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
   const double change = 100.0 * (trial.seconds / explanation.plan.time.seconds - 1.0);
   std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), fit_text(trial));
-  // A step of another batch is another step.
+  // Steps of different batches cannot be compared.
   if (trial.world != explanation.plan.world) {
     text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
   } else {
@@ -118,7 +118,7 @@ std::string before_moves(const Explanation& explanation) {
   return text;
 }
 
-// Between the moves of recompute and the others.
+// A line between the moves of recompute and the other moves.
 std::string after_recompute(const Explanation& explanation) {
   if (explanation.cause != Cause::activations) return {};
   const ActivationFacts& facts = explanation.activations;

@@ -1,4 +1,4 @@
-// What `weft plan --explain` prints: why a run does not fit and what would make it fit, as text and as one JSON
+// The output of `weft plan --explain`: why a run does not fit and which changes make it fit, as text and as one JSON
 // document.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace weft {
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
-// At most three moves of a plan that does not fit, those that suffice alone first.
+// At most three moves of a plan that does not fit; moves that suffice alone come first.
 std::string plan_moves_text(const Explanation& explanation);
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
 

@@ -36,7 +36,7 @@ std::vector<std::string> cells(const std::string& name, const KernelRow& row, do
           fmt::format("{:.1f}", 100.0 * seconds / all_seconds)};
 }
 
-// Rows that `key` tells apart, summed; in the order of the first of each, or the longest first.
+// Sums of rows with equal `key`, in the order of first rows or longest first.
 template <typename Key>
 std::vector<KernelRow> grouped(const std::vector<KernelRow>& rows, const Key& key, bool longest_first) {
   std::vector<KernelRow> sums;
@@ -61,7 +61,7 @@ std::string of_products(double share) {
   return fmt::format("{:.0f} %", 100.0 * share);
 }
 
-// Seconds of each kind, and what is reached, by what products are assumed to reach.
+// Seconds per kind and the utilisation, for each assumed share of the peak for products.
 BenchTable share_table(const KernelPlan& plan) {
   BenchTable table{{"products reach"}, {}};
   for (const KernelKind kind : kinds) table.header.push_back(fmt::format("{} s", name_of(kind)));

@@ -1,4 +1,4 @@
-// What `weft plan --kernels` prints: the kernels of a step, what they move and compute, and what that takes on paper.
+// The output of `weft plan --kernels`: the kernels of a step, their bytes and operations, and their calculated times.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// Throw Error (request) as plan_kernels() does (kernel_plan.h).
-// With what of them ran (measured_kernels.h), if anything did.
+// Both throw Error (request) as plan_kernels() does (kernel_plan.h). `ran`: measured kernels to show as well
+// (measured_kernels.h); may be empty.
 std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran);
 // {"hardware", "rank", "world", "product_shares": [...], "rows": [...], "kinds": [...], "seconds": [...], "step_flops",
 // "utilisation": [...]}; seconds are of a step, by the shares.

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of what is live at a peak, what is worth a reader's time; JSON has all of it.
+// Number of live items shown as text; JSON has all of them.
 constexpr std::size_t shown_live = 12;
 
 std::string gib(double bytes) {

@@ -1,4 +1,4 @@
-// What `weft plan` prints of a plan: as text, and as the JSON document that scripts rely on.
+// The output of `weft plan`: text, and the JSON document that scripts rely on.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* plan_command = "weft plan";
 
-// How far it is, on standard error: on a terminal a line that is written over, elsewhere one now and then.
+// Progress on standard error: a terminal gets one line that is overwritten, elsewhere a line appears now and then.
 class SearchLine {
  public:
   SearchLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -85,7 +85,7 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
 void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
   const Overrides named = request.hardware.empty() ? Overrides() : Overrides{"--hardware.name=" + request.hardware};
   const Overrides given = overrides_given_to(command, named);
-  // An option without values has an empty one.
+  // CLI11 gives an option without values one empty value.
   std::vector<std::string> axes = request.axes;
   std::erase(axes, "");
   if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);

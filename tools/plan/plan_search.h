@@ -1,4 +1,4 @@
-// `weft plan CONFIG --search`: the fastest ways to run a model that fit, of all that a search looks at.
+// `weft plan CONFIG --search`: the fastest ways to run a model that fit, among all choices of a search.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,21 +9,21 @@
 namespace weft {
 
 struct PlanSearchRequest {
-  std::string hardware = {};             // in place of hardware.name
-  std::optional<int> world = {};         // in place of the configuration's
+  std::string hardware = {};             // replaces hardware.name
+  std::optional<int> world = {};         // replaces the configuration's
   std::vector<std::string> axes = {};    // "tensor=1,2,4": parse_search_axes
-  bool across_nodes = false;             // whether tensor groups may leave a node
-  std::size_t top = 10;                  // how many to find
-  double front_within = 2.0;             // of `pareto`: times the fastest step
+  bool across_nodes = false;             // whether tensor groups may cross nodes
+  std::size_t top = 10;                  // number of plans to find
+  double front_within = 2.0;             // limit of the front in `pareto`, relative to the fastest step
   bool json = false;                     // one document on standard output
-  std::string output = {}, pareto = {};  // files for the best as TOML, for the picture
+  std::string output = {}, pareto = {};  // files: the best plan as TOML, and the picture
 };
 
-// Adds the options of a search to a command that takes CONFIG; the one returned is `--search` itself, whose count says
-// whether it was given.
+// Adds the options of a search to a command that takes CONFIG. Returns the option `--search`; its count says whether it
+// was given.
 CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request);
 
-// Throws Error (request) where nothing fits, with what comes nearest.
+// Throws Error (request) if nothing fits, with the plan that needs least memory.
 void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request);
 
 }  // namespace weft

@@ -31,7 +31,7 @@ std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
   return text;
 }
 
-// What is chosen, for people.
+// The values of a choice, for readers.
 std::vector<std::string> values_of(const SearchSpace& space, const SearchChoice& choice) {
   return {mesh_text(choice.mesh), order_text(space, choice), fmt::format("microbatch {}", choice.microbatch_size),
           policy_text(space, choice), fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};

@@ -1,5 +1,5 @@
-// What a search found: for the eye as a ranked table with an account of all choices, for scripts as JSON, as a run
-// file, and as a picture of time against memory.
+// Results of a search: a ranked table with an account of all choices, JSON for scripts, a configuration file, and a
+// picture of time against memory.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace weft {
 
-// Of all plans of the space alike.
+// The certainty of all plans of the space.
 Certainty certainty_of(const SearchSpace& space);
 
-// What became of the choices, a line a reason.
+// The outcomes of all choices, one line per reason.
 std::string search_account(const SearchCounts& counts);
 std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans);
 std::string search_json(const SearchSpace& space, const SearchResult& result);
-// Of a plan alone: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
+// The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
 std::string mesh_text(const Degrees& mesh);
 
-// The whole configuration of a plan, as read back from `file`, behind a comment that says where it comes from.
+// The whole configuration of a plan, as read back from `file`, after a comment with its origin.
 std::string search_toml(const std::string& file, const SearchSpace& space, const SearchResult& result);
 
 std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title);

@@ -1,11 +1,12 @@
-// A table of where a GPU's time goes, without Nsight: a library that the driver and NVTX load into a program of ours
-// (tools/gpu.sh table).
+// A table of a GPU's time without Nsight, as a library that the driver and NVTX load into the program (tools/gpu.sh
+// table).
 //   CUDA_INJECTION64_PATH=LIBRARY NVTX_INJECTION64_PATH=LIBRARY KERNEL_TABLE=out.tsv weft train ...
 //   --profiling.first_step=4
-// Counts kernels, copies and fills between cudaProfilerStart and cudaProfilerStop. The table's first lines say how long
-// that was and how much of it no kernel ran; then follow two lists, each longest first: by action and segment, as the
-// ranges of the domain `weft` name them ("F attention", inside experts "F experts products"; the stage and the block
-// are left out, so that alike ones add up), and by kernel within these. Work that no range surrounds is under "-".
+// Counts kernels, copies and fills between cudaProfilerStart and cudaProfilerStop. The first lines of the table give
+// the length of that interval and the part without running kernels. Two lists follow, each longest first. The first is
+// by action and segment, as named by the ranges of the domain `weft` ("F attention", inside experts "F experts
+// products"). Stage and block are left out, so that equal segments add up. The second is by kernel within these. Work
+// outside all ranges is under "-".
 #include <cupti.h>
 #include <cxxabi.h>
 #include <nvtx3/nvToolsExt.h>
@@ -37,14 +38,14 @@ struct Launch {
 
 struct Table {
   CUpti_SubscriberHandle subscriber = nullptr;
-  std::mutex mutex;                                 // of what follows
-  std::multimap<std::uint32_t, Launch> launches;    // by correlation: one, or as many as a graph has
-  std::map<std::uint32_t, std::uint64_t> range_of;  // by correlation: the number of a range
-  std::vector<std::string> ranges;                  // by number, from 1
+  std::mutex mutex;                                 // guards the fields below
+  std::multimap<std::uint32_t, Launch> launches;    // by correlation: one, or several for a graph
+  std::map<std::uint32_t, std::uint64_t> range_of;  // by correlation: index of a range
+  std::vector<std::string> ranges;                  // by index, from 1
   std::map<std::string, std::uint64_t> number_of;
-  std::map<std::thread::id, std::vector<std::string>> open;  // ranges, by their labels
+  std::map<std::thread::id, std::vector<std::string>> open;  // open ranges, by their labels
 };
-// One for the process, as the interfaces of tools are, and until it ends.
+// The table of the process, as CUPTI and NVTX have one client per process. It lives until the process ends.
 Table& table() {
   static Table* const whole = new Table;
   return *whole;
@@ -172,7 +173,7 @@ void report() {
   if (path) std::fclose(out);
 }
 
-// Which kinds: RUNTIME and DRIVER are what external correlations belong to.
+// Activity kinds to record. RUNTIME and DRIVER are needed because external correlations belong to them.
 void record(bool on) {
   for (const auto kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
@@ -191,10 +192,10 @@ void CUPTIAPI called(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, co
   }
 }
 
-// NVTX: strings and domains are handles to their texts.
+// NVTX handles: strings and domains are pointers to their texts.
 template <typename Handle>
 Handle handle_of(const char* text) {
-  return reinterpret_cast<Handle>(new std::string(text));  // until the process ends, as the program's handles do
+  return reinterpret_cast<Handle>(new std::string(text));  // never freed, like the program's handles
 }
 nvtxDomainHandle_t create_domain(const char* name) {
   return handle_of<nvtxDomainHandle_t>(name);
@@ -202,7 +203,7 @@ nvtxDomainHandle_t create_domain(const char* name) {
 nvtxStringHandle_t register_string(nvtxDomainHandle_t, const char* text) {
   return handle_of<nvtxStringHandle_t>(text);
 }
-// Work inside an action ("products") goes by both: "F experts products".
+// Work inside an action ("products") has the labels of both: "F experts products".
 std::string label_of(const std::vector<std::string>& open, const std::string& name) {
   const bool inside = !open.empty() && open.back().find(' ') != std::string::npos;
   return inside ? open.back() + " " + name : family_of(name);

@@ -1,4 +1,4 @@
-// The bare schedule that `key=value` words describe, for commands that need no model.
+// A bare schedule described by `key=value` words, for commands that need no model.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ struct BareProgram {
   Program program;    // compiled and checked
 };
 
-// pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]; of words with one key the last counts.
+// pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]; the last word of a key wins.
 // Throws Error (request).
 BareProgram bare_program(std::span<const std::string> words);
 

@@ -19,13 +19,13 @@ void add_check_command(CLI::App& program) {
     warn_of_kept_whole(resolved.config);
     fmt::print("{}", resolved.annotated);
     if (resolved.config.data.train.empty()) {
-      // One to plan with: every command that reads no text takes it.
+      // A configuration for planning: every command that reads no text accepts it.
       check_step(resolved.config);
       fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
     } else {
       check_start(resolved);
     }
-    // Configurations are checked on other machines than they run on.
+    // A missing GPU is only a warning, because a configuration may be checked on another machine than it runs on.
     const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
     if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
   });

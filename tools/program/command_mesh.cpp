@@ -81,7 +81,7 @@ std::string mesh_text(const Mesh& mesh) {
   return text;
 }
 
-// Degrees given one by one. What is not said about data_shard follows from the world.
+// Degrees given one by one. data_shard follows from the world if it is not given.
 Degrees degrees_of(const MeshRequest& request) {
   Degrees degrees = request.degrees;
   degrees.data_shard = request.data_shard.value_or(request.world ? -1 : 1);

@@ -35,7 +35,7 @@ struct ProgramRequest {
   }
 };
 
-// Where one rank's list stands, with what a reader needs to name its peers.
+// One rank's list, with the ranks that a reader needs to name its peers.
 struct RankList {
   int rank = 0, pipeline_rank = 0;
   const Program* program = nullptr;
@@ -100,13 +100,12 @@ std::string render(const std::vector<RankList>& lists, const std::string& format
   return text;
 }
 
-// Text of one rank is its list; of all ranks' computations, the picture.
+// As text, one rank is a list; the computations of all ranks are a picture.
 bool draws_order(const ProgramRequest& request, const std::string& format) {
   return format == "text" && request.compute_only && !request.rank;
 }
 
-// Throws Error (request) where the lists of `ranks` ranks, of which `program` has those of a pipeline, would be more
-// than anybody reads.
+// Throws Error (request) if the lists of `ranks` ranks are too long to read. `program` has the lists of one pipeline.
 void require_printable(const Program& program, int ranks) {
   constexpr std::int64_t most_actions = std::int64_t{1} << 21;
   std::int64_t actions = 0;
@@ -117,7 +116,7 @@ void require_printable(const Program& program, int ranks) {
                ranks, actions, most_actions);
 }
 
-// What was given besides options describes the bare schedule; `more` is said after it.
+// Words without an option describe the bare schedule; words of `more` come after them.
 BareProgram bare_program_given_to(const CLI::App& command, const ProgramRequest& request,
                                   const std::string& more = "") {
   std::vector<std::string> words = command.remaining();
@@ -131,9 +130,9 @@ void require_rank(int rank, int ranks) {
   fail_request("weft program: error: rank {} is not one of the {} ranks", rank, ranks);
 }
 
-// The program of a rank of a run, or of the first, with how it is drawn and what it costs.
+// The program of a rank of a run (default: the first rank), with drawing options and costs.
 struct ConfiguredPicture {
-  std::optional<ResolvedRun> run;  // of a bare schedule none
+  std::optional<ResolvedRun> run;  // absent for a bare schedule
   Coordinates at;
   Program program;
   PictureOptions options;
@@ -143,7 +142,7 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
                                      const std::string& more) {
   Overrides overrides = overrides_given_to(command);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
-  // What to know of the configuration is said once.
+  // Warnings on the configuration are printed once only.
   ResolvedRun run(
       (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config);
   const Config& config = run.config();
@@ -158,7 +157,7 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
   return {std::move(run), at, std::move(program), options, std::move(step_costs)};
 }
 
-// A bare schedule has no sizes to model costs from.
+// Costs of a bare schedule come from words, because it has no sizes to model.
 ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& request, const std::string& more) {
   BareProgram bare = bare_program_given_to(command, request, more);
   PictureOptions options{.title = bare.title, .rank = request.rank};
@@ -167,7 +166,7 @@ ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& re
   return {std::nullopt, {}, std::move(bare.program), options, std::move(costs)};
 }
 
-// Of a bare schedule nobody counts memory but its tables.
+// For a bare schedule only the program's tables give memory; for a run a dry run does.
 Picture drawn(ConfiguredPicture next) {
   const auto& [costs, channels, unit_time] = next.costs;
   if (!next.run) return picture_of(next.program, simulate_step(next.program, costs, channels), next.options);
@@ -175,11 +174,11 @@ Picture drawn(ConfiguredPicture next) {
   return picture_of(simulated.program, simulated.step, next.options);
 }
 
-// A picture for what was given and one for each variant of it.
+// A picture of the given program and one per variant.
 std::string pictures(const CLI::App& command, const ProgramRequest& request, const std::string& format) {
   std::vector<std::string> variants = {""};
   variants.insert(variants.end(), request.variants.begin(), request.variants.end());
-  // Without either a picture is of unit times.
+  // Without costs and hardware, a picture has unit times.
   const bool unit_times = request.costs.empty() && request.hardware.empty();
   std::optional<CostSource> source;
   if (!request.world_only) source.emplace(program_command, unit_times ? "forward=1" : request.costs, request.hardware);
@@ -236,7 +235,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
     if (draws_order(request, format)) return write_result(program_command, picture(first), request.output);
     require_printable(first, mesh.world());
   }
-  // Sizes depend on the tensor and expert position only; ranks that agree there share one program.
+  // Sizes depend only on the tensor and expert coordinates, so ranks with equal ones share a program.
   std::map<std::pair<int, int>, Program> programs;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     if (request.rank && *request.rank != rank) continue;

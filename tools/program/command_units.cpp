@@ -30,7 +30,7 @@ Json moves_json(const UnitRow& row) {
   return moves;
 }
 
-// What a policy does not decide for the unit is null.
+// Values that the policy leaves open for the unit are null.
 Json unit_json(const UnitRow& row) {
   const PlannedUnit& unit = row.unit;
   const UnitPrecision precision = stored_as(row);
@@ -70,7 +70,7 @@ double mebibytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0);
 }
 
-// "UNSHARD all_gather dp_shard 0.19 MiB", an action with all that it does at a time.
+// "UNSHARD all_gather dp_shard 0.19 MiB": each action with all its collectives.
 std::string moves_text(const UnitRow& row) {
   std::vector<std::string> parts;
   for (const UnitCollective& move : row.moves) {

@@ -1,4 +1,4 @@
-// `weft units --owners`: the rows that each rank keeps, steps and saves.
+// `weft units --owners`: the rows that each rank stores, updates and saves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In the order of the model, copy by copy, row by row.
+// In the order of the model, then by replica, then by row.
 OwnerTable sorted(OwnerTable table, const std::vector<GlobalParameter>& parameters) {
   std::map<std::string_view, std::size_t> place;
   for (const GlobalParameter& parameter : parameters) place.emplace(parameter.name, place.size());
@@ -70,7 +70,7 @@ void print_owners(const Config& config, bool json) {
     elements += parameter.rows * parameter.columns;
   }
   json ? print_json(table, find_ownership_faults(table, parameters)) : print_text(table, longest_name);
-  std::fflush(stdout);  // before what may be said on standard error
+  std::fflush(stdout);  // before any output on standard error
   require_sound_ownership(table, parameters);
   if (json) return;
   fmt::print("every element of {} parameters, {} elements, is owned exactly once in each of their replicas\n",

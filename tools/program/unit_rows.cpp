@@ -13,11 +13,11 @@ namespace {
 
 std::string wrap_of(const Config& config, const UnitPlan& plan) {
   if (plan.replicated()) return {};
-  // The stage's root unit is what other families are wrapped into.
+  // Other families are wrapped into the stage's root unit.
   return plan.family == Family::root ? "root" : config.shard_by_family.at(plan.family).wrap;
 }
 
-// Over one rank nothing travels. An island has several by its rules.
+// Whether a group has one rank, so that nothing is communicated. Rules ensure that an island has several ranks.
 bool stays_on_a_rank(const Mesh& mesh, Group group) {
   if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
   return mesh.group_of(group, 0).size() == 1;

@@ -1,4 +1,4 @@
-// What `weft units` tells about each shard unit, as plain values.
+// Plain values of each shard unit, for the output of `weft units`.
 #pragma once
 
 #include <map>
@@ -12,9 +12,9 @@ namespace weft {
 struct UnitRow {
   int stage = 0;
   PlannedUnit unit;
-  std::vector<UnitCollective> moves = {};        // what gathers and reductions of the unit exchange
+  std::vector<UnitCollective> moves = {};        // payloads of the unit's gathers and reductions
   std::string wrap = {};                         // how its family is wrapped; empty for replicated parameters
-  std::map<UpdateGroup, UpdateRule> rules = {};  // that step its parameters; none when frozen
+  std::map<UpdateGroup, UpdateRule> rules = {};  // rules that update its parameters; empty if frozen
 
   bool replicated() const { return unit.plan.replicated(); }
   std::int64_t parameters() const;  // without padding
@@ -23,18 +23,19 @@ struct UnitRow {
   bool whole() const { return replicated() || unit.layout.shards == 1; }
 };
 
-// Units of all stages as the first rank of each stage holds them: parameters are those of its tensor and expert slice.
+// Units of all stages, each as the stage's first rank holds it: parameters are those of the rank's tensor and expert
+// slice.
 std::vector<UnitRow> unit_rows(const Config& config);
 
 // "each_use", "window 2", "island 4": how long full parameters stay.
 std::string residency_text(const UnitPolicy& policy);
 // "last_microbatch", "each_microbatch", "every 3": when gradients are reduced.
 std::string reduction_text(const UnitPolicy& policy);
-// All of the unit's policy in a sentence.
+// The whole policy of the unit in one sentence.
 std::string policy_text(const UnitRow& row);
 
-// Prints for every parameter which rank owns which rows, and whether every element is owned exactly once. Throws Error
-// (failure) with everything that is not.
+// Prints which rank owns which rows of every parameter, and whether every element is owned exactly once. Throws Error
+// (failure) listing every element that is not.
 void print_owners(const Config& config, bool json);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// A table of text cells, as the benches print it: aligned columns for a terminal, or Markdown for the documents.
+// A table of text cells for the benches: aligned columns for a terminal, or Markdown for the documents.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct BenchTable {
   std::vector<std::vector<std::string>> rows;  // each as long as the header
 };
 
-// Columns as wide as their widest cell, all but the first flush right.
+// Columns are as wide as their widest cell. All columns except the first are flush right.
 std::string aligned_text(const BenchTable& table);
 std::string markdown_text(const BenchTable& table);
 

@@ -1,5 +1,5 @@
-// How far something that reads many bytes is, on standard error: on a terminal a line that is written over, elsewhere
-// one now and then. Says nothing where it takes no time.
+// Progress of work that reads many bytes, on standard error. A terminal gets one line that is overwritten; elsewhere a
+// line appears now and then. Short work prints nothing.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace weft {
 
 class ByteProgress {
  public:
-  // "checked": what has been done with the bytes.
+  // `done`: "checked", the past tense of the work.
   explicit ByteProgress(std::string done);
   ~ByteProgress();
   ByteProgress(const ByteProgress&) = delete;

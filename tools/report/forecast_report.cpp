@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of what fills the critical path, or keeps ranks waiting, what is worth a reader's time.
+// Limits for the shown parts of the critical path and the shown waits.
 constexpr std::size_t shown_shares = 4, shown_waits = 3;
 constexpr double least_share = 0.005;
 
@@ -41,7 +41,7 @@ std::string buckets(const BucketBytes& bytes) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// Of what stands below, the share of a step that its ranks compute in.
+// The report of one variant.
 std::string report(const SimulatedVariant& variant) {
   const StepForecast& forecast = variant.forecast;
   const auto time = [&](double seconds) { return format_time(seconds, variant.unit_time); };
@@ -68,7 +68,7 @@ std::string report(const SimulatedVariant& variant) {
   return text + "\n" + variant.grid;
 }
 
-// Of variants that all have costs of one kind.
+// Ranks of variants; all of them have costs of one kind.
 std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
   std::vector<double> seconds;
   for (const SimulatedVariant& variant : variants) seconds.push_back(variant.forecast.seconds);

@@ -1,4 +1,4 @@
-// Simulated steps for the eye and for scripts. Results are text to print.
+// Reports on simulated steps for readers and scripts. All functions return text to print.
 #pragma once
 
 #include <span>
@@ -11,18 +11,18 @@
 namespace weft {
 
 struct SimulatedVariant {
-  std::string title;  // the words that make it
+  std::string title;  // the words that describe the variant
   Config config;
   StepForecast forecast;
-  std::string grid;   // time_grid(), where the step is small
-  std::string costs;  // where they come from, in words
+  std::string grid;   // time_grid(), if the step is small
+  std::string costs;  // the source of the costs, in words
   bool unit_time = false;
   Certainty certainty = {};
 };
 
-// The variants one by one, and beside each other where there are several.
+// Each variant, then a comparison if there are several.
 std::string forecast_report(std::span<const SimulatedVariant> variants);
-// {"variants": [...]}, one JSON document; times are seconds, or units where "unit_time" says so.
+// {"variants": [...]}, one JSON document; times are seconds, or units if "unit_time" is true.
 std::string forecast_json(std::span<const SimulatedVariant> variants);
 
 // "1f1b, 4 x 2 stages": schedule, ranks and chunks.

@@ -24,7 +24,7 @@ LaneChannels channels_of(DeviceKind device) {
   return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
 
-// Adds the median of `all`, if there are any, under a pattern of their names.
+// Adds the median of `all` under a pattern of names, unless `all` is empty.
 template <typename Cost, typename Seconds>
 void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, std::vector<Cost> all,
                 Seconds seconds) {
@@ -35,8 +35,8 @@ void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, 
   costs[pattern] = *middle;
 }
 
-// By name, so that other layouts of the same model find their pieces. Messages, routing helpers and root units go by
-// stage: a layout with other stages takes the median of those measured.
+// Costs by name, so that other layouts of the same model find their pieces. Messages, routing helpers and root units
+// are named by stage. Stages that were not measured take the median of the measured ones.
 CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
   const Mesh mesh(config.parallelism);
   CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
@@ -56,7 +56,7 @@ CostTable table_of_run(const std::filesystem::path& directory, const Config& con
   return table;
 }
 
-// What of a measured run must be as it was for its times to hold.
+// Throws Error (request) unless both configurations have the same work, so that measured times hold.
 void require_same_work(const std::string& command, const std::string& run, const Config& was, const Config& config) {
   std::vector<std::string> differing;
   const auto compare = [&](const char* what, const auto& one, const auto& other) {
@@ -77,7 +77,7 @@ void require_same_work(const std::string& command, const std::string& run, const
                fmt::join(differing, ", "));
 }
 
-// A kind of action that the run never did has no time, which is not the same as taking none.
+// An action kind that the run never did has no measured time; that is refused, because its time is not zero.
 void require_measured(const Program& program, const ProgramCosts& costs) {
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) {
@@ -116,7 +116,7 @@ CostSource::CostSource(const std::string& command, const std::string& costs, con
   }
 }
 
-// Figures that [hardware] sets hold under another name too.
+// Figures set in [hardware] also apply under another hardware name.
 Hardware CostSource::hardware_for(const Config& config) const {
   if (hardware_.empty()) return hardware_of(config);
   Config named = config;

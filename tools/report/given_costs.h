@@ -1,14 +1,14 @@
-// What actions cost, as --costs and --hardware of a command say:
+// Costs of actions, as --costs and --hardware of a command give them:
 //
 //   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
 //   --costs FILE.toml                    a table (trainer/costs/cost_table.h), in seconds
-//   --costs RUN                          the directory of a run with traces: what its actions took
-//   --hardware NAME                      a model (trainer/costs/hardware.h), as --hardware.name=NAME would
+//   --costs RUN                          the directory of a run with traces: measured times of its actions
+//   --hardware NAME                      a model (trainer/costs/hardware.h), like --hardware.name=NAME
 //
-// Without either, as pipeline.costs says: a table, or a model of the hardware that [hardware] names. What residency
-// "auto" solves always goes by pipeline.costs, as it will in the run.
+// Without either option, pipeline.costs decides: a table, or a model of the hardware in [hardware]. Residency "auto" is
+// always solved with the costs of pipeline.costs, as in the run.
 //
-// A source is read once and then asked for any number of variants.
+// A source is read once and may be asked for any number of variants.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@
 
 namespace weft {
 
-// Costs of one program, and how its lanes take turns.
+// Costs of one program, and the channels of its lanes.
 struct StepCosts {
   ProgramCosts costs;
   LaneChannels channels = LaneChannels::own();
@@ -31,10 +31,12 @@ struct StepCosts {
 
 class CostSource {
  public:
-  // Both may be empty. Throws Error (request) for both, and for what cannot be read; `command` begins its messages.
+  // Both may be empty. Throws Error (request) if both are given, or if a source cannot be read; `command` begins
+  // messages.
   CostSource(const std::string& command, const std::string& costs, const std::string& hardware);
 
-  // `program` is that of the configuration's first rank. Throws Error (request) where the source says nothing of it.
+  // `program` is that of the configuration's first rank. Throws Error (request) if the source lacks costs for the
+  // program.
   StepCosts costs_of(const Config& config, const Mesh& mesh, const Program& program) const;
   // "modelled for h200", "measured in runs/x", for a heading.
   std::string text(const Config& config) const;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* said_by = "weft layout sweep: error: ";
 
-// Entries of a list, and what is wrong with its brackets and quotes.
+// Splits a list into entries; adds faults of its brackets and quotes to `faults`.
 std::vector<std::string> entries_of(const std::string& list, const std::string& option, std::string& faults) {
   std::vector<std::string> entries(1);
   int depth = 0;
@@ -74,7 +74,7 @@ std::vector<std::string> all_entries(const std::vector<std::string>& lists, cons
   return all;
 }
 
-// Whether the key takes each value by itself; rules across keys are for the combinations.
+// Adds values that the key does not take by itself to `faults`. Rules across keys are checked per combination.
 void judge(const std::string& path, const std::vector<std::string>& values, std::string& faults) {
   if (values.empty()) return;
   const auto schema = config_schema();
@@ -103,13 +103,13 @@ void judge_microbatches(const std::vector<std::string>& values, std::string& fau
   }
 }
 
-// No value at all stands for what the configuration says.
+// An empty list means the configuration's value.
 std::vector<std::optional<std::string>> values_of(const std::vector<std::string>& entries) {
   if (entries.empty()) return {std::nullopt};
   return {entries.begin(), entries.end()};
 }
 
-// The batch stays: more microbatches are smaller ones.
+// The batch stays the same, so more microbatches are smaller.
 std::string microbatch_size_for(const Config& config, int microbatches) {
   const std::int64_t sequences = config.training.global_batch_size / config.parallelism.data();
   if (sequences % microbatches != 0) {
@@ -128,7 +128,7 @@ Overrides words_of(const SweepChoice& choice, const Config& base) {
   add("pipeline.layout", choice.layout);
   add("shard.residency", choice.residency);
   add("shard.memory_budget", choice.budget);
-  // A budget is for what is solved alone.
+  // Only residency "auto" takes a budget.
   if (choice.residency && *choice.residency != "auto" && base.memory_budget) {
     words.emplace_back("--shard.memory_budget=none");
   }
@@ -136,8 +136,8 @@ Overrides words_of(const SweepChoice& choice, const Config& base) {
   return words;
 }
 
-// The first sentence of a refusal, without where it was found and what would do: with those, no two combinations would
-// be refused alike.
+// The first sentence of a refusal, without its place and its advice. With those, every combination would have a reason
+// of its own.
 std::string reason_of(const Error& error) {
   std::string_view line = error.what();
   line = line.substr(0, line.find('\n'));
@@ -161,8 +161,8 @@ void rank(std::vector<SweepPoint>& points) {
     return std::tuple(points[i].forecast.seconds, points[i].forecast.peak.total(), i);
   };
   std::sort(order.begin(), order.end(), [&](std::size_t one, std::size_t other) { return key(one) < key(other); });
-  // In this order only those before can be better in both.
-  std::optional<std::pair<double, std::int64_t>> least;  // of memory, so far
+  // In this order only earlier points can be better in both figures.
+  std::optional<std::pair<double, std::int64_t>> least;  // by memory, so far
   for (std::size_t place = 0; place < order.size(); ++place) {
     SweepPoint& point = points[order[place]];
     point.rank = static_cast<int>(place) + 1;
@@ -197,7 +197,7 @@ std::vector<SweepChoice> sweep_choices(const SweepLists& lists) {
     for (const auto& chunk : values_of(chunks)) {
       for (const auto& layout : values_of(layouts)) {
         for (const auto& residency : values_of(residencies)) {
-          // Only what is solved reads a budget.
+          // Only solved residencies read a budget.
           const bool solved = !residency || *residency == "auto";
           for (const auto& budget : solved ? values_of(budgets) : values_of({})) {
             for (const auto& count : values_of(microbatches)) {
@@ -216,7 +216,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   Sweep sweep;
   sweep.choices = choices.size();
   const Config base = read_config(file, common).config;
-  // By all that tells two combinations apart, the layout as it was dealt.
+  // Results by all settings that distinguish combinations, with the layout as it was dealt.
   std::map<std::vector<std::string>, StepForecast> known;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     try {

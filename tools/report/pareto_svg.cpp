@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// Pixels.
+// Sizes in pixels.
 constexpr double width = 960, height = 600, left = 96, right = 176, top = 56, bottom = 64;
 constexpr double mark_radius = 5, character = 5.8, line_height = 12, descent = 2.5;
 
@@ -27,7 +27,7 @@ struct Box {
   }
 };
 
-// From least to most, with some room at either end.
+// The range from least to most, with some room at either end.
 struct Axis {
   double least = 0, most = 1;
   Axis(double from, double to) : least(from), most(to) {
@@ -38,7 +38,7 @@ struct Axis {
   double part(double value) const { return (value - least) / (most - least); }
 };
 
-// Around the origin.
+// A mark's path around the origin.
 std::string_view shape_path(std::size_t style) {
   constexpr std::array<std::string_view, 11> shapes = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
                                                        "M-4.5 -4.5h9v9h-9Z",
@@ -62,7 +62,7 @@ class ParetoPainter {
   std::string document() {
     axes();
     front_line();
-    // Those of the front above the others.
+    // Marks of the front are drawn above the others.
     for (const bool front : {false, true}) {
       for (const ParetoMark& mark : picture_.marks) {
         if (mark.front == front) draw(mark);
@@ -111,7 +111,7 @@ class ParetoPainter {
           "<text text-anchor=\"middle\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",
           x_at(at), top, floor, floor + 16, format_time(at, picture_.unit_time));
     }
-    // Round in the unit that the largest has.
+    // Round numbers in the unit of the largest value.
     double unit = 1;
     while (bytes_.most / unit >= 1024.0) unit *= 1024.0;
     const double distance = unit * mark_distance((bytes_.most - bytes_.least) / unit, 8);
@@ -137,7 +137,7 @@ class ParetoPainter {
     return marks;
   }
 
-  // What is beaten lies above and to the right of it.
+  // Results that the front beats lie above and to the right of the line.
   void front_line() {
     const auto marks = front();
     if (marks.empty()) return;
@@ -162,16 +162,15 @@ class ParetoPainter {
       const std::optional<Box> box = free_box(*mark, taken);
       if (!box) continue;
       taken.push_back(*box);
-      // Any font is drawn as wide as the box.
+      // textLength makes every font as wide as the box.
       put("<text class=\"label\" font-size=\"10\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\" "
           "textLength=\"{:.1f}\" lengthAdjust=\"spacingAndGlyphs\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
           box->right - box->left, box->left, box->bottom - descent, escaped_markup(mark->label));
     }
   }
 
-  // The first of several places beside a mark that is inside the picture and clear of all that is taken; those on the
-  // side of what nothing beats come first, because the line of the front runs above and to the right. Where none is
-  // free the tooltip has to do.
+  // The first place beside a mark that is inside the picture and clear of `taken`. Places below and to the left come
+  // first, because the front's line runs above and to the right. Without a free place, only the tooltip has the text.
   std::optional<Box> free_box(const ParetoMark& mark, const std::vector<Box>& taken) const {
     using Place = std::pair<double, double>;
     constexpr std::array<Place, 12> places = {Place{-1, 1},   Place{-1, 0},   Place{1, 1},    Place{1, -1},
@@ -188,7 +187,7 @@ class ParetoPainter {
     return std::nullopt;
   }
 
-  // The pieces of the front's line.
+  // Boxes around the segments of the front's line.
   std::vector<Box> front_boxes() const {
     std::vector<Box> boxes;
     double from_y = top;

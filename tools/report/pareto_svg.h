@@ -1,5 +1,5 @@
-// Time against memory as one SVG document: a mark a result, the front of those that nothing beats as a line.
-// Series differ in colour and in shape. Needs nothing from elsewhere.
+// Time against memory as one SVG document: a mark per result, and a line for the front of results that no other beats.
+// Series differ in colour and in shape. The document needs no other files.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ namespace weft {
 
 struct ParetoMark {
   std::string series;
-  std::size_t style = 0;  // of the series: one number looks alike in every picture
+  std::size_t style = 0;  // of the series; equal numbers look alike in every picture
   double seconds = 0.0;
   std::int64_t bytes = 0;
   bool front = false;
-  // Beside a mark of the front, where there is room that neither the front's line, its marks nor other labels take.
+  // Shown beside a mark of the front if there is room outside the front's line, its marks and other labels.
   std::string label = {};
   std::string tooltip = {};  // lines of text
 };
@@ -28,8 +28,8 @@ struct ParetoPicture {
 
 std::string to_svg(const ParetoPicture& picture);
 
-// Labels of points that have a row of values each, the same ones in the same order: of each row the values that are not
-// alike in all rows, or the first value where all are.
+// Labels for rows of values, where equal positions have equal meaning. A label has the values of its row that are not
+// equal in all rows, or the first value if all are equal.
 std::vector<std::string> distinguishing(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace weft

@@ -1,5 +1,4 @@
-// What --format svg|html|trace writes: pictures of programs, and costs that a few words give. `command` begins the
-// messages of errors.
+// Pictures of programs for --format svg|html|trace, and costs from a few words. `command` begins error messages.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +12,16 @@ namespace weft {
 
 bool is_picture_format(std::string_view format);
 
-// The same for every rank: what all its stages take together, shared evenly among them and their segments, or by bytes
-// among its units. `words` are forward= backward_input= backward_weight= (each 1 by default), gather= and reduce= (of
-// all units once), transfer= (of a message), norm= and step= (each 0), separated by blanks. Throws Error (request).
+// Costs that are the same for every rank. `words` are separated by blanks. forward=, backward_input= and
+// backward_weight= (each 1 by default) are costs of all stages of a rank together, shared evenly among stages and their
+// segments. gather= and reduce= are costs of all units of a rank once, shared by bytes; transfer= is that of a message.
+// These, norm= and step= are 0 by default. Throws Error (request).
 ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words);
 
-// Throws Error (request) where so many boxes, of all pictures, are more than the format may hold.
+// Throws Error (request) if so many boxes, over all pictures, exceed the limit of the format.
 void require_drawable(std::string_view format, std::size_t boxes);
 
-// Only a page holds more than one picture. Throws Error (request) for pictures that are too large.
+// Only HTML holds more than one picture. Throws Error (request) for pictures that are too large.
 std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format);
 
 }  // namespace weft

@@ -17,7 +17,7 @@ struct Cell {
   double start = 0.0, end = 0.0;
 };
 
-// A computation of a stage is one cell, whatever gathers stand between its segments.
+// A computation of a stage is one cell, even with gathers between its segments.
 std::vector<Cell> cells_of(const PictureRank& rank) {
   std::vector<Cell> cells;
   for (const PictureBox& box : rank.boxes) {

@@ -1,4 +1,4 @@
-// A simulated step in characters, to scale: what each rank computes when. For steps small enough to be read so.
+// A simulated step in characters, to scale: each rank's computations over time. For small steps.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace weft {
 
-// A line a rank: (microbatch) a forward, [microbatch] a backward or input gradient, <microbatch> a weight gradient, as
-// long as they take; blanks are idle or collectives. Empty where cells would be too narrow to hold their numbers.
+// One line per rank: (microbatch) a forward, [microbatch] a backward or input gradient, <microbatch> a weight gradient,
+// each as wide as its time. Blanks are idle time or collectives. Empty if a cell is too narrow for its number.
 std::string time_grid(const Picture& picture, int columns = 120);
-// The same without a picture where computations are more than columns.
+// The same, without building a picture if there are more computations than columns.
 std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options,
                       int columns = 120);
 

@@ -13,7 +13,7 @@ struct DiagnoseRequest {
   bool json = false, strict = false;
 };
 
-// The exit code of a run that failed (main.cpp).
+// Equal to the exit code of a run that failed (main.cpp).
 constexpr int found_something = 3;
 
 void diagnose_run(const DiagnoseRequest& request) {

@@ -15,7 +15,7 @@ constexpr const char* window_key = "training.sequence_length";
 struct EvalArguments {
   std::string checkpoint;
   std::vector<std::string> files;
-  std::int64_t window = 0;  // 0: as trained
+  std::int64_t window = 0;  // 0: the window of training
   bool json = false;
 };
 
@@ -29,7 +29,7 @@ nlohmann::ordered_json as_json(const EvaluationResult& result) {
           {"tokens_per_second", static_cast<double>(result.tokens) / result.seconds}};
 }
 
-// Throws Error (request) where a key gives windows of another length than those of training, in silence.
+// Throws Error (request) if a key changes the length of windows from that of training without --window.
 void require_trained_window(const CheckpointReader& reader, const Config& config) {
   const auto trained = reader.manifest().data.find(window_key);
   const std::string own = fmt::format("{}", config.training.sequence_length);

@@ -24,7 +24,8 @@ void write_bytes(std::string_view bytes) {
   }
 }
 
-// One sample as it is made, bytes as they are; of several the first, then the others, a line before each.
+// Prints the first sample while it is generated, bytes unchanged, then the other samples, with a line before each if
+// there are several.
 class Printed {
  public:
   explicit Printed(std::int64_t samples) : samples_(samples) {
@@ -40,7 +41,7 @@ class Printed {
       begin(sample);
       write_bytes(result.samples[static_cast<std::size_t>(sample)].text);
     }
-    // A prompt of the shell begins its own line; what is redirected has nothing that the model did not write.
+    // A newline keeps the shell's prompt off the text. One sample redirected has only bytes of the model.
     if (samples_ > 1 || isatty(STDOUT_FILENO) != 0) write_bytes("\n");
   }
 

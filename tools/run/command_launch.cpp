@@ -31,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How long ranks may take to end once they have been told to.
+// Time for ranks to end after they were told to.
 constexpr milliseconds end_within{4000};
 
 struct LaunchRequest {
@@ -51,7 +51,7 @@ bool is_free(int port) {
   return is_free;
 }
 
-// A port whose successor is free as well: ranks meet there (parallel/comm/rendezvous.h).
+// A free port with a free successor, on which ranks meet (parallel/comm/rendezvous.h).
 int free_port() {
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const int port = 20'000 + static_cast<int>((getpid() + Clock::now().time_since_epoch().count() / 1000) % 12'000);
@@ -91,19 +91,19 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// Hands the lines of a pipe on, with a prefix.
+// Forwards the lines of a pipe, with a prefix.
 class Output {
  public:
   Output(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
   int descriptor() const { return from_; }
 
-  // Takes what has come; at the end of the pipe, closes it.
+  // Reads available bytes; closes the pipe at its end.
   void take() {
     std::array<char, 4096> bytes;
     const ssize_t count = ::read(from_, bytes.data(), bytes.size());
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count > 0) line_.append(bytes.data(), static_cast<std::size_t>(count));
-    // What rank 0 says is handed on at once, others' lines as wholes.
+    // Output of rank 0 is forwarded at once, that of other ranks in whole lines.
     const bool ended = count <= 0;
     const std::size_t until = ended || prefix_.empty() ? line_.size() : line_.rfind('\n') + 1;
     std::string text;
@@ -133,14 +133,14 @@ class Output {
   std::string line_;
 };
 
-// The processes of a run. Ends with them: they get SIGTERM when this process dies.
+// The processes of a run. They get SIGTERM when this process dies.
 class Launch {
  public:
   explicit Launch(const LaunchRequest& request) {
     sigset_t watched;
     sigemptyset(&watched);
     for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
-    // As RunSignals: what was ignored (nohup) stays ignored, by the ranks too.
+    // As in RunSignals, signals ignored so far (nohup) stay ignored, for the ranks too.
     for (const int signal : {SIGINT, SIGHUP}) {
       if (!is_ignored(signal)) sigaddset(&watched, signal);
     }
@@ -163,7 +163,7 @@ class Launch {
         deadline_.reset();
       }
     }
-    // Rank 0 first: what it says at the end is the result. Pipes may be held open by processes that ranks have started.
+    // Reads rank 0 first, because its last output is the result. Other processes started by ranks may hold pipes open.
     for (Output& output : outputs_) {
       for (pollfd entry{output.descriptor(), POLLIN, 0}; entry.fd >= 0 && poll(&entry, 1, 0) > 0;) {
         output.take();
@@ -192,8 +192,8 @@ class Launch {
     }
     const pid_t parent = getpid(), process = fork();
     if (process == 0) {
-      // Only what is allowed between fork and exec. In a group of its own: an interrupt from the terminal reaches it
-      // through this process alone.
+      // Only calls allowed between fork and exec. The process group is new, so that an interrupt of the terminal
+      // reaches the rank only through this process.
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
@@ -227,7 +227,8 @@ class Launch {
     }
   }
 
-  // To save would take all ranks: the second signal ends those at once that the first asks to save.
+  // Ends all ranks at once. The first signal asks a rank to save, which would need all ranks; the second one ends it at
+  // once.
   void end_all() {
     signal_all(SIGTERM);
     signal_all(SIGUSR1);
@@ -244,7 +245,7 @@ class Launch {
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int signal = static_cast<int>(info.ssi_signo);
-      // They save, and those that leave do so when they are done.
+      // Ranks save on a signal; ranks that exit do so after saving.
       if (signal != SIGCHLD) signal_all(signal);
     }
   }
@@ -270,9 +271,9 @@ class Launch {
   int signals_ = -1;
   std::vector<Rank> ranks_;
   std::vector<Output> outputs_;
-  std::optional<Clock::time_point> deadline_;  // after which those that still run are killed
+  std::optional<Clock::time_point> deadline_;  // after it, ranks still running are killed
   int exit_code_ = 0;
-  bool stopped_ = false;  // a rank saved and left
+  bool stopped_ = false;  // a rank saved and exited
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `weft trace sum`: where the time of recorded steps went, by any of the labels that spans have.
+// `weft trace sum`: the time of recorded steps, summed by any labels of spans.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -34,7 +34,7 @@ void add_file(const std::string& path, std::vector<TimedSpan>& spans) {
   std::ranges::move(more, std::back_inserter(spans));
 }
 
-// Of a run's directory the traces of all its ranks.
+// For a run's directory: the traces of all its ranks.
 std::vector<TimedSpan> spans_of(const std::vector<std::string>& paths) {
   std::vector<TimedSpan> spans;
   for (const std::string& path : paths) {

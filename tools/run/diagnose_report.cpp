@@ -45,7 +45,7 @@ std::string finding_text(const RunEvidence& evidence, std::size_t number, const 
   return text;
 }
 
-// Rules with an outcome, with what they note.
+// Rules with this outcome, and their notes.
 std::string rules_text(const Diagnosis& diagnosis, RuleVerdict::Outcome outcome, std::string_view title) {
   std::string text;
   for (const RuleResult& result : diagnosis.rules) {

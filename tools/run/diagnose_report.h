@@ -1,4 +1,4 @@
-// A diagnosis for the eye and for scripts. Results are text to print.
+// Reports on a diagnosis for readers and scripts. All functions return text to print.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace weft {
 
 std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagnosis);
 // {"run", "hardware", "steps", "step_seconds", "healthy", "findings": [...], "rules": [...], "memory": [...]}, one JSON
-// document. Of a finding, "step" is {"seconds", "basis", "source"} or null, and "memory" the same with "bytes".
+// document. "step" of a finding is {"seconds", "basis", "source"} or null; "memory" is the same with "bytes".
 std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnosis);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What stands between a plan that says "does not fit" and the ranks of `weft train`.
+// Keeps `weft train` from starting ranks if the plan does not fit.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,10 +8,10 @@
 
 namespace weft {
 
-// Throws Error (request) where the plan of the run exceeds the memory of a card, naming the bucket that decides and the
-// best moves, unless run.ignore_plan is set. Of a card: hardware.memory or that of hardware.name; where neither is
-// written, that of the GPU at hand; where none is known, nothing is judged. `config` is what `file` and the command line
-// came to.
+// Throws Error (request) if the plan of the run exceeds a card's memory, naming the bucket that decides and the best
+// moves, unless run.ignore_plan is set. The card's memory is hardware.memory or that of hardware.name. If neither is
+// set, it is that of the GPU at hand; if that is unknown too, nothing is checked. `config`: the configuration from
+// `file` and the command line.
 void require_fit(const CLI::App& command, const std::string& file, const Config& config);
 
 }  // namespace weft

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-// nsys numbers a thread within its process: the process is what is left without the last 24 bits.
+// nsys numbers threads within their process; the number without its last 24 bits is the process.
 std::int64_t process_of(std::int64_t thread) {
   return thread >> 24 << 24;
 }
@@ -66,7 +66,7 @@ struct NvtxSpan {
   std::string name;
 };
 
-// Of each thread, by their begins.
+// Ranges by thread, in the order of their begins.
 std::map<std::int64_t, std::vector<NvtxSpan>> ranges_of(Export& data) {
   constexpr int push_pop = 59, domain_created = 75;         // eventType
   std::set<std::pair<std::int64_t, std::int64_t>> domains;  // process and number
@@ -91,7 +91,7 @@ std::map<std::int64_t, std::vector<NvtxSpan>> ranges_of(Export& data) {
   return ranges;
 }
 
-// What a call was part of.
+// The action and the work that a call belongs to.
 struct Queued {
   std::string action, work = "-";
 };
@@ -100,8 +100,8 @@ bool is_work(const std::string& name) {
   return std::ranges::any_of(all_work, [&](Work work) { return name_of(work) == name; });
 }
 
-// The ranges around calls that are asked for in the order of time; ranges of a thread nest. The innermost is an action,
-// or work inside one.
+// Finds the innermost range around each call, for calls in the order of time. Ranges of a thread nest. The innermost
+// range is an action, or work inside an action.
 class Innermost {
  public:
   explicit Innermost(const std::vector<NvtxSpan>& ranges) : ranges_(ranges) {}
@@ -138,7 +138,7 @@ std::vector<TimedSpan> read_nsys_export(const std::string& file) {
   const auto ranges = ranges_of(data);
   if (ranges.empty()) fail_request("{} holds no range of the domain \"weft\"", file);
 
-  // By process and correlation.
+  // Keys are process and correlation.
   std::map<std::pair<std::int64_t, std::int64_t>, Queued> queued;
   std::map<std::int64_t, Innermost> innermost;
   for (const auto& [thread, all] : ranges) innermost.try_emplace(thread, all);

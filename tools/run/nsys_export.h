@@ -1,5 +1,5 @@
-// Kernels of an export of Nsight Systems (nsys export --type sqlite), each with the action that queued it: the range of
-// the domain "weft" that was innermost on the thread when it was launched.
+// Kernels of an export of Nsight Systems (nsys export --type sqlite), each with the action that queued it. The action
+// is the innermost range of the domain "weft" on the launching thread at the time of the launch.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// Kernels, copies and fills of memory; what was queued outside of all ranges is named "outside". `rank` is the number
-// of its process in the export, from 0. Throws Error (request) where the file is no such export, or holds no range of a
+// Kernels, memory copies and memory fills. Spans queued outside all ranges are named "outside". `rank` is the index of
+// the span's process in the export, from 0. Throws Error (request) if the file is no such export or has no range of a
 // run, and in a build without SQLite.
 std::vector<TimedSpan> read_nsys_export(const std::string& file);
 

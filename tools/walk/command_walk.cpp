@@ -1,5 +1,5 @@
-// `weft walk`: what one rank does in a step, gather by gather, with bytes, under each way of sharding. For people who
-// learn sharded data parallelism: the list that is walked is the one that a run executes.
+// `weft walk`: the actions of one rank in a step, gather by gather, with bytes, under each way of sharding. For
+// learners of sharded data parallelism: the walked list is the one that a run executes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,13 +28,13 @@ struct WalkRequest {
   bool segments = false, summary = false, numbers = false, json = false;
 };
 
-// A configuration that can be read again with more said about it.
+// A configuration that can be read again with further overrides.
 class WalkSource {
  public:
   WalkSource(const CLI::App& command, const WalkRequest& request)
       : file_(request.file), overrides_(overrides_given_to(command)) {
     if (!file_.empty()) {
-      read_config_given_to(command, file_);  // says warnings, once
+      read_config_given_to(command, file_);  // prints warnings, once
     } else {
       WalkToy toy = request.toy;
       toy.ranks = request.ranks.value_or(toy.ranks);
@@ -43,7 +43,7 @@ class WalkSource {
   }
 
   bool is_toy() const { return file_.empty(); }
-  // What the command line says wins over what a strategy says.
+  // Words of the command line win over those of a strategy.
   Config read(Overrides first = {}) const {
     first.insert(first.end(), overrides_.begin(), overrides_.end());
     return is_toy() ? read_config_text(toy_, "the toy of weft walk", first).config : read_config(file_, first).config;
@@ -67,7 +67,7 @@ WalkedStrategy walk_config(const std::string& name, const Config& config, const 
   return {name, config.microbatches(), walk_step(config, request.rank, request.segments)};
 }
 
-// `all` walks what the ranks allow, and says what they do not.
+// `all` walks every strategy that the ranks allow, and records why others are left out.
 Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
   Walks walks;
   std::vector<std::string> names = request.strategies;

@@ -19,7 +19,7 @@ const std::vector<Action>& list_of(const WalkedStep& step) {
   return step.program.ranks[static_cast<std::size_t>(step.mesh.coordinates(step.rank).pp)];
 }
 
-// "25 % less", "twice as much": `one` beside `other`.
+// `one` relative to `other`: "25.0 % less", "2.0 times as much".
 std::string beside(std::int64_t one, std::int64_t other) {
   if (one == other) return "the same";
   const double ratio = static_cast<double>(one) / static_cast<double>(other);
@@ -31,8 +31,8 @@ std::string times(int count) {
   return count == 1 ? "once" : fmt::format("{} times", count);
 }
 
-// How often parameters of sharded units are used, and how often a use needs no gather of its own. A use is all
-// neighbouring reads of one forward or one backward; uses in a row share a gather.
+// How often parameters of sharded units are used, and how many uses need no gather of their own. A use is a run of
+// reads in one forward or one backward; consecutive uses share a gather.
 struct Uses {
   int units = 0, unread = 0, shared = 0;
 };
@@ -94,7 +94,7 @@ std::string reduction_lesson(const WalkedStrategy& each, const WalkedStrategy& l
       bytes_text(b.gradients_peak), bytes_text(a.sent_by_reductions), bytes_text(b.sent_by_reductions));
 }
 
-// Whether every unit is gathered in the dtype that it is reduced in.
+// Whether every unit is gathered and reduced with equal bytes.
 bool moves_equal_bytes(const Program& program) {
   return std::ranges::all_of(program.units, [](const ProgramUnit& unit) {
     return unit.replicated || unit.frozen || unit.gather_bytes == unit.reduce_bytes;
@@ -110,7 +110,7 @@ std::string whole_lesson(const WalkedStrategy& whole, const WalkedStrategy& once
       bytes_text(b.sent_by_reductions), bytes_text(moved));
   if (moves_equal_bytes(once.step.program)) {
     text += ": an all-reduce is a reduce-scatter and an all-gather";
-    // Shards of whole rows are padded to be equal; a whole unit is not.
+    // Shards are padded to equal numbers of rows; an unsharded unit has no padding.
     if (difference != 0) text += fmt::format(", and {} of these are padding", bytes_text(difference));
   }
   return text + fmt::format(". It holds {} of state all step instead of {}, {}.", bytes_text(a.state),
@@ -140,7 +140,7 @@ std::string island_lesson(const WalkedStrategy& island, const WalkedStrategy& fu
       bytes_text(a.parameters_peak), bytes_text(b.parameters_peak));
 }
 
-// Where the largest sum of one walk stands.
+// The line at which the total of a walk is largest.
 std::string peak_lesson(const WalkedStrategy& walked) {
   const WalkSummary& summary = walked.step.summary;
   const WalkLine& line = walked.step.lines[summary.peak_line];

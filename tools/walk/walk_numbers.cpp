@@ -18,7 +18,7 @@ constexpr std::int64_t fewest_rows = 8;
 
 using Numbers = WalkNumbers::Numbers;
 
-// What is trained with: float32. These integers are exact in it.
+// Training uses float32, which represents these integers exactly.
 std::vector<float> floats(const Numbers& numbers) {
   return {numbers.begin(), numbers.end()};
 }
@@ -34,7 +34,7 @@ std::int64_t payload(Communicator& world, CollectiveOp op) {
   return world.counters()[{world.group(), op}].bytes;
 }
 
-// On each rank's own thread, which writes its own entries.
+// Runs on each rank's own thread, which writes only the rank's entries.
 void exchange(Communicator& world, WalkNumbers& numbers) {
   const auto rank = static_cast<std::size_t>(world.rank());
   std::vector<float> shard = floats(numbers.shards[rank]), gradient = floats(numbers.gradients[rank]);
@@ -77,7 +77,7 @@ WalkNumbers walk_numbers(int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     Numbers& shard = numbers.shards.emplace_back();
     for (std::int64_t row = rank * each; row < (rank + 1) * each; ++row) shard.push_back(row + 1);
-    // Different on every rank, as each has seen other tokens.
+    // Gradients differ between ranks, as each rank has other tokens.
     Numbers& gradient = numbers.gradients.emplace_back();
     for (std::int64_t row = 0; row < numbers.rows; ++row) gradient.push_back((rank + 1) * (row + 1));
   }

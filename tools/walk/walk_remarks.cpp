@@ -31,7 +31,7 @@ class Remarks {
  public:
   explicit Remarks(const WalkedStep& step) : step_(step), gathered_(step.program.units.size(), false) {}
 
-  // The first of what may be said of the line that has not been said before.
+  // The first remark on the line that no earlier line had.
   std::string of(std::size_t i) {
     for (const std::string& text : candidates(i)) {
       if (said_.insert(text).second) return text;
@@ -47,7 +47,7 @@ class Remarks {
     return step_.program.units[static_cast<std::size_t>(of.unit.value())];
   }
   std::size_t ranks(Group group) const { return step_.mesh.group_of(group, step_.rank).size(); }
-  // What was live before the line.
+  // Bytes live before the line.
   LiveBytes before(std::size_t i) const { return i == 0 ? LiveBytes{} : line(i - 1).live; }
 
   Texts candidates(std::size_t i) {

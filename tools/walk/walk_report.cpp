@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Bytes of a table in one unit, so that columns can be compared.
+// Formats the bytes of a table in one unit, so that columns can be compared.
 class Scale {
  public:
   explicit Scale(std::int64_t largest) : megabytes_(largest >= 10'000'000) {}
@@ -39,7 +39,7 @@ std::string or_blank(const std::optional<int>& value) {
   return value ? fmt::format("{}", *value) : std::string();
 }
 
-// Those in which nothing would stand are left out.
+// Columns of the table; columns without any entry are left out.
 std::vector<Column> columns_of(const WalkedStrategy& walked, const Scale& scale) {
   const WalkedStep& step = walked.step;
   std::vector<Column> columns = {{"what", what_of}};
@@ -91,7 +91,7 @@ std::string state_text(const BucketBytes& state, const Scale& scale) {
   return text;
 }
 
-// Behind each line of the table, whose first is the header.
+// Appends a remark to each line of the table. The table's first line is the header.
 std::string with_remarks(const std::string& table, const std::vector<std::string>& remarks) {
   std::string text;
   std::size_t begin = table.find('\n') + 1;

@@ -1,4 +1,4 @@
-// What `weft walk` prints: a table a strategy, all of them beside each other, and what to see; or the same as JSON.
+// The output of `weft walk`: a table per strategy, a comparison of strategies, and lessons; or the same as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,9 +9,9 @@
 
 namespace weft {
 
-// One line an action, with remarks.
+// One line per action, with remarks.
 std::string walk_text(const WalkedStrategy& walked);
-// A row a strategy, and the lessons.
+// One row per strategy, and the lessons.
 std::string summary_text(std::span<const WalkedStrategy> strategies);
 
 nlohmann::ordered_json walk_json(const WalkedStrategy& walked);

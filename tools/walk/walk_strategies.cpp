@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Float32 everywhere, so that a gather and a reduction of a unit move equally many bytes.
+// Float32 everywhere, so that a unit's gather and reduction have equal bytes.
 constexpr const char* toy_text = R"([run]
 name = "toy"
 [model]
@@ -44,8 +44,8 @@ void require_range(const char* option, int value, int least, int most) {
   fail_request("weft walk: error: {} takes {} to {}, not {}", option, least, most, value);
 }
 
-// The strategy and what it leaves to Weft. Families with words of their own are told the same: the configuration is
-// walked as if it had been written for this strategy.
+// Overrides for the strategy and its open keys. Families with [shard] sections of their own get the same values, as if
+// the configuration had been written for this strategy.
 Overrides shard_overrides(const Config& config, const std::string& strategy, const std::string& residency) {
   Overrides overrides;
   const auto add = [&](const std::string& section) {

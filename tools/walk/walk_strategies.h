@@ -1,4 +1,4 @@
-// What `weft walk` walks: a toy model of its own, or a configuration, under each of the strategies that people compare.
+// The subjects of `weft walk`: a built-in toy model or a configuration, under each of the usual strategies.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Of a transformer small enough that its bytes can be followed one by one.
+// Sizes of a transformer small enough for a reader to follow its bytes one by one.
 struct WalkToy {
   int ranks = 4, blocks = 4, microbatches = 2;
   int hidden = 16;   // a multiple of 8, the width of a head
@@ -17,20 +17,20 @@ struct WalkToy {
 
   bool operator==(const WalkToy&) const = default;
 };
-// As TOML. Throws Error (request) for sizes that make no model.
+// The toy's configuration as TOML. Throws Error (request) for sizes that make no model.
 std::string toy_config(const WalkToy& toy);
 
-// A strategy as overrides of a configuration, which win over all that its [shard] sections say of strategies.
+// A strategy as overrides of a configuration. They win over every strategy set in its [shard] sections.
 struct WalkStrategy {
   std::string name;
   Overrides overrides;
 };
 
-// Every name that --strategy takes: "full_shard", ..., "hybrid", "island 2" and "island" for the smallest that there
-// is. Throws Error (request) listing the names for another one, and for a hybrid or an island of ranks that `config`
-// does not have.
+// Takes every name of --strategy: "full_shard", ..., "hybrid", "island 2", and "island" for the smallest island. Throws
+// Error (request) listing the names for an unknown name, and for a hybrid or island that the ranks of `config` do not
+// allow.
 WalkStrategy walk_strategy(const std::string& name, const Config& config);
-// What "all" stands for.
+// The strategies of "all".
 std::vector<std::string> all_walk_strategies();
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Other settings of the same run, for rules to hold it against: each changes what one rule is about and nothing else.
+// Alternative settings of the same run, for rules to compare the run with. Each changes one thing and nothing else.
 #pragma once
 
 #include <functional>
@@ -10,27 +10,27 @@
 namespace weft {
 
 void wrap_all(Config& config, const std::string& wrap);
-// Gradients wait for the last microbatch, whole.
+// Gradients are reduced at the last microbatch only, unsharded until then.
 void defer_reductions(Config& config);
 void set_residency(Config& config, const std::string& residency);
 void compute_in_16_bits(Config& config);
 void look_ahead(Config& config);
 
-// data_shard cut into as few replicas as keep every shard group inside a node; nothing where the groups are so already,
-// or where none that shards does.
+// The configuration with data_shard split into the fewest replicas that keep every shard group inside a node. Absent if
+// no shard group crosses nodes, or if no split that still shards achieves it.
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware);
 
-// What the run's peak is predicted to have more than that of the alternative, `words` saying which; absent where it has
-// not.
+// Predicted peak of the run minus that of the alternative; `words` name the alternative. Absent if the difference is
+// not positive.
 std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
                                            std::string_view words);
 
-// What the links of a rank would be busy for less with the other exchange, each call behind the one before it.
+// Seconds that the links of a rank would be busy less with the other exchange, with calls one after the other.
 ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
                                const CommunicationCounters& other);
 
-// Whether so many bytes more would fit beside the measured peak, as fewer always do; nothing where the memory of a rank
-// is not known.
+// Whether so many more bytes fit beside the measured peak; true for a negative number. Absent if the memory of a rank
+// is unknown.
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more);
 // The same in words, for the evidence of a finding.
 std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more);

@@ -1,4 +1,4 @@
-// What is wrong with a run, by name, with the evidence and the setting to change.
+// The faults of a run by name, with evidence and the setting to change.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct RuleResult {
 
 struct Diagnosis {
   std::vector<RuleResult> rules;  // every one, in the order of the table
-  // By what they cost, each largest first: measured seconds, modelled seconds, bytes; then the rest in the order of the
-  // table.
+  // Ordered by cost, largest first: measured seconds, then modelled seconds, then bytes. Findings without cost follow
+  // in the order of the table.
   std::vector<DiagnosedFault> findings;
 
   bool healthy() const { return findings.empty(); }

@@ -1,4 +1,4 @@
-// What a rule says of a run: a fault of its settings with the evidence, or that there is none, or that it cannot tell.
+// The verdict of a rule on a run: a fault of its settings with the evidence, no fault, or not checkable.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ constexpr std::string_view name_of(Basis basis) {
   return names[static_cast<std::size_t>(basis)];
 }
 
-// One figure of the run beside what it is held against.
+// A figure of the run beside the figure that it is compared with.
 struct EvidenceLine {
   std::string what;
   std::string value, expected;
-  std::string source;  // the file, or the row of hardware, that has the value
+  std::string source;  // the file or hardware row that holds the value
   Basis basis = Basis::measured;
 
   bool operator==(const EvidenceLine&) const = default;
 };
 
-// What a fault takes of a step. Measured: a time that the traces show of one rank, which `source` names; a change
-// brings no more than that.
+// Time of a step that a fault costs. Measured: shown by the traces of one rank, named in `source`; a change saves at
+// most this time.
 struct StepCost {
   double seconds = 0.0;
   Basis basis = Basis::measured;
@@ -41,8 +41,8 @@ struct StepCost {
   bool operator==(const StepCost&) const = default;
 };
 
-// What a fault takes of the fullest rank's memory. Measured: beyond the prediction. Predicted: beyond the prediction of
-// the changed setting.
+// Memory of the fullest rank that a fault costs. Measured: bytes above the prediction. Predicted: bytes above the
+// prediction for the changed setting.
 struct MemoryCost {
   std::int64_t bytes = 0;
   Basis basis = Basis::measured;
@@ -51,7 +51,7 @@ struct MemoryCost {
   bool operator==(const MemoryCost&) const = default;
 };
 
-// A key of the configuration and what to write there, in TOML's syntax.
+// A key of the configuration and its new value in TOML syntax.
 struct SettingChange {
   std::string setting, value;
   std::string why = {};
@@ -62,7 +62,7 @@ struct SettingChange {
 struct DiagnosedFault {
   std::string rule = {};  // its name, filled in by diagnose()
   std::string sentence;
-  // Absent where the run's files do not tell, and where they show none.
+  // Absent if the run's files do not tell a cost, or show none.
   std::optional<StepCost> step = {};
   std::optional<MemoryCost> memory = {};
   std::vector<EvidenceLine> evidence = {};
@@ -75,7 +75,7 @@ struct RuleVerdict {
   enum class Outcome : std::uint8_t { found, silent, unchecked };
   Outcome outcome = Outcome::silent;
   std::optional<DiagnosedFault> finding = {};
-  std::string note = {};  // why it is silent where that may surprise, or what it lacks
+  std::string note = {};  // why it is silent where that may surprise, or which data is missing
 
   static RuleVerdict found(DiagnosedFault finding) { return {Outcome::found, std::move(finding)}; }
   static RuleVerdict silent(std::string note = {}) { return {Outcome::silent, std::nullopt, std::move(note)}; }

@@ -22,8 +22,8 @@ std::string text_of(const CommunicationCount& count) {
   return fmt::format("{} of {} bytes", count.count, count.bytes);
 }
 
-// What a program exchanges, as the run counted it. The optimizer may use the same groups, which the program says too,
-// so anything less than the program's is another program.
+// The run's counts for the calls of the program. The optimizer may add calls in the same groups, so larger counts are
+// accepted. Smaller counts, or other gathers of units, belong to another program.
 MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& program) {
   MeasuredExchange measured;
   const auto& counted = run.steps.back().communication;

@@ -1,4 +1,4 @@
-// A run's measurements, put beside what its program says, for the rules to judge.
+// Measurements of a run beside the figures of its program, for the rules to judge.
 #pragma once
 
 #include <functional>
@@ -15,61 +15,61 @@
 
 namespace weft {
 
-// Counted by the communicators in the run's last step, summed over ranks.
+// Counts of the communicators in the run's last step, summed over ranks.
 struct MeasuredExchange {
   std::int64_t gathers = 0, gather_bytes = 0;
-  CommunicationCounters exchange;  // the groups and operations that ProgramFigures::exchange has
+  CommunicationCounters exchange;  // the groups and operations of ProgramFigures::exchange
 };
 
 struct RunEvidence {
   const RunOutputs& run;
   Mesh mesh;
-  std::string hardware_name;  // as asked for
+  std::string hardware_name;  // as given by the user
   RunHardware hardware;
   ProgramFigures program;
   MeasuredExchange measured;
-  // Steps of the same program as the last one, without the first two of the run where it has more: caches, pools and
-  // threads are warm by then.
+  // The last consecutive steps with the last step's exchange, without the first two of them: caches, pools and threads
+  // are warm after two steps. The last step alone if there are no more than two.
   std::span<const StepMetrics> steady;
-  double step_seconds = 0.0;            // their median
-  std::vector<TracedRank> traced = {};  // nothing without traces
+  double step_seconds = 0.0;            // median of `steady`
+  std::vector<TracedRank> traced = {};  // empty without traces
 
   const Config& config() const { return run.config; }
-  // Of a data-parallel rank in a step.
+  // Tokens per data-parallel rank and step.
   double tokens_a_rank() const;
-  // Modelled: products of the step at the rate of the hardware, all ranks alike.
+  // Modelled: products of the step at this rate, spread evenly over ranks.
   double compute_seconds(double flops_per_second) const;
-  // Bytes of a rank that nobody uses at the measured peak; nothing where the rank's memory is not known.
+  // Free bytes of a rank at the measured peak; absent if the rank's memory is unknown.
   std::optional<std::int64_t> headroom_bytes() const;
   std::int64_t peak_bytes() const;  // measured, of the fullest rank in any steady step
 };
 
-// Of one rank in a step, on average over the traced ones.
+// Seconds of one rank per step, averaged over the traced steps.
 struct TracedWait {
   int rank = 0;
   double seconds = 0.0;
 };
 
-// How long computation of the rank that waits most stood still for such exchanges; nothing without traces.
+// The longest time that a rank's computation waited for exchanges that `counts` selects; absent without traces.
 std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
                                        const std::function<bool(const TracedExchange&)>& counts);
 
-// What a model of the hardware says in place of traces.
+// Seconds from a model of the hardware, used without traces.
 struct ModelledSeconds {
   double seconds = 0.0;
-  std::string by;  // of what, and by which figures
+  std::string by;  // the modelled quantity and the figures used
 };
 
-// The wait that the traces show for such exchanges, `what` in words; absent where they show none. Without traces
-// `modelled`, if it is more than nothing.
+// The traced wait for the selected exchanges, described by `what`; absent if the traces show none. Without traces:
+// `modelled`, if positive.
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
                                      const ModelledSeconds& modelled = {});
 
 bool is_traced_gather(const TracedExchange& exchange);
 
-// `hardware` as in run_hardware(). `run` outlives the evidence. Throws Error (request) when the counters or traces are
-// not those of the configuration's program.
+// `hardware` as in run_hardware(). `run` must outlive the evidence. Throws Error (request) if the counters or traces do
+// not belong to the configuration's program.
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware = {});
 
 }  // namespace weft

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// Ranks of the groups that one rank is in.
+// The size of each group that a rank is in.
 class GroupRanks {
  public:
   GroupRanks(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
@@ -62,7 +62,7 @@ std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
   return whole;
 }
 
-// Adds one rank, which stands for `times` of them.
+// Adds the figures of one rank, which stands for `times` ranks.
 void add_rank(const Program& program, const Config& config, const Mesh& mesh, int rank, std::int64_t times,
               ProgramFigures& figures) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
@@ -75,7 +75,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
     bool moves = false;
     for (const UnitCollective& part : unit.collectives) {
-      // Partial sums over tensor ranks are counted together with what segments exchange among them.
+      // Partial sums over tensor ranks are counted with the exchanges of segments.
       const bool counts = part.during == action.op && part.group != Group::tp;
       const int ranks = counts ? group_ranks.of(part.group, unit) : 1;
       if (ranks == 1) continue;
@@ -116,7 +116,7 @@ bool reads_unit(const Program& program, const Action& action, int unit) {
 ProgramFigures program_figures(const ResolvedRun& run) {
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
-  // Of the ranks of a stage: the first with its sizes, and how many have them.
+  // Among the ranks of a stage: the first rank of each size, and how many ranks have that size.
   std::map<std::tuple<int, int, int, int>, std::pair<int, std::int64_t>> kinds;
   for (int rank = 0; rank < config.parallelism.stage_ranks(); ++rank) {
     const Coordinates at = mesh.coordinates(rank);

@@ -1,4 +1,4 @@
-// Memory against its prediction, and which assumption of the prediction did not hold.
+// Compares memory with its prediction, and names the assumption of the prediction that did not hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* summary_file = "summary.json";
 
-// What the prediction takes for granted, by bucket.
+// The assumption of the prediction for each bucket.
 std::string_view assumption_of(Bucket bucket) {
   switch (bucket) {
     case Bucket::sharded_parameters:
@@ -60,7 +60,7 @@ Bucket most_exceeding(const RankMemory& memory) {
   return most;
 }
 
-// The most that ranks may hold: what is predicted, to the byte; where routing decides, what the worst routing takes.
+// The most bytes that a rank may hold: exactly the prediction, or those of the worst routing if routing decides.
 class MemoryBounds {
  public:
   explicit MemoryBounds(const Config& config)
@@ -78,7 +78,7 @@ class MemoryBounds {
   }
 
  private:
-  // Ranks of one pipeline and tensor position hold the same, except owners of whole matrices.
+  // Ranks of one pipeline and tensor position hold the same bytes, except owners of whole matrices.
   std::int64_t worst(int rank) {
     if (!run_) run_.emplace(config_);
     const Coordinates at = run_->mesh().coordinates(rank);
@@ -96,8 +96,8 @@ class MemoryBounds {
   std::map<std::tuple<int, int, int>, std::int64_t> worst_;
 };
 
-// Bytes that only a rank's workspace can explain are no fault on a GPU: the dry run leaves out that of cuDNN and of the
-// sums of kernels (dry_run.h). On the CPU it has all of it.
+// Bytes that only a rank's workspace can explain are no fault on a GPU. There the dry run leaves out the workspace of
+// cuDNN and of kernels that sum (dry_run.h). On the CPU the dry run counts all workspace.
 std::int64_t unpredicted_workspace(const Config& config, const RankMemory& memory) {
   return config.run.device == DeviceKind::cpu ? 0 : memory.measured[Bucket::workspace];
 }
@@ -145,7 +145,7 @@ void check_peak(const RunEvidence& evidence, const RankMemory& memory, MemoryBou
   found.add({more, Basis::measured, fmt::format("rank {} beyond the prediction ({})", memory.rank, summary_file)});
 }
 
-// A pool may still grow once where routed tokens are more than ever before.
+// A pool may grow once more if a rank gets more routed tokens than ever before.
 void check_allocations(const RunEvidence& evidence, MemoryFindings& found) {
   if (evidence.run.steps.size() <= 2) return;
   const auto allocating =
@@ -163,8 +163,8 @@ void check_allocations(const RunEvidence& evidence, MemoryFindings& found) {
 
 }  // namespace
 
-// The dry run behind the prediction makes every tensor that a run makes, token ids and totals included, so there is no
-// tolerance: less is held where a step was skipped, or where other ranks have the tokens; more never.
+// The dry run behind the prediction makes every tensor of a run, token ids and totals included, so there is no
+// tolerance. A run holds less if a step was skipped or other ranks have the tokens. It never holds more.
 RuleVerdict check_memory(const RunEvidence& evidence) {
   MemoryFindings found;
   MemoryBounds bounds(evidence.config());

@@ -1,5 +1,5 @@
-// The faults that are looked for, one function each: from the evidence of a run to a verdict. A threshold stands beside
-// the rule that has it, with its reason; docs/diagnose.md has them all in one table.
+// The faults that are looked for, one function each, from the evidence of a run to a verdict. Thresholds stand beside
+// their rule, with the reason; docs/diagnose.md has them all in one table.
 #pragma once
 
 #include <span>
@@ -12,11 +12,11 @@ namespace weft {
 
 struct Rule {
   std::string_view name;
-  std::string_view asks;  // what is looked at, in words
+  std::string_view asks;  // the question of the rule, in words
   RuleVerdict (*check)(const RunEvidence& evidence);
 };
 
-// In the order in which findings of unknown cost are told.
+// In the order in which findings of unknown cost are reported.
 std::span<const Rule> diagnosis_rules();
 
 RuleVerdict check_root_only_units(const RunEvidence& evidence);

@@ -1,4 +1,4 @@
-// Who computes how much: stages of the pipeline, experts, and ranks with the same work.
+// Rules on the distribution of computation: over stages of the pipeline, over experts, and over ranks with equal work.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct StageTimes {
   std::size_t slowest = 0;
 };
 
-// Nothing unless every pipeline rank was traced.
+// Absent unless every pipeline rank was traced.
 std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
   std::map<int, double> least;
   for (const TracedRank& rank : evidence.traced) {
@@ -47,7 +47,7 @@ std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
   return times;
 }
 
-// Nothing where the schedule has no layout of its own choice.
+// The layout that Weft chooses; absent if the schedule does not allow one.
 std::optional<LayoutSummary> even_layout(Config config) {
   config.pipeline.layout = std::string("auto");
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
@@ -56,7 +56,8 @@ std::optional<LayoutSummary> even_layout(Config config) {
   return summary;
 }
 
-// What the slowest pipeline rank computes longer than the mean, or by operations `more` of the mean.
+// Seconds that the slowest pipeline rank computes more than the mean; without traces the share `more` of the modelled
+// mean.
 std::optional<StepCost> slowest_stage_cost(const RunEvidence& evidence, const std::optional<StageTimes>& times,
                                            double more) {
   if (times) {
@@ -69,7 +70,7 @@ std::optional<StepCost> slowest_stage_cost(const RunEvidence& evidence, const st
       fmt::format("operations at {:.3g} a second of {}", evidence.hardware.flops_per_second, evidence.hardware.name)};
 }
 
-// What a rank's comparable actions take against the same of its peers.
+// Times of a rank's comparable actions, relative to the same actions of its peers.
 struct Comparison {
   std::vector<double> ratios;
   double seconds_more = 0.0;  // of a step
@@ -95,8 +96,8 @@ Comparison compare(const TracedRank& rank, std::span<const TracedRank> all) {
 
 }  // namespace
 
-// By the operations of the model (exact) a tenth more than the mean is a tenth of the step lost. Clocks alone are
-// believed only from 1.5 on: kernels are not equally fast on every shape.
+// By operations of the model, which are exact, a stage with a tenth more than the mean costs a tenth of the step.
+// Measured times count only from 1.5 on, because kernels are not equally fast on every shape.
 RuleVerdict check_stages(const RunEvidence& evidence) {
   constexpr double uneven = 1.1, uneven_by_clock = 1.5, better = 1.05;
   const Config& config = evidence.config();
@@ -141,8 +142,8 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// A busiest expert with twice the mean has its rank take twice as long where experts are spread; initial weights
-// and small batches come near 1.5. Persistent: in nine of ten steps, and of at least three.
+// If experts are spread over ranks, a busiest expert with twice the mean makes its rank take twice as long. Initial
+// weights and small batches come near 1.5. Persistent: in nine of ten steps, with at least three steps.
 RuleVerdict check_experts(const RunEvidence& evidence) {
   constexpr double uneven = 2.0, persistent = 0.9;
   constexpr std::size_t enough = 3;
@@ -171,8 +172,8 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Undisturbed times (the least of all microbatches and steps) of the same work differ by a few percent; one that is
-// busy with something else, or throttled, is slow at everything: in three of four kinds of action.
+// Undisturbed times of the same work (the least of all microbatches and steps) differ by a few percent. A rank that is
+// throttled or busy with other work is slow at everything: in three of four kinds of action.
 RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
   constexpr double slow = 1.15;
   if (evidence.traced.empty()) return RuleVerdict::unchecked(no_trace);

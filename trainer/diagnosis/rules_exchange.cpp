@@ -1,4 +1,5 @@
-// How often gradients are reduced, over which links shards travel, and whether a step computes long enough to hide it.
+// Rules on the number of reductions, the links that shards use, and whether a step computes long enough to hide
+// exchanges.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Calls that reduce gradients, of all ranks; a hybrid's all-reduce over replicas is one of its own.
+// Calls that reduce gradients, of all ranks. The all-reduce of a hybrid over replicas is a separate call.
 std::int64_t reducing_calls(const CommunicationCounters& exchange) {
   std::int64_t calls = 0;
   for (const auto& [key, count] : exchange) {
@@ -27,8 +28,8 @@ bool all_exchanges(const TracedExchange&) {
   return true;
 }
 
-// Why the traces say that nothing is lost to exchanges; nothing where they do not. They tell of the hardware that the
-// run had, and only where its lanes are their own does computation hide anything.
+// The reason why traces show no loss to exchanges; absent if they do not show that. Traces are valid only for the
+// hardware of the run, and computation hides exchanges only if lanes have channels of their own.
 std::optional<std::string> hidden(const RunEvidence& evidence) {
   if (!evidence.hardware_name.empty() || lanes_take_turns(evidence.config())) return std::nullopt;
   const auto wait = most_waiting(evidence, all_exchanges);
@@ -43,7 +44,7 @@ std::string size_text(double bytes) {
   return fmt::format("{:.0f} bytes", bytes);
 }
 
-// The run with everything repaired that the other rules name, so that what remains is for the batch to hide.
+// The run with the faults of all other rules repaired. The exchange that remains can only be hidden by the batch.
 Config repaired(const RunEvidence& evidence) {
   Config config = evidence.config();
   compute_in_16_bits(config);
@@ -60,7 +61,7 @@ Config repaired(const RunEvidence& evidence) {
 
 }  // namespace
 
-// One reduction a unit, or one for each microbatch, or for every N of them: 1.5 leaves a step alone that reduces a few
+// Calls are one per unit, one per microbatch, or one per N microbatches. The limit 1.5 passes a step that reduces a few
 // units twice.
 RuleVerdict check_reductions(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
@@ -75,7 +76,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   if (static_cast<double>(calls) <= repeated * static_cast<double>(least)) return RuleVerdict::silent();
   const std::int64_t more = deferred->peak_bytes - evidence.program.peak_bytes;
   const auto fit = fits(evidence, more);
-  // Where it is left to Weft, gradients wait only in memory that is known to be free.
+  // If Weft chooses the reduction, gradients stay unreduced only in memory that is known to be free.
   const bool left_open = std::ranges::any_of(config.shard_by_family,
                                              [](const auto& entry) { return leaves_reduction_open(entry.second); });
   if (left_open && !evidence.headroom_bytes()) {
@@ -110,9 +111,9 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Hybrid sharding sends 2.8 times less between two nodes with reductions in 16 bits and 1.9 times with float32; less
-// than 1.5 times is another layout's business. Where computation hides what leaves the node, the smaller memory of full
-// sharding decides.
+// Hybrid sharding sends 2.8 times less between two nodes with reductions in 16 bits, and 1.9 times less in float32. A
+// gain below 1.5 has other causes in the layout. If computation hides the traffic out of the node, the smaller memory
+// of full sharding decides.
 RuleVerdict check_topology(const RunEvidence& evidence) {
   constexpr double pays = 1.5;
   const RunHardware& hardware = evidence.hardware;
@@ -162,8 +163,9 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Exact bytes and tokens, and computation and links as the hardware reaches them: whether another batch breaks even, no
-// trace of this one shows. Where computation waits for nothing in the traces, the model is not believed.
+// Bytes and tokens are exact; rates of computation and links are those that the hardware reaches. No trace of this
+// batch shows whether another batch breaks even. If traces show that computation waits for nothing, the model is not
+// believed.
 RuleVerdict check_batch(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
@@ -192,7 +194,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
        hardware.name, Basis::modelled}};
   const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
   finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
-  // Where every microbatch has gathers of its own, only larger microbatches have more to hide them behind.
+  // If every microbatch gathers for itself, only larger microbatches have more computation to hide gathers behind.
   if (figures->gathers > figures->gathered_units) {
     finding.changes.push_back({"training.microbatch_size",
                                fmt::format("{}", static_cast<std::int64_t>(times) * config.training.microbatch_size),

@@ -1,4 +1,4 @@
-// How often parameters are gathered, in which pieces, in which dtype and when.
+// Rules on gathers of parameters: their number, their size, their dtype and their time.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@ double mean_payload(const RunEvidence& evidence) {
   return static_cast<double>(evidence.measured.gather_bytes) / static_cast<double>(evidence.measured.gathers);
 }
 
-// Of the slowest group that gathers.
+// The link of the slowest group that gathers.
 LinkCost gather_link(const RunEvidence& evidence) {
   for (const Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) {
     const bool used = evidence.measured.exchange.contains({std::string(name_of(group)), CollectiveOp::all_gather});
@@ -29,7 +29,7 @@ LinkCost gather_link(const RunEvidence& evidence) {
   return evidence.hardware.inside;
 }
 
-// A ring of n ranks takes (n - 1) latency + (n - 1) / n payload / rate: at this payload both are equal.
+// A ring of n ranks takes (n - 1) latency + (n - 1) / n payload / rate. At the returned payload both terms are equal.
 double break_even_payload(const RunEvidence& evidence) {
   const LinkCost link = gather_link(evidence);
   return evidence.program.shard_ranks * link.latency * link.bytes_per_second;
@@ -46,7 +46,7 @@ std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
   return RuleVerdict::silent("nothing is gathered");
 }
 
-// Whether units of the family are as small or large as shard.wrap says in bytes.
+// Whether shard.wrap sets a minimum size in bytes for units of the family.
 bool merges_by_size(const Config& config, Family family) {
   const auto own = config.shard_by_family.find(family);
   const ShardPolicy& policy = own == config.shard_by_family.end() ? config.shard : own->second;
@@ -59,7 +59,7 @@ std::string names_of(const std::vector<WholeStageUnit>& units) {
   return fmt::format("{}", fmt::join(names, " and "));
 }
 
-// A solved timing fills its budget whatever the units are, so its peak says nothing of them.
+// A solved timing fills its budget for any units, so its peak carries no information about them.
 void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_block, DiagnosedFault& finding) {
   finding.evidence.push_back({"gathers of a step, all ranks", fmt::format("{}", evidence.measured.gathers),
                               fmt::format("{} by block", by_block.gathers), metrics_file});
@@ -77,9 +77,9 @@ ModelledSeconds saved_on_links(const RunEvidence& evidence, const ProgramFigures
 
 }  // namespace
 
-// Units with all blocks of a stage, whatever else they have: a hybrid's experts are never in the unit of its dense
-// parts, so each is looked at by itself. A unit that is smaller than what a latency moves is better gathered at once;
-// minimum_bytes asks for that.
+// A unit with all blocks of a stage counts even if other units exist: in a hybrid, experts are never in the unit of the
+// dense parts, so each unit is judged by itself. Units below the payload of one latency are better gathered at once;
+// minimum_bytes does that, so such families are skipped.
 RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const Config& config = evidence.config();
@@ -100,7 +100,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
                        fmt::format("a unit for each of {} blocks", largest.blocks), "config.toml", Basis::predicted}};
   const auto by_block = figures_with(config, [](Config& other) { wrap_all(other, "block"); });
   if (by_block) add_smaller_units(evidence, *by_block, finding);
-  // Where lanes take turns nothing is gathered beside computation, in whatever pieces.
+  // If lanes take turns, no gather runs beside computation, for any units.
   const auto of_whole = [&](const TracedExchange& exchange) {
     return is_traced_gather(exchange) && std::ranges::find(whole, exchange.unit, &WholeStageUnit::unit) != whole.end();
   };
@@ -112,8 +112,8 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Between one gather for each unit and visit and one for each use lies a factor of at least the number of microbatches;
-// 1.5 is below that for two of them and leaves those alone that use a unit twice at the ends of a step.
+// One gather per unit and visit and one per use differ at least by a factor of the number of microbatches. The limit
+// 1.5 is below that for two microbatches, and passes units that are used twice at the ends of a step.
 RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
@@ -127,7 +127,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
     return RuleVerdict::silent();
   const std::int64_t more = kept->peak_bytes - evidence.program.peak_bytes;
   const auto fit = fits(evidence, more);
-  // Dropping parameters is what sharding them is for: only memory that is known to be free speaks against it.
+  // Sharding exists to drop parameters, so only memory known to be free speaks for keeping them.
   if (!fit.has_value()) {
     return RuleVerdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
                                            memory_text(evidence, more)));
@@ -158,8 +158,8 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Below this payload a gather is mostly latency. The median, since one small unit among large ones is no fault; and
-// only where merging would spare a third of the gathers.
+// Below this payload a gather is mostly latency. The median is used, because one small unit among large ones is no
+// fault. The rule also requires that merging saves a third of the gathers.
 RuleVerdict check_small_units(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const double needed = break_even_payload(evidence);
@@ -197,8 +197,8 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// 2 bytes for a parameter in 16 bits, 4 in float32: above 3 more than half of them travel in float32, which is not a
-// family that needs it.
+// A parameter takes 2 bytes in 16 bits and 4 in float32. Above a mean of 3, more than half are gathered in float32,
+// which is more than a family that needs float32.
 RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
   constexpr double mostly_float32 = 3.0;
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
@@ -219,9 +219,9 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// A gather that is late cannot hide behind anything. With a lookahead only those stay late that follow the drop of the
-// same unit; so more than half of the late ones must go with one, and be more than a quarter of all. What the traces
-// show is believed from the hundredth of a step on by which timings differ.
+// A late gather cannot be hidden. With a lookahead, only gathers that follow the reshard of the same unit stay late. So
+// a lookahead must remove more than half of the late gathers, and these must be more than a quarter of all. Waits in
+// the traces count from one hundredth of a step on, the resolution of timings.
 RuleVerdict check_lookahead(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   if (lanes_take_turns(evidence.config())) {

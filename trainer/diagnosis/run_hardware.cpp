@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Over which parameters are gathered and gradients reduced. Islands are inside a node.
+// Groups that gather parameters and reduce gradients. Islands are left out, because they are inside a node.
 constexpr std::array data_groups = {Group::dp_shard,  Group::dp_shard_cp,   Group::dp_replicate,
                                     Group::edp_shard, Group::edp_replicate, Group::tokens};
 
@@ -30,8 +30,8 @@ double ring_bytes(CollectiveOp op, double payload, std::size_t ranks) {
   return 0.0;
 }
 
-// By kind of group: what the ring of one of its groups sends over each of its edges. Every rank of a group has counted
-// the payload.
+// Calls `add` per kind of group, with the bytes that a ring of one group sends over each of its edges. The payload was
+// counted by every rank of a group.
 template <typename Add>
 void for_each_ring(const CommunicationCounters& communication, const Mesh& mesh, const Add& add) {
   for (const auto& [key, count] : communication) {

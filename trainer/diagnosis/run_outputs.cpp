@@ -15,7 +15,7 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// What is not finite was written as null.
+// Non-finite numbers were written as null.
 double number_of(const SortedJson& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
@@ -77,7 +77,7 @@ std::vector<RankMemory> read_summary(const std::filesystem::path& file, int worl
   return memory;
 }
 
-// As to_json() writes them. A single number does not say of which groups it is.
+// Rates as to_json() writes them. A single number has no group name.
 std::vector<GroupRate> rates_of(const SortedJson& json) {
   std::vector<GroupRate> rates;
   if (json.is_number()) rates.push_back({{}, json.get<double>()});

@@ -1,4 +1,4 @@
-// What a run has left in its directory (run_directory.h), read back.
+// Reads the outputs of a run from its directory (run_directory.h).
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// Of one rank, at the peak of the run's last step.
+// Memory of one rank at the peak of the run's last step.
 struct RankMemory {
   int rank = 0;
   BucketBytes predicted, measured;
@@ -21,15 +21,15 @@ struct RunOutputs {
   std::filesystem::path directory;
   Config config;
   std::vector<StepMetrics> steps;  // at least one, ascending
-  std::vector<RankMemory> memory;  // by rank; empty where the run has no summary.json yet
-  std::vector<RankTrace> traces;   // of the ranks that left one
+  std::vector<RankMemory> memory;  // by rank; empty if the run has no summary.json yet
+  std::vector<RankTrace> traces;   // of the ranks that have a trace file
 };
 
-// Throws Error (request) with the file, the line of metrics.jsonl, and what is wrong: a directory that is none of a
-// run, a line that is cut off, a key that is missing. summary.json and traces need not be there.
+// Throws Error (request) with the file, the line of metrics.jsonl and the fault: no run directory, a truncated line, a
+// missing key. summary.json and traces are optional.
 RunOutputs read_run(const std::filesystem::path& directory);
 
-// One line of metrics.jsonl, as to_json (metrics.h) writes it. `place` begins messages.
+// Parses a line of metrics.jsonl, as written by to_json (metrics.h). `place` begins error messages.
 StepMetrics parse_step_metrics(const std::string& line, const std::string& place);
 
 }  // namespace weft

@@ -36,7 +36,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 8> unit_word
                                                                                       {"grad_norm", "update"},
                                                                                       {"optimizer", "update"}}};
 
-// The last word of a segment's or unit's name.
+// The last part of a segment's or unit's name.
 std::string_view family_of(std::string_view part) {
   const std::string_view last = part.substr(part.rfind('.') + 1);  // npos + 1 is 0
   if (last == "attention" || last == "mlp") return "dense";
@@ -116,7 +116,7 @@ ActionLabels labels_of(std::string_view name) {
   if (space == name.size()) return labels;
   labels.part = name.substr(space + 1);
   labels.family = family_of(labels.part);
-  // "stage.2.root": of the others, blocks say nothing of their stage.
+  // "stage.2.root"; names of blocks do not contain their stage.
   constexpr std::string_view stage = "stage.";
   if (labels.part.starts_with(stage)) {
     const std::string_view behind = labels.part.substr(stage.size());
@@ -128,7 +128,7 @@ ActionLabels labels_of(std::string_view name) {
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
   std::vector<TimedSpan> spans;
   for (const RankTrace& trace : traces) {
-    // An action with work inside stands once in a step.
+    // An action with work inside occurs once in a step.
     using Key = std::tuple<std::int64_t, std::optional<int>, std::string_view>;
     std::map<Key, double> seconds_of_work;
     for (const TraceSpan& span : trace.work) {

@@ -1,6 +1,5 @@
-// Spans of traces, added up by what they are: which phase of which part, of which stage, microbatch or step. What an
-// action is stands in its name (range_names, execute.h), so that traces of a run and exports of Nsight are told apart
-// by the same labels.
+// Sums of trace spans by their labels: phase, part, stage, microbatch, step and others. The labels are in the names of
+// actions (range_names, execute.h). The same labels therefore serve the traces of a run and the exports of Nsight.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,10 @@
 
 namespace weft {
 
-// What the name of an action says: "PP:2F blocks.3.experts", "unshard blocks.3.experts", "grad_norm".
+// Labels in the name of an action: "PP:2F blocks.3.experts", "unshard blocks.3.experts", "grad_norm".
 struct ActionLabels {
-  // "F", "B", "I", "W" or "R"; "gather", "reshard", "reduce", "message", "update"; "other" where it is no action's
-  // name.
+  // "F", "B", "I", "W" or "R"; "gather", "reshard", "reduce", "message", "update"; "other" for names that are no
+  // action's.
   std::string_view phase = "other";
   std::string_view family = "-";  // "dense", "experts", "embedding", "head", "root", "routing", "passage"
   std::string_view part = "-";    // the segment or unit: "blocks.3.experts"
@@ -27,25 +26,25 @@ struct ActionLabels {
 };
 ActionLabels labels_of(std::string_view name);
 
-// Something that took its time: an action on its lane, or a kernel inside it.
+// A timed span: an action on its lane, or a kernel inside the action.
 struct TimedSpan {
   std::string name;          // of the action
   std::string lane;          // or "host"
-  std::string kernel = "-";  // where one is known
-  std::string work = "-";    // inside the action (work.h), where it says so
+  std::string kernel = "-";  // "-" if unknown
+  std::string work = "-";    // inside the action (work.h); "-" if not given
   int rank = 0;
   std::optional<std::int64_t> step = {}, microbatch = {};
   std::int64_t bytes = 0;
   double seconds = 0.0;
-  // Of traces, where work has spans of its own: whether this is one, and how much of an action's time is in them.
+  // For traces with spans of work: whether this is a work span, and seconds of an action's time that lie in work spans.
   bool is_work = false;
   double work_seconds = 0.0;
 };
-// Without the spans of whole steps.
+// Spans of whole steps are left out.
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces);
 
 enum class TraceKey : std::uint8_t { phase, family, part, stage, microbatch, step, lane, rank, name, kernel, work };
-// "phase,family". Throws Error (request) naming those that there are.
+// "phase,family". Throws Error (request) listing the keys there are.
 std::vector<TraceKey> parse_trace_keys(std::string_view text);
 std::string_view name_of(TraceKey key);
 
@@ -54,8 +53,8 @@ struct TraceSum {
   std::int64_t count = 0, bytes = 0;
   double seconds = 0.0, least = 0.0, median = 0.0, most = 0.0;
 };
-// Longest first. Of an action with work inside, work is told apart from the rest where `work` is a key, and is part of
-// the action otherwise: either way the time is counted once.
+// Sums, longest first. If `work` is a key, work inside an action is separate from the rest of the action. Otherwise it
+// is part of the action. Either way each second counts once.
 std::vector<TraceSum> sum_spans(std::span<const TimedSpan> spans, std::span<const TraceKey> keys);
 
 }  // namespace weft

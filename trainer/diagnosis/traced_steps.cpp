@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-// An exchange in a rank's list, and the actions around it that say how long computation waited.
+// An exchange in a rank's list, with the actions that show how long computation waited for it.
 struct ExchangePlace {
   std::size_t at = none;
   std::size_t reader = none;   // the first action of the compute lane that cannot run before the exchange has ended
-  std::size_t message = none;  // what that one receives
+  std::size_t message = none;  // the message that the reader receives
 };
 
 bool needs_reduction(const Action& action, int unit) {
@@ -77,7 +77,7 @@ std::vector<TracedExchange> exchanges_at(const Program& program, const std::vect
   return exchanges;
 }
 
-// Of lanes of their own.
+// For devices on which lanes have channels of their own.
 double wait_for(const ExchangePlace& place, std::span<const TracedAction> step) {
   if (place.reader == none) return 0.0;
   const TraceSpan& exchange = *step[place.at].span;
@@ -120,7 +120,8 @@ std::vector<double> waits_of(const std::vector<ExchangePlace>& places, std::span
   return waits;
 }
 
-// The last rank of a group to come to a call waits for no other, so the least wait of the group is the call's own.
+// The last rank of a group to start a call waits for no other, so the least wait in the group belongs to the call
+// itself.
 void add_waits(const Mesh& mesh, std::span<const TracedRank> ranks, std::span<const Waits> waits, std::size_t at,
                TracedRank& rank) {
   for (std::size_t e = 0; e < rank.exchanges.size(); ++e) {

@@ -1,5 +1,4 @@
-// What the traces of a run say of its ranks: how long each computed, and how long computation stood still for
-// gathers and reductions.
+// Figures of each traced rank: its compute time, and the time that computation waited for gathers and reductions.
 #pragma once
 
 #include <map>
@@ -11,26 +10,27 @@
 
 namespace weft {
 
-// An action of computation, by segment and kind.
+// Compute actions of one segment and kind.
 struct TracedCompute {
-  double least = 0.0;  // seconds; of all microbatches and steps, since what disturbs a rank only adds to it
+  double least = 0.0;  // seconds, over all microbatches and steps: disturbances only add time
   int a_step = 0;      // how often
-  // Every rank of the stage does the same work here and waits for no other: no collectives inside, no routed tokens.
+  // True if every rank of the stage does the same work here and waits for no other: no collectives, no routed tokens.
   bool comparable = false;
 };
 
-// A gather or a reduction of the rank's list, which moves something.
+// A gather or reduction of the rank's list that communicates.
 struct TracedExchange {
   Op op = Op::unshard;
   int unit = 0;
   Group group = Group::dp_shard;  // of the unit
   std::int64_t bytes = 0;         // payload
-  bool again = false;  // a gather of what was gathered earlier in the step; a reduction with another one to come
-  bool late = false;   // a gather of which the list has nothing computed between it and its first use
-  // Seconds of a step, on average, that computation stood still for it, whoever else was late: in each step as long as
-  // with the traced rank of the group that waited least. Where all lanes take turns a rank waits for the whole span.
-  // Otherwise for the part of it in which the compute lane had come to the first reader of the gathered parameters, and
-  // the reader's message was there; of a reduction, had come to WAIT_REDUCE of the unit or to GRAD_NORM.
+  bool again = false;             // gather: the unit was gathered earlier in the step; reduction: another one follows
+  bool late = false;              // gather: no computation in the list between it and its first use
+  // Mean seconds per step that computation waited for the exchange. In each step the wait of the group's traced rank
+  // that waited least counts, so lateness of other ranks is left out. If all lanes take turns, the wait is the whole
+  // span. Otherwise it begins when the compute lane has come to the first reader of the gathered parameters and the
+  // reader's message is there. For a reduction it begins when the lane has come to WAIT_REDUCE of the unit or to
+  // GRAD_NORM.
   double wait = 0.0;
 };
 
@@ -39,10 +39,10 @@ struct TracedRank {
   std::map<std::pair<std::string, Op>, TracedCompute> computed;  // by name of the segment
   std::vector<TracedExchange> exchanges;                         // in the order of the list
 
-  double compute_seconds() const;  // of a step, undisturbed
+  double compute_seconds() const;  // of a step, at the least times
 };
 
-// Throws Error (request) when a trace is not that of the configuration's program.
+// Throws Error (request) if a trace does not belong to the configuration's program.
 std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces);
 
 }  // namespace weft

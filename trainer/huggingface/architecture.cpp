@@ -41,7 +41,7 @@ std::ptrdiff_t first_block(const ModelConfig& model, BlockKind kind) {
   return found == model.blocks.end() ? -1 : found - model.blocks.begin();
 }
 
-// " (mixtral and qwen3_moe can)": who else, this one reason aside.
+// " (mixtral and qwen3_moe can)": the architectures without this reason against them.
 template <typename Can>
 std::string others(Can can) {
   std::vector<std::string_view> names;
@@ -141,7 +141,7 @@ Architecture choose_architecture(const ModelConfig& model) {
   throw Error(ErrorKind::request, text);
 }
 
-// Read in the sources of the three: transformers' modeling files, vLLM's model_executor/models, and llama.cpp's
+// According to the sources of the three: transformers' modeling files, vLLM's model_executor/models, and llama.cpp's
 // conversion script and src/models.
 std::vector<Loader> loaders_of(Architecture architecture, const ModelConfig& model) {
   const auto against = reasons_against(architecture, model);

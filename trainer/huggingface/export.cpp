@@ -44,14 +44,14 @@ std::vector<std::string> find_tensor_faults(const Manifest& manifest, const std:
   return faults;
 }
 
-// That of most bytes.
+// The dtype with most bytes.
 DType main_dtype(const ExportPlan& plan) {
   std::map<DType, std::int64_t> bytes;
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) bytes[plan.tensors[t].dtype] += plan.sizes[t].bytes;
   return std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
-// What goes with the model beside its weights, as a folder of Hugging Face or an import has it.
+// Takes the companion files of the weights from a Hugging Face folder or an import.
 void take_companions(const fs::path& folder, ExportPlan& plan) {
   const TokenizerFiles tokenizer = find_tokenizer_files(folder);
   for (const fs::path& file : find_companions(folder)) {
@@ -61,7 +61,7 @@ void take_companions(const fs::path& folder, ExportPlan& plan) {
       plan.companions.push_back(file);
     }
   }
-  // config.json speaks for the model, and the tokenizer where that is silent.
+  // Values of config.json win; the tokenizer fills those that are absent.
   const auto fill = [](std::vector<std::int64_t>& said, const std::optional<std::int64_t>& of_tokenizer) {
     if (said.empty() && of_tokenizer) said = {*of_tokenizer};
   };

@@ -1,5 +1,5 @@
-// A checkpoint written as a folder that transformers and its kin load: safetensors files with an index, config.json,
-// generation_config.json and the files of a tokenizer. Only parameters matter; states of the optimizer stay behind.
+// Writes a checkpoint as a folder for transformers and compatible programs: safetensors files with an index,
+// config.json, generation_config.json and tokenizer files. Only parameters are exported; optimizer state is not.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,37 @@ namespace weft {
 
 struct ExportOptions {
   Architecture architecture = Architecture::llama;
-  std::optional<DType> dtype;  // float32, bfloat16 or float16; nothing: each tensor as it was saved
+  std::optional<DType> dtype;  // float32, bfloat16 or float16; absent: the saved dtype of each tensor
   std::int64_t largest_file = 5'000'000'000;
-  std::int64_t max_position_embeddings = 0;  // 0: what came with the model
-  std::filesystem::path tokenizer;           // a folder with its files, and what else goes with a model; empty: none
-  std::filesystem::path checkpoint = {};     // where these are looked for in its place: an import keeps them there
+  std::int64_t max_position_embeddings = 0;  // 0: the value that came with the model
+  std::filesystem::path tokenizer;           // folder of tokenizer and companion files; empty: none
+  std::filesystem::path checkpoint = {};     // searched for these if `tokenizer` is empty: an import keeps them there
 };
 
 struct ExportTensor {
   FolderPart part;
-  const SavedTensor* saved = nullptr;  // of the manifest
+  const SavedTensor* saved = nullptr;  // in the manifest
   DType dtype = DType::float32;        // as written
 };
 
-// What an export will write.
+// The contents of an export.
 struct ExportPlan {
   Architecture architecture = Architecture::llama;
   ModelConfig model;
   std::vector<ExportTensor> tensors;
   std::vector<NamedBytes> sizes;                // of each of them
-  std::vector<std::vector<std::size_t>> files;  // positions in `tensors`
+  std::vector<std::vector<std::size_t>> files;  // indices into `tensors`
   FolderFacts facts;
   std::vector<std::filesystem::path> companions;  // copied
   std::int64_t bytes() const;                     // of all tensors
 };
 
-// `manifest` outlives the plan. Throws Error (request) listing every reason against the architecture, and every
-// parameter that the checkpoint lacks, has too many, or has in another shape or dtype.
+// `manifest` must outlive the plan. Throws Error (request) listing every reason against the architecture, every missing
+// or extra parameter of the checkpoint, and every parameter with another shape or dtype.
 ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const ExportOptions& options);
 
-// Writes the folder `to`, which must not exist, and holds no more than one tensor at a time. Throws Error: (request)
-// also where the checkpoint is damaged or `to` exists, (failure) where it cannot be written.
+// Writes the folder `to`, which must not exist. Holds at most one tensor at a time. Throws Error (request) also if the
+// checkpoint is damaged or `to` exists, and Error (failure) if `to` cannot be written.
 void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, const std::filesystem::path& to);
 
 }  // namespace weft

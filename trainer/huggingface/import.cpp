@@ -45,7 +45,7 @@ bool equal_bytes(const WeightFolder& weights, const SafetensorsTensor& one, cons
   return true;
 }
 
-// Some folders have a tied head beside the embedding. It must be the same, and is then left out.
+// Some folders hold a tied head beside the embedding. It must equal the embedding and is then skipped.
 void expect_weights(const WeightFolder& weights, const FolderModel& folder, ExpertTensors experts) {
   std::vector<FolderTensor> expected = folder_tensors(folder.architecture, folder.model, experts);
   const auto* head = weights.find(folder_head);
@@ -61,7 +61,7 @@ void expect_weights(const WeightFolder& weights, const FolderModel& folder, Expe
   }
 }
 
-// A part's rows of the tensor of the folder that has it.
+// The rows of a folder's tensor that hold a part.
 struct Source {
   FolderPart part;
   DType dtype = DType::float32;
@@ -74,7 +74,7 @@ struct Source {
   }
 };
 
-// Rows and columns as Weft keeps them.
+// Rows and columns as Weft stores them.
 std::vector<std::int64_t> kept_shape(const FolderPart& part) {
   const auto shape = part.shape();
   if (!part.parameter.transposed) return shape;
@@ -147,7 +147,7 @@ class Importing {
   std::vector<std::vector<std::size_t>> files_;
 };
 
-// Written, and told of in the manifest.
+// Writes the file and records it in the manifest.
 void write_text_file(const fs::path& path, const std::string& text, Manifest& manifest) {
   const FileCalls calls = FileCalls::of_system();
   OutputFile file(path, calls);
@@ -156,7 +156,7 @@ void write_text_file(const fs::path& path, const std::string& text, Manifest& ma
   manifest.files.push_back({path.filename().string(), std::ssize(text), std::ssize(text), checksum(text)});
 }
 
-// The model, and the sequences that it is made for: what a run includes and changes, and what it is evaluated with.
+// A TOML file with the model and its sequence length, for runs to include and for evaluation.
 std::string config_text(const fs::path& folder, const FolderModel& model) {
   std::string text = fmt::format("# The model of {}, a {} of Hugging Face; `include` this in a run's TOML.\n\n{}",
                                  toml_text(fs::weakly_canonical(folder).string()),

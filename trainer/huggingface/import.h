@@ -1,5 +1,5 @@
-// A Hugging Face folder as a checkpoint of weights at step 0, in the dtypes of the folder's files, so that an export of
-// it has the same bytes.
+// Reads a Hugging Face folder into a checkpoint of weights at step 0. Dtypes of the folder's files are kept, so an
+// export of the checkpoint has the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// The model of a folder, of its config.json. Throws Error (request) as parse_model_json does.
+// The model that the folder's config.json describes. Throws Error (request) as parse_model_json does.
 FolderModel read_folder_model(const std::filesystem::path& folder);
 
 struct ImportResult {
@@ -20,10 +20,10 @@ struct ImportResult {
   std::size_t files = 0;
 };
 
-// Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json, config.toml, whose [model] is the
-// folder's, and the files that go with the model (tokenizer_files.h). `model_keys` is what the manifest says of the
-// model. Weights go from file to file in small strips. Throws Error: (request) listing every tensor that is missing,
-// unknown, or of another shape or dtype, (failure) where `to` cannot be written.
+// Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json, config.toml with the folder's
+// [model], and the companion files (tokenizer_files.h). `model_keys` are the manifest's entries for the model. Weights
+// go from file to file in small strips. Throws Error (request) listing every tensor that is missing, unknown, or of
+// another shape or dtype, and Error (failure) if `to` cannot be written.
 ImportResult import_folder(const std::filesystem::path& folder, const std::filesystem::path& to,
                            const std::map<std::string, std::string>& model_keys,
                            std::int64_t largest_file = 5'000'000'000);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t strip_bytes = std::int64_t{1} << 20;
 
-// Columns [begin, begin + count) of the matrix as rows, its bytes taken apart nowhere but between elements.
+// Writes columns [begin, begin + count) of the matrix as rows. Bytes within an element keep their order.
 void gather_columns(const MatrixBytes& matrix, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
   const auto element = static_cast<std::size_t>(size_of(matrix.dtype));
   for (std::int64_t row = 0; row < matrix.rows; ++row) {

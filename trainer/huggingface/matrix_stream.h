@@ -1,5 +1,4 @@
-// A matrix on its way from one file to another: perhaps turned, perhaps in another dtype, in strips that are small
-// beside it.
+// Copies a matrix from one file to another in small strips, optionally transposed and converted to another dtype.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@ struct MatrixBytes {
 
 using ByteSink = std::function<void(std::span<const std::uint8_t> bytes)>;
 
-// All rows of the matrix, or of its transpose where it is `turned`, rounded to `to`, in order. Throws Error (request)
-// naming `name` where a finite value is beyond what `to` can hold.
+// Streams all rows of the matrix, or of its transpose if `turned`, in order and rounded to `to`. Throws Error (request)
+// naming `name` if a finite value is out of the range of `to`.
 void stream_matrix(const MatrixBytes& matrix, bool turned, DType to, const std::string& name, const ByteSink& sink);
 
 }  // namespace weft

@@ -11,7 +11,7 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// The first that knows all four architectures.
+// The first version with all four architectures.
 constexpr const char* transformers_version = "4.51.0";
 
 SortedJson token(const std::vector<std::int64_t>& ids) {
@@ -26,7 +26,7 @@ void add_tokens(SortedJson& json, const FolderFacts& facts) {
   json["transformers_version"] = transformers_version;
 }
 
-// Keys of all architectures. Rotary embedding and dtype in the words of transformers 4 and of 5.
+// Keys of all architectures. Rotary embedding and dtype use the names of transformers 4 and of transformers 5.
 SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& model, const FolderFacts& facts) {
   SortedJson json = {
       {"architectures", {traits.class_name}},
@@ -55,8 +55,8 @@ SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& mode
   return json;
 }
 
-// No window: of the architectures that have one. Their layer_types follow from this, and are not written because
-// versions of transformers differ in what they derive where it is there.
+// Writes "no window", for architectures with one. layer_types follow from it and are not written, because versions of
+// transformers derive different values if they are there.
 void add_window(SortedJson& json, const ModelConfig& model) {
   json["sliding_window"] = nullptr;
   json["use_sliding_window"] = false;
@@ -88,7 +88,7 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
       json["pretraining_tp"] = 1;
       break;
     case Architecture::mixtral:
-      json.erase("attention_bias");  // it has no such key
+      json.erase("attention_bias");  // mixtral has no such key
       json["intermediate_size"] = model.moe.moe_intermediate_size;
       json["num_local_experts"] = model.moe.num_experts;
       json["router_jitter_noise"] = 0.0;
@@ -101,7 +101,7 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
     case Architecture::qwen3_moe:
       add_window(json, model);
       add_routing(json, model);
-      // Without dense blocks nobody reads it, but 0 is no width.
+      // Unused without dense blocks, but a width of 0 is invalid.
       if (model.intermediate_size == 0) json["intermediate_size"] = model.moe.moe_intermediate_size;
       json["num_experts"] = model.moe.num_experts;
       json["moe_intermediate_size"] = model.moe.moe_intermediate_size;

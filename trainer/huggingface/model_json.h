@@ -1,6 +1,6 @@
-// config.json of a Hugging Face folder: the architecture and shape of its model. Every key is written, because classes
-// of transformers have defaults of their own (norm_topk_prob is false, for one); what is read is refused by name where
-// Weft would compute something else.
+// config.json of a Hugging Face folder: the architecture and shape of its model. Writing writes every key, because
+// classes of transformers have defaults of their own (norm_topk_prob is false, for example). Reading refuses, by name,
+// every key with which Weft would compute something else.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace weft {
 
-// What a folder says of a model beside its shape.
+// Facts of a folder about its model besides the shape.
 struct FolderFacts {
-  std::int64_t max_position_embeddings = 0;  // 0: it does not say
-  DType dtype = DType::float32;              // that most of the weights have
-  // Of no, one or several tokens; any of several may end a text.
+  std::int64_t max_position_embeddings = 0;  // 0: not given
+  DType dtype = DType::float32;              // of most weights
+  // Each has no, one or several tokens; any of several may end a text.
   std::vector<std::int64_t> bos_token_id, eos_token_id, pad_token_id;
 };
 
@@ -28,11 +28,11 @@ struct FolderModel {
   Architecture architecture = Architecture::llama;
   ModelConfig model;
 };
-// Throws Error (request) naming `name` and listing everything that is missing, of another kind, or not what Weft
-// computes: biases, scaled rotary embedding, a sliding window, quantised weights.
+// Throws Error (request) naming `name` and listing every key that is missing, of another type, or not supported by
+// Weft: biases, scaled rotary embedding, a sliding window, quantised weights.
 FolderModel parse_model_json(const std::string& text, const std::string& name);
-// What config.json says beside the shape, of any architecture; the dtype is left as it is. Throws Error (request)
-// naming `name` and what is of another kind.
+// Parses the facts in config.json besides the shape, for any architecture; leaves dtype unchanged. Throws Error
+// (request) naming `name` and every key of another type.
 FolderFacts parse_folder_facts(const std::string& text, const std::string& name);
 
 }  // namespace weft

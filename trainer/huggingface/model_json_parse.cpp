@@ -17,15 +17,15 @@ namespace {
 using SortedJson = nlohmann::json;
 
 constexpr std::int64_t largest_size = std::numeric_limits<std::int32_t>::max();
-// Blocks, and experts in all blocks: a wrong file, not a model, lies beyond.
+// Limit for blocks, and for experts over all blocks; a larger number means a wrong file.
 constexpr std::int64_t largest_count = 1'000'000;
 
-// Values of a config.json; what is wrong with them is gathered.
+// Reads values of a config.json and collects their faults.
 class ModelReading {
  public:
   ModelReading(const SortedJson& json, std::vector<std::string>& faults) : json_(json), faults_(faults) {}
 
-  // Null counts as absent, as it does for transformers.
+  // Null counts as absent, as in transformers.
   const SortedJson* find(const char* key) const {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
@@ -56,7 +56,7 @@ class ModelReading {
     fault(fmt::format("{} is {}, neither true nor false", key, value->dump()));
     return false;
   }
-  // Of one token, of several in a list, or none.
+  // No, one or several tokens; several as a list.
   std::vector<std::int64_t> tokens(const char* key) {
     const SortedJson* value = find(key);
     if (value == nullptr) return {};
@@ -80,7 +80,7 @@ class ModelReading {
   std::vector<std::string>& faults_;
 };
 
-// One of the two spellings of what kind of rotary embedding there is, if it says so.
+// Checks one of the two spellings of the kind of rotary embedding, if given.
 void expect_plain_rope(ModelReading& reading, const char* key, const SortedJson& rope) {
   if (!rope.is_object()) return reading.fault(fmt::format("{} is {}, not an object", key, rope.dump()));
   for (const auto& [name, value] : rope.items()) {
@@ -164,7 +164,7 @@ MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
 void read_heads(ModelReading& reading, Architecture architecture, ModelConfig& model) {
   const bool qwen = traits_of(architecture).qk_norm;
   model.num_attention_heads = reading.size("num_attention_heads");
-  // What llama's class takes where these are absent; the others' classes have numbers of their own.
+  // Defaults of llama's class. The classes of other architectures have other defaults.
   const bool llama = architecture == Architecture::llama;
   model.num_key_value_heads =
       reading.size("num_key_value_heads", llama ? std::optional(model.num_attention_heads) : std::nullopt);

@@ -1,5 +1,5 @@
-// The [model] section of a configuration by itself: of a checkpoint, whose other sections may speak of files that are
-// not here, and of an imported one, which has no other.
+// The [model] section of a configuration alone. Used for a checkpoint, whose other sections may name absent files, and
+// for an imported checkpoint, which has no other section.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace weft {
 
 struct ModelSection {
   ModelConfig model;
-  std::optional<std::int64_t> sequence_length;  // of [training], where that says so
+  std::optional<std::int64_t> sequence_length;  // training.sequence_length, if set
 };
 
-// Throws Error (request) with what is wrong in [model], as reading a configuration does.
+// Throws Error (request) with the faults of [model], as reading a configuration does.
 ModelSection read_model_section(const std::filesystem::path& file);
 // As TOML, [model.moe] included.
 std::string model_section_toml(const ModelConfig& model);
-// As model.layers would be written: "d e*3".
+// The text of model.layers: "d e*3".
 std::string layers_text(const std::vector<BlockKind>& blocks);
 
 }  // namespace weft

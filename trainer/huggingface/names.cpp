@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Names inside a block that are the same in all architectures.
+// A parameter's name and its tensor's name; the tables hold names that are the same in all architectures.
 struct Renamed {
   std::string_view parameter, tensor;
 };
@@ -30,7 +30,7 @@ constexpr Renamed in_blocks[] = {{"attention.norm.weight", "input_layernorm.weig
                                  {"mlp.up_proj.weight", "mlp.up_proj.weight"},
                                  {"mlp.down_proj.weight", "mlp.down_proj.weight"}};
 
-// Takes `text` from the front of `name`, if that is there.
+// Removes `text` from the front of `name`, if present.
 bool take(std::string_view& name, std::string_view text) {
   if (!name.starts_with(text)) return false;
   name.remove_prefix(text.size());
@@ -88,7 +88,7 @@ class Renaming {
     part.first_row = expert * (down ? 1 : 2) * part.rows + (name == ".up_proj.weight" ? part.rows : 0);
     return put(part, block + (down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj"));
   }
-  // Where experts are fused, every architecture calls the layer mlp.
+  // With fused experts, every architecture names the layer "mlp".
   std::string_view router() const { return experts_ == ExpertTensors::fused ? "mlp.gate" : traits_.router; }
 
   const ArchitectureTraits& traits_;
@@ -104,7 +104,7 @@ std::vector<std::int64_t> shape_of(const FolderPart& part, std::int64_t experts)
 }  // namespace
 
 std::vector<std::int64_t> FolderPart::shape() const {
-  // Vectors are the weights of norms; a matrix may have one column too.
+  // Weights of norms are vectors; matrices may also have one column.
   if (tensor.ends_with("norm.weight")) return {rows};
   return {rows, columns};
 }

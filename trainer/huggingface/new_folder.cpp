@@ -47,7 +47,7 @@ NewFolder::~NewFolder() {
 void NewFolder::publish() {
   flush_folder(partial_);
   int failed = renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, place_.c_str(), RENAME_NOREPLACE);
-  // Not every file system can refuse a taken name by itself.
+  // Some file systems cannot refuse a taken name themselves.
   if (failed != 0 && (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)) {
     if (something_at(place_)) fail_request("{} exists meanwhile", place_.string());
     failed = rename(partial_.c_str(), place_.c_str());

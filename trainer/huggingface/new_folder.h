@@ -1,4 +1,4 @@
-// A folder that appears whole or not at all: filled under another name beside its place, flushed and renamed.
+// A folder that appears complete or not at all: filled under a temporary name beside its place, flushed and renamed.
 #pragma once
 
 #include <filesystem>
@@ -7,17 +7,17 @@ namespace weft {
 
 class NewFolder {
  public:
-  // Throws Error (request) where something has the name already, or the one it is filled under: another program may be
-  // at work there. Throws Error (failure) where it cannot be made.
+  // Throws Error (request) if the name or the temporary name is taken: another program may be at work there. Throws
+  // Error (failure) if the folder cannot be created.
   explicit NewFolder(const std::filesystem::path& place);
-  // Removes what has not been published.
+  // Removes the folder unless it was published.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  // Where files go until then.
+  // The temporary folder for files before publish().
   const std::filesystem::path& path() const { return partial_; }
-  // Its files are on disk already. Throws Error (request) where somebody else has taken the name meanwhile.
+  // Its files must be on disk already. Throws Error (request) if the name was taken meanwhile.
   void publish();
 
  private:

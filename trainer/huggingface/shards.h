@@ -1,5 +1,5 @@
-// How the tensors of a folder are dealt to files: in order, each file up to a size, and the index that says which file
-// has which tensor.
+// The distribution of a folder's tensors to files: in order, each file up to a size, with an index from tensors to
+// files.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct NamedBytes {
   std::int64_t bytes = 0;
 };
 
-// Positions in `tensors`, by file. A tensor that is larger than a file may be has one of its own.
+// Indices into `tensors`, by file. A tensor larger than the largest file has a file of its own.
 std::vector<std::vector<std::size_t>> deal_to_files(std::span<const NamedBytes> tensors, std::int64_t largest_file);
 // "model-00001-of-00003.safetensors" for the first of three files called "model".
 std::string shard_name(std::string_view stem, std::size_t file, std::size_t files);

@@ -31,7 +31,7 @@ SortedJson read_json(const fs::path& path) {
   }
 }
 
-// An empty file says nothing.
+// Empty files are skipped.
 template <typename Names>
 std::vector<fs::path> files_called(const Names& wanted, const fs::path& folder) {
   std::vector<fs::path> found;

@@ -18,7 +18,7 @@ using SortedJson = nlohmann::json;
 
 constexpr const char* single_name = "model.safetensors";
 
-// The file of each tensor, as the index has it.
+// The file of each tensor, according to the index.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const std::string text = read_whole_file(path.string());
   std::map<std::string, std::string> files;

@@ -25,7 +25,7 @@ double least(const std::vector<double>& values) {
   return *std::min_element(values.begin(), values.end());
 }
 
-// The seconds of something, whenever and wherever it ran.
+// Seconds of all samples by key.
 template <typename Key>
 using KeyedSeconds = std::map<Key, std::vector<double>>;
 
@@ -83,7 +83,7 @@ class Measurement {
     if (is_compute(action.op)) {
       const int stage_rank = mesh_.coordinates(rank).pp;
       auto& computed = computes_[{*action.segment, action.op}];
-      // The ranks of a stage run it together; the one that waits least for the others tells what it takes.
+      // The ranks of a stage run the segment together. The rank that waits least for the others shows its cost.
       const bool together = !tables_.segments[static_cast<std::size_t>(*action.segment)].collectives.empty();
       const auto [place, fresh] =
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
@@ -102,7 +102,7 @@ class Measurement {
     (sends ? sends_ : receives_)[message] = span;
   }
 
-  // Ranks that differ in their stage alone are one pipeline.
+  // Ranks that differ only in their stage form a pipeline.
   int pipeline_of(int rank) const {
     const Coordinates at = mesh_.coordinates(rank);
     return mesh_.rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp);
@@ -128,7 +128,7 @@ class Measurement {
     return {*forward, input.value_or(half), weight.value_or(half)};
   }
 
-  // By the earlier of the two stages.
+  // Samples of messages, by the earlier of the two stages.
   KeyedSeconds<int> messages() const {
     KeyedSeconds<int> samples;
     for (const auto& [message, receive] : receives_) {
@@ -143,7 +143,7 @@ class Measurement {
 
   const Mesh& mesh_;
   ProgramTables tables_;
-  // Of a segment: rank (one for all that run it together), pipeline rank, step, place in the list.
+  // By segment: rank (0 for all ranks of a segment run together), pipeline rank, step, position in the list.
   std::map<std::pair<int, Op>, std::map<std::tuple<int, int, std::int64_t, int>, double>> computes_;
   KeyedSeconds<std::pair<int, Op>> collectives_;  // by unit
   std::map<Message, TraceSpan> sends_, receives_;

@@ -1,17 +1,17 @@
-// What a run's actions took, as a cost table: from the traces of its ranks (step_trace.h).
+// A cost table of a run's actions, measured from the traces of its ranks (step_trace.h).
 //
-// A span lasts from where its lane was free to where the action was done, so what the lane waited for is inside:
+// A span lasts from the moment that its lane was free to the end of the action, so waits of the lane are included:
 //
-//   computation   F, B, I and W of a segment: on a GPU a wait for a gather or a message is inside; the median over
-//                 microbatches, steps and ranks leaves it out where less than half of them wait. Where a segment
-//                 performs collectives, each is taken from the rank of the stage that waited least for its peers.
+//   computation   F, B, I and W of a segment: on a GPU including waits for a gather or a message. The median over
+//                 microbatches, steps and ranks removes these waits if fewer than half of the spans have one. If a
+//                 segment performs collectives, each is taken from the stage's rank that waited least for its peers.
 //   collectives   a gather, reduction or tie waits for peers and, on a GPU, for room or compute: the least of all.
-//   messages      only what came after the sender had posted: from then, or from the begin of the receive if that was
-//                 later; the median.
+//   messages      the time after the sender had posted: from the post, or from the start of the receive if later; the
+//                 median.
 //   update        GRAD_NORM waits for reductions and all ranks: the least. STEP: the median.
 //
-// A whole backward B is one span; it is shared out to input and weight gradient as 1 to 1. Clocks of the ranks are one:
-// the ranks ran on one machine.
+// A whole backward B is one span; half of it counts as input gradient, half as weight gradient. The clocks of the ranks
+// must agree: all ranks run on one machine.
 #pragma once
 
 #include <filesystem>
@@ -31,26 +31,26 @@ struct RankTrace {
   std::vector<TraceSpan> work = {};
 };
 
-// What to_chrome_trace has written; `name` stands for the file in messages. Throws Error (request) with what is
-// missing.
+// Parses output of to_chrome_trace; `name` is the file's name in messages. Throws Error (request) with the missing
+// parts.
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name);
 
-// Those that a run of so many ranks has left in its directory (run_directory.h); not every rank need have. Throws Error
-// (request) where there is none.
+// Reads the traces in the directory of a run of `world` ranks (run_directory.h); some ranks may have none. Throws Error
+// (request) if there is no trace at all.
 std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
 
-// A span that is an action, with its place in the list of the rank.
+// A span of an action, with the action's position in the rank's list.
 struct TracedAction {
   std::size_t index = 0;
   const TraceSpan* span = nullptr;
 };
 
-// Of all steps in the trace. `program` is that of the trace's rank. Throws Error (request) when the spans are not its
-// actions.
+// The actions of all steps in the trace. `program` is that of the trace's rank. Throws Error (request) if the spans are
+// not the program's actions.
 std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace);
 
-// Entries for every segment, unit and message that the traced ranks ran, by name. Throws Error (request) when the spans
-// are not those of this configuration's program, or when a stage of it was traced on no rank.
+// Entries by name for every segment, unit and message that the traced ranks ran. Throws Error (request) if the spans do
+// not belong to the configuration's program, or if a stage has no traced rank.
 CostTable measured_costs(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces);
 
 }  // namespace weft

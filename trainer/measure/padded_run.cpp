@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The links between the ranks, one a pair and lane: messages pass it one after another.
+// Links between ranks, one per pair and lane. Messages on a link pass one after another.
 class DelayingLinks {
  public:
   using Link = std::tuple<int, int, Lane>;  // from, to, the lane that sends
@@ -32,7 +32,7 @@ class DelayingLinks {
     state.arrivals.push_back(state.free);
     posted_.notify_all();
   }
-  // When the oldest message that nobody has taken is there. Its sender has it posted at any moment.
+  // The arrival time of the oldest message not taken yet. Waits up to 10 s for its sender to post it.
   Clock::time_point take(const Link& link) {
     std::unique_lock lock(mutex_);
     State& state = links_[link];
@@ -75,7 +75,7 @@ class PaddedActions final : public ActionObserver {
   void begin(std::size_t action) override { times_[action].begin = Clock::now(); }
   void end(std::size_t index) override {
     const Action& action = actions_[index];
-    // Not awake for the last of it: on a machine with other work, who has slept is let run at once.
+    // Sleeps to the end instead of spinning, because a loaded machine schedules a thread at once after a sleep.
     if (is_compute(action.op)) std::this_thread::sleep_until(times_[index].begin + padding_[index]);
     if (is_send(action.op) || is_receive(action.op)) {
       const Lane lane = message_lanes_of(program_, action).send;
@@ -129,7 +129,7 @@ PaddedRun run_padded(const Config& config, const CostTable& padding) {
   std::vector<std::vector<std::vector<PaddedActions::Times>>> times(static_cast<std::size_t>(config.run.steps));
   for (auto& step : times) step.resize(ranks);
   result.traces.resize(ranks);
-  RunObserver observer;  // each rank writes to places of its own
+  RunObserver observer;  // each rank writes to its own places
   observer.before_first_step = [&](RankRun& run) {
     const auto rank = static_cast<std::size_t>(run.rank());
     watched[rank] = std::make_unique<PaddedActions>(result.program, run.rank(), result.costs, links);

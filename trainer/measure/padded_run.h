@@ -1,7 +1,6 @@
-// A run in which computation and messages last known times: when its own work is done, a rank sleeps until an action's
-// time is up, and what is sent is taken for received when the link has had it for its time.
-// What a step then takes is what its schedule makes of those times and nothing else, on any machine, so that the
-// simulator can be held against it.
+// A run in which computation and messages last known times. After its own work, a rank sleeps until an action's time is
+// over. A message counts as received after its time on the link. The time of a step then depends only on the schedule
+// and these times, on any machine. The simulator is compared with such steps.
 #pragma once
 
 #include <vector>
@@ -17,35 +16,35 @@ struct PaddedAction {
 };
 
 struct PaddedStep {
-  double seconds = 0.0;                          // to the end of the last action of any rank
-  std::vector<std::vector<PaddedAction>> ranks;  // by pipeline rank, one an action
+  double seconds = 0.0;                          // until the end of the last action of any rank
+  std::vector<std::vector<PaddedAction>> ranks;  // by pipeline rank and action
 };
 
 struct PaddedRun {
   Program program;
-  ProgramCosts costs;  // what the padding is
+  ProgramCosts costs;  // the padding
   std::vector<PaddedStep> steps;
   std::vector<RankTrace> traces;  // of the steps that [profiling] names
 };
 
-// Trains as `config` says, on threads. An action takes what the table says of its segment, or its own work if that is
-// more; a message takes what the table says between its send and its arrival, beside whatever both ranks do
+// Trains as `config` says, on threads. An action lasts as long as the table says for its segment, or as its own work if
+// longer. A message lasts as the table says from send to arrival, concurrently with the work of both ranks
 // (LaneChannels::delayed). Throws Error (request) unless the ranks are one pipeline of threads on the CPU.
 PaddedRun run_padded(const Config& config, const CostTable& padding);
 
-// What a rank did not compute in.
+// Seconds in which the rank did not compute.
 double bubble_of(const Program& program, const PaddedStep& step, int rank);
 
-// How far a simulated step is from one that ran, in parts of the simulated one.
+// Differences between a simulated and a measured step, relative to the simulated seconds of the step.
 struct SimulationError {
-  double step = 0.0;    // of its length
-  double bubble = 0.0;  // of the bubble of the rank where that is worst
-  double start = 0.0;   // of the action of computation whose start is worst
+  double step = 0.0;    // of the step's seconds
+  double bubble = 0.0;  // of the bubble, for the rank with the largest difference
+  double start = 0.0;   // of an action's start, for the compute action with the largest difference
   double most() const;
 };
 SimulationError simulation_error(const Program& program, const Simulation& simulation, const PaddedStep& step);
 
-// The step that took least: what disturbs a run only adds to it.
+// The shortest step: disturbances only add time.
 const PaddedStep& least_disturbed(const PaddedRun& run);
 
 }  // namespace weft

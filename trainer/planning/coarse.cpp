@@ -6,8 +6,8 @@
 namespace weft {
 namespace {
 
-// GPUs among which `whole` bytes are cut so that each part is at most `room`. A part that is `room` up to the rounding
-// of a division counts as that.
+// The smallest number of GPUs with which each part of `whole` bytes is at most `room`. A part that exceeds `room` only
+// by the rounding of a division counts as fitting.
 std::optional<int> ranks_for(double whole, double room) {
   if (room <= 0.0) return std::nullopt;
   constexpr double rounding = 1e-12;
@@ -61,7 +61,7 @@ std::optional<double> state_bytes(const StateRecipe& recipe, CoarseStrategy stra
     case CoarseStrategy::full_shard:
       return recipe.bytes() * share;
     case CoarseStrategy::zero2:
-      // Views stay whole for the step, and what they are views of stays sharded.
+      // Views stay whole for the step; the parameters behind them stay sharded.
       if (recipe.views > 0) return recipe.views * parameters + recipe.bytes() * share;
       return recipe.parameters * parameters + (recipe.gradients + recipe.optimizer) * share;
     case CoarseStrategy::zero1:

@@ -1,8 +1,8 @@
-// Memory by hand: the formulas that people use before there is a configuration. State is parameters times bytes over
-// ranks; activations and buffers are what somebody says, or a model's by the textbook. Nothing here knows what Weft
-// does: plan_run() does, and where the two differ it is right.
+// Memory by hand: the formulas that people use before there is a configuration. State is parameters times bytes per
+// parameter over ranks. Activations and buffers are given by the user, or follow the textbook for a model. These
+// formulas know nothing of Weft's schedules and policies; where they differ from plan_run(), plan_run() is right.
 //
-// Bytes are doubles in powers of ten, because that is how such sums are written; a card has two readings (Card).
+// Bytes are doubles in powers of ten, as such sums are usually written. A card has two readings (Card).
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace weft {
 
-// "80 GB" in powers of ten, and the 80 GiB = 85.9 GB that a driver counts. What fits the first fits the second.
+// A card's memory: "80 GB" in powers of ten, and the 80 GiB = 85.9 GB that a driver counts. `nominal` is the smaller.
 struct Card {
   std::string_view name;
   double nominal = 0.0;  // bytes
   double counted = 0.0;
 };
-// `memory`: bytes that the driver counts, as Hardware::memory has it.
+// `memory`: bytes as the driver counts them, like Hardware::memory.
 Card card_of(std::string_view name, double memory);
 
 enum class CoarseStrategy : std::uint8_t { full_shard, zero2, zero1, replicated };
@@ -30,40 +30,40 @@ std::string_view name_of(CoarseStrategy strategy);
 // Bytes that training keeps for each parameter.
 struct StateRecipe {
   std::string_view name, what;
-  double parameters = 0, gradients = 0, optimizer = 0;  // the optimizer's include float32 masters
+  double parameters = 0, gradients = 0, optimizer = 0;  // optimizer includes float32 masters
   double views = 0;                                     // whole copies in the compute dtype, transient under full_shard
   bool has_zero1 = true;
 
   double bytes() const { return parameters + gradients + optimizer; }
 };
-// Pure bfloat16; with float32 moments; mixed precision; Megatron's; FSDP2's, which is Weft's default.
+// Five recipes: pure bfloat16; bfloat16 with float32 moments; mixed precision; Megatron's; FSDP2's, Weft's default.
 std::vector<StateRecipe> state_recipes();
-// On each of `ranks`; absent for what a recipe has not got. full_shard shards all, zero2 all but parameters, zero1 the
-// optimizer's alone.
+// Bytes of state on each of `ranks`; absent if the recipe has no such strategy. full_shard shards all state, zero2 all
+// except parameters, zero1 the optimizer state only.
 std::optional<double> state_bytes(const StateRecipe& recipe, CoarseStrategy strategy, double parameters, int ranks);
 
 // Sizes of a dense transformer for the textbook's activations (Korthikanti et al. 2022, "Reducing Activation
 // Recomputation in Large Transformer Models": 34 s b h bytes a layer in 16 bit, and 5 a s^2 b of unfused attention).
 struct CoarseModel {
-  double layers = 0, hidden = 0, heads = 0, vocabulary = 0, sequence = 0, batch = 1;  // batch: sequences at a time
+  double layers = 0, hidden = 0, heads = 0, vocabulary = 0, sequence = 0, batch = 1;  // batch: of a microbatch
 };
 struct CoarseActivations {
-  double all = 0;              // every layer keeps all, attention is fused
-  double unfused = 0;          // the same with its scores
+  double all = 0;              // every layer keeps all its activations, attention is fused
+  double unfused = 0;          // the same with unfused attention: plus its scores
   double inputs = 0;           // every layer keeps its input
-  double inputs_and_live = 0;  // and one is being made again
+  double inputs_and_live = 0;  // every layer keeps its input, one layer is recomputed
   double logits = 0;           // in 16 bit and float32
 };
 CoarseActivations coarse_activations(const CoarseModel& model);
-// Sequences at a time that `bytes` have room for, with `per_sequence` each.
+// Largest number of sequences whose activations fit into `bytes`, at `per_sequence` bytes each.
 int most_sequences(double bytes, double per_sequence);
 
-// Parameters of one rank at the peak of a fully sharded step, in elements: its share and the layers that are whole.
+// Parameters of one rank at the peak of a fully sharded step, in elements: its shard and the gathered layers.
 struct PeakElements {
   double share = 0;       // P / W
-  double one_layer = 0;   // beside one whole layer
-  double in_place = 0;    // whose own share is not copied
-  double prefetched = 0;  // beside two
+  double one_layer = 0;   // shard and one gathered layer
+  double in_place = 0;    // the same, the layer's own shard gathered in place
+  double prefetched = 0;  // shard and two gathered layers
 };
 PeakElements peak_elements(double parameters, int ranks, double layer_parameters);
 
@@ -71,23 +71,23 @@ struct CoarseRequest {
   double parameters = 70e9;
   int ranks = 8;
   double bytes_per_parameter = 16.0;
-  double activations = 0.0, buffers = 0.0;  // bytes of a GPU
+  double activations = 0.0, buffers = 0.0;  // bytes per GPU
   std::optional<double> layer_parameters = {};
-  std::optional<CoarseModel> model = {};  // then activations that are not given are its
+  std::optional<CoarseModel> model = {};  // source of activations that are not given
 };
 
 enum class CoarseFit : std::uint8_t { fits, only_as_counted, exceeds };
-// Smallest numbers of GPUs; absent where no number would do.
+// Smallest numbers of GPUs; absent if no number suffices.
 struct CoarseRanks {
-  std::optional<int> any, eights;         // eights: of nodes of eight
-  std::optional<int> with_headroom;       // with a tenth of the card left
-  std::optional<int> any_as_counted;      // by the card's other reading
-  std::optional<double> bytes_at_eights;  // of a GPU with so many
+  std::optional<int> any, eights;         // eights: a multiple of eight, whole nodes
+  std::optional<int> with_headroom;       // with a tenth of the card left free
+  std::optional<int> any_as_counted;      // with the card as the driver counts it
+  std::optional<double> bytes_at_eights;  // bytes per GPU on `eights` GPUs
 };
 struct CoarsePlan {
   double state = 0, sum = 0;
   CoarseFit fit = CoarseFit::exceeds;
-  bool state_exceeds = false;             // alone, the card as counted: no batch can help
+  bool state_exceeds = false;             // state alone exceeds the card as counted: no batch fits
   bool state_and_buffers_exceed = false;  // without any activations
   CoarseRanks ranks;
 };

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// What tells a sharding from the others.
+// The properties that define a sharding.
 struct Choice {
   Sharding sharding = Sharding::full_shard;
   ShardStrategy strategy = ShardStrategy::full_shard;
@@ -32,11 +32,11 @@ constexpr std::array choices = {
     Choice{Sharding::no_shard, ShardStrategy::no_shard},
 };
 
-// How the data ranks of a stage lie on nodes. Ranks fill nodes in order, tensor and context ranks first.
+// The distribution of a stage's data ranks over nodes. Ranks fill nodes in order, tensor and context ranks first.
 struct DataRanks {
   int all = 1;
-  int in_node = 1;          // of those that follow each other
-  std::string broken = {};  // why they are not equally many in each node; empty where they are
+  int in_node = 1;          // consecutive data ranks inside a node
+  std::string broken = {};  // why nodes have unequal numbers of them; empty if equal
 };
 
 DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
@@ -59,7 +59,7 @@ DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
   return data;
 }
 
-// Where nothing is to be told apart, in words.
+// Why a choice equals another sharding or cannot be set up; empty if neither.
 std::string refusal(const Config& config, const Choice& choice, const DataRanks& data) {
   const Degrees& degrees = config.parallelism;
   const std::int64_t dense = std::int64_t{degrees.data()} * degrees.context;
@@ -79,12 +79,12 @@ std::string refusal(const Config& config, const Choice& choice, const DataRanks&
   return {};
 }
 
-// Replaces what a strategy presets, in the default policy and in those of families that say the same there.
+// Replaces the presets of a strategy, in the default policy and in families with the same values.
 void preset(Config& config, const Choice& choice, int island_ranks, int expert_island_ranks) {
   const ShardPolicy given = config.shard;
   const auto apply = [&](ShardPolicy& policy, int island) {
     if (policy.strategy == given.strategy) policy.strategy = choice.strategy;
-    // Of full_shard everything is written out: what is left open is chosen by the memory there is (chosen_timing.h).
+    // Sets every key for full_shard, because open keys would be chosen by available memory (chosen_timing.h).
     const bool full = choice.strategy == ShardStrategy::full_shard;
     if (policy.residency == given.residency && policy.residency_by_stage == given.residency_by_stage) {
       policy.residency = island > 1 ? fmt::format("{}", island) : full ? "each_use" : "stage";
@@ -99,11 +99,11 @@ void preset(Config& config, const Choice& choice, int island_ranks, int expert_i
     apply(policy, family == Family::experts ? expert_island_ranks : island_ranks);
   }
   apply(config.shard, island_ranks);
-  // These are of residency "auto" alone.
+  // The memory budget belongs to residency "auto" only.
   config.memory_budget = std::nullopt;
 }
 
-// Ranks of a group that are inside a node, as an island: 0 where those are one rank or the whole group.
+// The ranks of a group inside a node, as an island size; 0 if they are a single rank or the whole group.
 int island_in_node(const Mesh& mesh, Group group, int ranks_per_node) {
   const RankSteps steps = rank_steps(mesh, group);
   const int inside = ranks_per_node / steps.stride;
@@ -152,7 +152,7 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   return result;
 }
 
-// Whether a step of both does the same.
+// Whether both configurations lead to the same step.
 bool same_sharding(const Config& one, const Config& other) {
   const auto same = [](const ShardPolicy& a, const ShardPolicy& b) {
     return a.strategy == b.strategy && a.residency == b.residency && a.residency_by_stage == b.residency_by_stage &&
@@ -169,7 +169,7 @@ bool is_state(Bucket bucket) {
          bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
-// Groups over which units are gathered and reduced: what they move does not depend on the number of tokens.
+// Groups in which units are gathered and reduced. Their traffic does not depend on the number of tokens.
 bool is_of_units(std::string_view group) {
   constexpr std::array groups = {Group::dp_shard,  Group::dp_replicate,  Group::dp_shard_cp, Group::dp_island,
                                  Group::edp_shard, Group::edp_replicate, Group::edp_island,  Group::edp};

@@ -1,10 +1,10 @@
-// Ways to share a model's state among its data ranks, planned beside each other for one configuration, and which of
-// them to take on given hardware: the fastest that fits, and with what it would be another.
+// Plans every way of sharding a model's state over its data ranks for one configuration, and recommends one on given
+// hardware: the fastest that fits. The recommendation also says under which conditions another would be chosen.
 //
-// Every way is the configuration with other degrees and another shard policy, checked by the rules of the reader and
-// planned like any other (run_plan.h). A strategy is taken as the preset that it is (unit_policy.h): residency,
-// reduction and accumulation as it says. What a family says of itself, other than the default policy does, stays as
-// written, and so do lookahead, wrap and dtypes of all.
+// Each way is the configuration with other degrees and another shard policy. It is checked by the rules of the reader
+// and planned like any other run (run_plan.h). Each strategy is used as its preset (unit_policy.h), with the preset's
+// residency, reduction and accumulation. Settings of a family that differ from the default policy stay as written.
+// Lookahead, wrap and dtypes stay as written for all families.
 #pragma once
 
 #include <optional>
@@ -19,76 +19,75 @@
 namespace weft {
 
 enum class Sharding : std::uint8_t {
-  as_configured,         // where it is none of the others
+  as_configured,         // if the configuration is none of the others
   full_shard,            // over all data ranks
   shard_grad_op,         // over all data ranks
   optimizer,             // over all data ranks
   hybrid,                // full_shard over the data ranks of a node, replicated over nodes
-  hybrid_shard_grad_op,  // the same of shard_grad_op
-  island,                // full_shard; after a forward the ranks of a node keep the parameters among them
+  hybrid_shard_grad_op,  // as hybrid, with shard_grad_op
+  island,                // full_shard; after a forward, parameters stay sharded over the ranks of a node
   no_shard,
 };
 std::string_view name_of(Sharding sharding);
 
 struct StrategyPlan {
   Sharding sharding = Sharding::full_shard;
-  Config config = {};                   // what a run of it has
-  std::vector<std::string> words = {};  // what makes it of the given configuration: "--shard.strategy=shard_grad_op"
-  std::string refused = {};             // why it does not apply; then nothing below is there
+  Config config = {};                   // the configuration of such a run
+  std::vector<std::string> words = {};  // overrides of the given configuration: "--shard.strategy=shard_grad_op"
+  std::string refused = {};             // why the strategy does not apply; the fields below are then empty
   std::optional<RunPlan> plan = {};
 
-  // Of the fullest rank at its peak. What is left of the peak is activations, gradients that are not sharded, and the
-  // like.
-  std::int64_t state_bytes = 0;  // parameters, gradients and optimizer state that the run keeps from step to step
-  std::int64_t full_parameter_bytes = 0;  // gathered, or copied to the dtype of compute
-  std::int64_t collectives = 0;           // that a rank takes part in, in a step, of the rank with most
-  // Out of the node that most leaves in a step, at the rate of all its adapters.
+  // Bytes of the fullest rank at its peak. The rest of the peak is activations, unsharded gradients and the like.
+  std::int64_t state_bytes = 0;           // parameters, gradients and optimizer state that persist across steps
+  std::int64_t full_parameter_bytes = 0;  // gathered, or converted to the compute dtype
+  std::int64_t collectives = 0;           // of a step, of the rank with most
+  // Seconds that the traffic of a step out of the busiest node takes at the rate of all the node's adapters.
   double egress_seconds = 0.0;
-  // What of it does not grow with tokens: gathers and reductions of units.
+  // Bytes out of that node that do not grow with tokens: gathers and reductions of units.
   double unit_egress_bytes = 0.0;
 
   double seconds = 0.0;          // of a step, simulated
-  double exposed_seconds = 0.0;  // in which computation waits for gathers and reductions, of the rank with most
-  // With how many tokens a rank and step the computation takes as long as that; 0 where nothing leaves a node.
+  double exposed_seconds = 0.0;  // compute waits for gathers and reductions, of the rank with most
+  // Tokens per rank and step at which compute takes as long as this traffic; 0 if nothing leaves a node.
   double break_even = 0.0;
 
   bool fits() const { return plan && plan->verdict.fits(); }
 };
 
-// In the order of Sharding. Throws Error (request) as plan_run does of the configuration itself.
+// Plans in the order of Sharding. Throws Error (request) for the configuration itself as plan_run does.
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware);
 
-// Products of a step on one rank, 6 x active parameters x tokens of the rank over `reached` of the peak: without scores
-// of attention, recomputation and bubbles.
+// Seconds of the products of a step on one rank: 6 x active parameters x tokens of the rank, over the `reached` share
+// of the peak. Attention scores, recomputation and bubbles are left out.
 double compute_seconds(const Config& config, const Hardware& hardware);
 
-// Tokens a rank and step with which 6 `parameters` tokens / `flops_per_second` equals
-// `egress_bytes` / `node_bytes_per_second`. The rate is what is reached of one card's peak.
+// Tokens per rank and step at which 6 `parameters` tokens / `flops_per_second` equals `egress_bytes` /
+// `node_bytes_per_second`. `flops_per_second` is the rate that one card reaches.
 double break_even_tokens(double egress_bytes, double node_bytes_per_second, double parameters, double flops_per_second);
-// What products reach on one card, in the dtype of dense parts.
+// Rate that products reach on one card, in the dtype of dense parts.
 double reached_flops_per_second(const Config& config, const Hardware& hardware);
 
 struct Recommendation {
-  std::optional<std::size_t> chosen = {};  // of the plans; nothing where none fits
+  std::optional<std::size_t> chosen = {};  // index into the plans; absent if none fits
   std::vector<std::string> reasons;        // sentences; the first says what was chosen
-  // With what another would be chosen, or this one not fit.
+  // Conditions under which another plan would be chosen, or the chosen plan would not fit.
   std::vector<std::string> flips;
 };
 
-// Of those that fit, the fastest. Of those within 1 % of it:
+// Chooses the fastest of the plans that fit. Among plans within 1 % of the fastest:
 //
-//   over several nodes   the one that takes least memory: more tokens a step, for which it leaves room, are what hides
+//   over several nodes   the plan with least memory: the memory left allows more tokens a step, and more tokens hide
 //                        traffic over a slow link
-//   on one node          the one that sends least, of these the one with fewest collectives: traffic is hidden already,
-//                        and memory that is left is of no use
+//   on one node          the plan that sends least, then the plan with fewest collectives: traffic is hidden already,
+//                        and free memory brings nothing
 //
-// Less memory decides last. `plans` are of compare_strategies for the same hardware.
+// Less memory decides last. `plans` come from compare_strategies for the same hardware.
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware);
 inline constexpr double tie = 1.01;
 
-// The longest sequence, in steps of `config`'s own or of an eighth of the power of two times it, with which the fullest
-// rank is within Verdict::limit of the card, everything else as configured. Nothing where the configuration itself does
-// not fit or the hardware has no memory of its own. Each length tried is a dry run.
+// The longest sequence with which the fullest rank is within Verdict::limit of the card, everything else as configured.
+// Powers of two times `config`'s length are tried, then eighths above the largest of them that fits. Absent if the
+// configuration itself does not fit, or if the hardware has no memory of its own. Each length tried is a dry run.
 std::optional<std::int64_t> longest_sequence(const Config& config, const Hardware& hardware);
 
 }  // namespace weft

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int many_times = 64;
 
-// Those against the cause, and those that cannot help, of which what frees enough all the same comes last of the
-// others.
+// Tries the moves against the cause and the moves that cannot help. A move of the second kind that fits nevertheless is
+// listed last among the moves.
 void try_moves(const Trials& trials, Explanation& explanation) {
   const std::span<const Move> against = moves_for(explanation.cause);
   std::vector<Move> moves(against.begin(), against.end());
@@ -35,7 +35,7 @@ void try_moves(const Trials& trials, Explanation& explanation) {
   }
 }
 
-// The words of all moves together; a move that is not among them anymore has left no trace.
+// The words of all moves together, chosen anew, so that removed moves leave nothing behind.
 Overrides words_of(const Trials& trials, const std::vector<Move>& moves, std::optional<int> world) {
   Overrides words;
   for (const Move& move : moves) {
@@ -49,8 +49,9 @@ struct Greedy {
   Trial trial;
 };
 
-// Takes each move in order that lowers the need, on the same ranks, until it fits; those of the cause first, then of
-// what fills the memory by then; what keeps the arithmetic before what changes it.
+// Adds moves in order, on the same ranks, if they lower the need, until the run fits. Moves against the cause come
+// first, then moves against the cause that is largest by then. Moves that keep the arithmetic come before those that
+// change it.
 Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
   Greedy greedy{{}, base};
   std::set<std::string_view> tried_names;
@@ -70,7 +71,7 @@ Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
   return greedy;
 }
 
-// Without the moves that it fits without.
+// Removes moves without which the run still fits.
 void prune(const Trials& trials, Greedy& greedy, int world) {
   for (std::size_t m = 0; m < greedy.moves.size();) {
     std::vector<Move> fewer = greedy.moves;
@@ -84,7 +85,7 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
   }
 }
 
-// Where no move fits by itself: the first combination that does, with its words or those that came nearest.
+// If no single move fits: finds the first combination that fits. Returns its words, or those of the nearest one.
 Overrides combine_moves(const Trials& trials, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
   const RunPlan& plan = explanation.plan;
@@ -111,7 +112,7 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   const SegmentSetup setup = segment_setup(config, rank.ranks.at);
   ActivationFacts facts;
   facts.sequence_parallel = d.tensor > 1;
-  const std::int64_t queries = setup.microbatch_tokens;  // of this rank; every one has all keys of its sequence
+  const std::int64_t queries = setup.microbatch_tokens;  // of this rank; each query has all keys of its sequence
   facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
   const std::int64_t rows = balanced_part(config.model.vocab_size, d.tensor, rank.ranks.at.tp).count;
   facts.all_logits = queries * rows * size_of(DType::float32);
@@ -132,8 +133,9 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   return facts;
 }
 
-// How often a size can be doubled, by trials where a line through the last two leads: what a size needs is nearly one.
-// The last trials are the two on either side of the limit, so that the answer is that of doubling step by step.
+// The number of times that a size can be doubled. The need is nearly linear in the size, so a line through the last two
+// trials predicts the next one. The last trials are on both sides of the limit, so the result equals that of doubling
+// step by step.
 std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::int64_t now,
                               const std::function<Overrides(std::int64_t)>& words) {
   constexpr int most_doublings = 12;
@@ -157,7 +159,7 @@ std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::
     }
     const double room = static_cast<double>(verdict.memory - verdict.reserved);
     const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(fits_bytes)) / bytes_each;
-    const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // many for a level line
+    const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // large for a flat line
     next = need.refused.empty() ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
     next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
   }
@@ -217,7 +219,8 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
     result.more_sharding = trials.with(scaled_words(config, many_times * shards));
   }
-  // More ranks help state whatever else does, so both are looked for at once; elsewhere only where nothing else helps.
+  // More ranks always help against state, so combinations and ranks are searched at once for that cause. For other
+  // causes, ranks are searched only if nothing else helps.
   Overrides all;
   result.asked_for_ranks = result.cause == Cause::state;
   spread_work(result.asked_for_ranks ? 2 : 1, dry_threads(), [&](std::size_t i) {

@@ -1,6 +1,6 @@
-// Why a run does not fit, and what would make it fit: the moves of moves.h, each planned as a run of its own, with the
-// memory and the simulated time that it then has. Nothing here is a rule of thumb: what is said to work has been
-// planned, and what is said not to has been planned at its best.
+// Why a run does not fit, and which changes make it fit. Each move of moves.h is planned as a run of its own, with its
+// memory and simulated time. There are no rules of thumb: a move that is said to work was planned, and a move that is
+// said not to work was planned at its best.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@
 
 namespace weft {
 
-// The mildest strength that fits, or else the one that needs least.
+// A move with its mildest strength that fits; if none fits, with the strength that needs least memory.
 struct TriedMove {
   Move move;
   Trial trial;
 };
 
-// The largest power of two times what is configured that still fits, and the next one.
+// The largest power of two times the configured value that still fits, and the next power of two.
 struct Limit {
   std::string_view what;
   std::int64_t fits = 0, fits_bytes = 0;
@@ -27,39 +27,39 @@ struct Limit {
   std::int64_t exceeds_bytes = 0;
 };
 
-// What holds of activations already, and what there is of them; bytes of the fullest rank.
+// Settings that already reduce activations, and sizes of activations; bytes of the fullest rank.
 struct ActivationFacts {
   bool sequence_parallel = false;
-  std::int64_t scores = 0;          // of a block, were attention not fused: 5 a s^2 b of its heads and queries
-  std::int64_t logits = 0;          // float32, at a time: the cross-entropy goes in chunks
-  std::int64_t all_logits = 0;      // float32, were they whole
-  std::int64_t dlogits = 0;         // what stays of them
-  double block_token = 0.0;         // a token keeps in a block; of the first block
-  std::int64_t textbook_token = 0;  // 34 h, of one rank that holds whole layers
+  std::int64_t scores = 0;          // of a block with unfused attention: 5 a s^2 b of its heads and queries
+  std::int64_t logits = 0;          // float32, of one chunk: the cross-entropy is chunked
+  std::int64_t all_logits = 0;      // float32, without chunks
+  std::int64_t dlogits = 0;         // gradient of the logits that is kept
+  double block_token = 0.0;         // bytes kept per token in the first block
+  std::int64_t textbook_token = 0;  // 34 h, for one rank that holds whole layers
 };
 
 struct Explanation {
   RunPlan plan;               // under even routing
-  std::vector<Limit> limits;  // of what fits; nothing else then
-  // Of what does not fit:
+  std::vector<Limit> limits;  // for a run that fits; the other fields are then empty
+  // For a run that does not fit:
   Cause cause = Cause::activations;
   std::int64_t cause_bytes = 0;
   std::int64_t state_bytes = 0;
-  bool state_exceeds = false;  // alone, with what is reserved
+  bool state_exceeds = false;  // state alone and reserved bytes exceed the card
   ActivationFacts activations;
   std::vector<TriedMove> moves;   // in the order to try
-  std::vector<TriedMove> cannot;  // what does not touch the cause, at its best, and does not fit
-  // Where the cause is not state: with 64 times the ranks to shard it over, about all that sharding can recover.
+  std::vector<TriedMove> cannot;  // moves that do not touch the cause and do not fit, each at its best
+  // If the cause is not state: the run with 64 times the ranks to shard over, about the most that sharding can recover.
   std::optional<Trial> more_sharding;
-  // Where no move suffices by itself: the first moves in order that do together, on the same ranks.
+  // If no single move suffices: the first moves in order that together fit, on the same ranks.
   std::vector<Move> combined;
   std::optional<Trial> combination;
-  // Where the cause is state, or no combination fits: with the configuration as it is, or with all that can be
-  // combined.
+  // If the cause is state, or no combination fits: the least number of ranks, for the configuration as it is or with
+  // every move that can be combined.
   bool asked_for_ranks = false;
   std::optional<MoreRanks> more_ranks;
 
-  // On the same ranks.
+  // Only moves on the same ranks count.
   const TriedMove* first_that_fits() const;
 };
 

@@ -14,13 +14,13 @@
 namespace weft {
 namespace {
 
-// NVIDIA's own figures of cuDNN 9.19 on an H200, causal, bfloat16, head size 128, sequences of 4,096: 591 TFLOP/s
-// forward and 474 backward of 989; shorter sequences reach less, longer ones more (484 and 370 at 2,048, 673 and 579 at
+// NVIDIA's figures for cuDNN 9.19 on an H200, causal, bfloat16, head size 128, sequences of 4,096: 591 TFLOP/s forward
+// and 474 backward, of 989. Shorter sequences reach less, longer ones more (484 and 370 at 2,048, 673 and 579 at
 // 16,384).
 constexpr double attention_forward_share = 0.60, attention_backward_share = 0.48;
-// Of the rate of memory, by kernels that read and write rows; a copy on an H200 reaches 4.3 of 4.8 TB/s.
+// Share of the memory rate reached by kernels that read and write rows; a copy on an H200 reaches 4.3 of 4.8 TB/s.
 constexpr double memory_share = 0.85;
-// From one kernel to the next of a stream, however little it does.
+// Least time from one kernel to the next on a stream, in seconds.
 constexpr double least_seconds = 2.5e-6;
 
 std::string_view phase_of(Op op) {

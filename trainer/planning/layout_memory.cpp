@@ -11,7 +11,7 @@ std::int64_t saved(const BucketBytes& bytes) {
   return bytes[Bucket::activations] + bytes[Bucket::moe_routing];
 }
 
-// By stage, of the stages of a rank.
+// Bytes by stage, for the stages of a rank.
 std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, const LedgerWalk& walk) {
   std::vector<std::int64_t> left(program.stages.size(), 0);
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
@@ -19,7 +19,7 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
   std::int64_t before = saved(walk.before);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const std::int64_t after = saved(walk.actions[i].after);
-    // What is received is kept too, and what is sent takes the place of the message before it.
+    // Received tensors are kept too; a sent tensor replaces the one of the message before it.
     const Op op = actions[i].op;
     const bool goes_forward = op == Op::forward || op == Op::send_forward || op == Op::receive_forward;
     if (goes_forward && actions[i].microbatch == microbatch) {

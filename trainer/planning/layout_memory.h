@@ -1,5 +1,5 @@
-// What the stages and ranks of a layout hold, as the ledgers of a run count it: by dry runs (dry_run.h) of the first
-// rank of each pipeline position. Bytes of one rank.
+// Bytes that the stages and ranks of a layout hold, as the ledgers of a run count them: from dry runs (dry_run.h) of
+// the first rank of each pipeline position. Bytes of one rank.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 namespace weft {
 
 struct LayoutMemory {
-  // By stage: what its forwards leave of a microbatch, once there was one before it: activations and the tables of
-  // routing.
+  // By stage: bytes of activations and routing tables that the forwards of a microbatch leave. The second microbatch is
+  // counted if there is one.
   std::vector<RoutedBytes> kept;
-  // By pipeline rank: what there is before the first action, and the most of a step.
+  // By pipeline rank: bytes before the first action, and the peak of a step.
   std::vector<BucketBytes> before;
   std::vector<RoutedBytes> peak;
 };

@@ -8,8 +8,8 @@ namespace weft {
 
 namespace {
 
-// The smallest multiple of `unit` in (below, most] that fits. Needs do not grow with the ranks that share state, so
-// steps that grow and halving find it; they grow fast, because where nothing fits all of them are taken.
+// The smallest multiple of `unit` in (below, most] that fits. More ranks that share state never need more memory per
+// rank, so growing steps and then bisection find it. Steps grow fast, because all of them are tried if nothing fits.
 std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int unit, int most) {
   int no = below / unit, yes = no + 1;
   for (;; yes *= 8) {
@@ -33,7 +33,7 @@ std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words
   const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
   const auto scaled = [&](int shards) { return merged_words(words, scaled_words(config, shards)); };
   const auto fits = [&](int shards) { return trials.fits(scaled(shards)); };
-  // Numbers of shards over which experts can be spread, and then those that fill nodes.
+  // Units of the search: numbers of shards that experts can be spread over, then numbers that also fill nodes.
   const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
   const int node = trials.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
   auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);

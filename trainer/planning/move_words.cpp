@@ -18,7 +18,7 @@ bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config)
   return std::ranges::all_of(conditions, [&](const KeyCondition& condition) { return condition.holds(config); });
 }
 
-// A key of [section] that families may have of their own.
+// Words for a key of [section] that can also be set per family.
 MoveWords for_all_families(const Config& config, std::string_view section, std::string_view key,
                            std::string_view value) {
   MoveWords result{{fmt::format("--{}.{}={}", section, key, value)}};
@@ -37,13 +37,13 @@ MoveWords for_all_groups(const Config& config, std::string_view key, std::string
   return result;
 }
 
-// The policy of the family that most parameters belong to.
+// The policy of the family with most parameters.
 const ShardPolicy& main_policy(const Config& config) {
   const Family family = config.model.has(BlockKind::moe) ? Family::experts : Family::dense;
   return config.shard_by_family.at(family);
 }
 
-// The words that tell the degrees from those of the configuration.
+// Words for the degrees that differ from the configuration's.
 Overrides degree_words(const Config& config, const Degrees& degrees) {
   Overrides words;
   const auto add = [&](std::string_view name, int Degrees::*degree) {
@@ -58,8 +58,8 @@ Overrides degree_words(const Config& config, const Degrees& degrees) {
   return words;
 }
 
-// Degrees with one of them multiplied by 2, 4, ... up to `most`, the data ranks divided by as much; with no data ranks
-// to divide, by 2 over twice the ranks.
+// Degrees with one of them multiplied by 2, 4, ... up to `most`, and the data ranks divided by the same factor. Without
+// data ranks to divide: only multiplied by 2, on twice the ranks.
 Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most) {
   constexpr int most_strengths = 4;
   Strengths strengths;
@@ -71,14 +71,14 @@ Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most)
     } else if (degrees.data_replicate % 2 == 0) {
       degrees.data_replicate /= 2;
     } else if (i > 0) {
-      break;  // over more ranks only where there are no data ranks to take, and only once
+      break;  // more ranks only once, and only if no data ranks can be divided
     }
     strengths.push_back({degree_words(config, degrees)});
   }
   return strengths;
 }
 
-// Stages are dealt anew, which texts for another number of them would refuse.
+// Deals stages anew, because a layout text for another number of stages would be refused.
 void deal_anew(const Config& config, Strengths& strengths) {
   const auto* text = std::get_if<std::string>(&config.pipeline.layout);
   if (text && *text == "auto") return;
@@ -145,7 +145,7 @@ Strengths fewer_replicas(const Config& config) {
 Strengths leaner_schedule(const Config& config) {
   Strengths strengths;
   if (config.parallelism.pipeline == 1) return strengths;
-  // From most microbatches in flight to fewest, each with the stages that a rank then runs.
+  // From most microbatches in flight to fewest, each with its chunks per rank.
   struct Choice {
     std::string_view name;
     int chunks;
@@ -153,7 +153,7 @@ Strengths leaner_schedule(const Config& config) {
   constexpr Choice choices[] = {{"gpipe", 1}, {"looped_bfs", 1}, {"interleaved", 2}, {"zb1p", 2},   {"dualpipev", 2},
                                 {"zbv", 2},   {"zb_h1", 1},      {"1f1b", 1},        {"v_half", 2}, {"v_min", 2}};
   const auto now = std::ranges::find(choices, config.pipeline.schedule, &Choice::name);
-  if (now == std::end(choices)) return strengths;  // a file of its own
+  if (now == std::end(choices)) return strengths;  // a schedule from a file
   for (const Choice* choice = now + 1; choice != std::end(choices); ++choice) {
     if (choice->name != "1f1b" && choice->name != "v_half" && choice->name != "v_min") continue;
     MoveWords strength{{word("pipeline.schedule", choice->name)}};
@@ -174,7 +174,7 @@ Strengths stronger_strategy(const Config& config) {
   const ShardStrategy now = main_policy(config).strategy;
   for (const ShardStrategy strategy :
        {ShardStrategy::optimizer, ShardStrategy::shard_grad_op, ShardStrategy::full_shard}) {
-    // The enumeration goes from full_shard, which shards most, to no_shard.
+    // The enumeration is ordered from full_shard, which shards most, to no_shard.
     if (strategy < now) strengths.push_back(for_all_families(config, "shard", "strategy", name_of(strategy)));
   }
   return strengths;
@@ -185,7 +185,7 @@ Strengths shorter_residency(const Config& config) {
   if (policy.strategy != ShardStrategy::full_shard) return {};
   Strengths strengths;
   const std::string& now = policy.residency_of(0);
-  // What is left to Weft is dropped already where it would not fit.
+  // A residency that Weft chooses already drops parameters if they would not fit.
   if (now != "each_use" && now != "stage")
     strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
   return strengths;

@@ -1,5 +1,5 @@
-// How each move is said on the command line. All are functions of a configuration to strengths of a move, mildest
-// first (moves.h).
+// Command-line words of each move. Every function maps a configuration to the strengths of a move, mildest first
+// (moves.h).
 #pragma once
 
 #include <vector>
@@ -12,18 +12,18 @@ using Strengths = std::vector<MoveWords>;
 
 Strengths recompute_selective(const Config& config);
 Strengths recompute_full(const Config& config);
-// Fewer sequences at a time, the batch being what it was.
+// Fewer sequences in a microbatch, the batch unchanged.
 Strengths smaller_microbatch(const Config& config);
-// The next degrees that halve something, out of the data ranks as long as there are any, so that the world stays; with
-// none left over more ranks.
+// The next degrees that halve something. Ranks come from the data degrees as long as there are any, so that the world
+// stays the same; afterwards the world grows.
 Strengths more_tensor(const Config& config);
 Strengths more_context(const Config& config);
 Strengths more_pipeline(const Config& config);
-// Over ranks that are there.
+// Over the ranks of the configuration.
 Strengths more_expert(const Config& config);
-// Replicas of shards become shards.
+// Replicas become shards.
 Strengths fewer_replicas(const Config& config);
-// Those that have fewer microbatches in flight.
+// Schedules with fewer microbatches in flight.
 Strengths leaner_schedule(const Config& config);
 Strengths stronger_strategy(const Config& config);
 Strengths shorter_residency(const Config& config);
@@ -36,9 +36,9 @@ Strengths narrow_reduction(const Config& config);
 Strengths narrow_compute(const Config& config);
 Strengths narrow_state(const Config& config);
 Strengths narrow_parameters(const Config& config);
-// Rules that keep fewer states beside a parameter.
+// Update rules with fewer states per parameter.
 Strengths leaner_rule(const Config& config);
-// In place of Muon, which gathers whole matrices.
+// Element-wise rules instead of Muon, which gathers whole matrices.
 Strengths rule_of_elements(const Config& config);
 
 }  // namespace weft::move_words

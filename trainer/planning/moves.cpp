@@ -74,7 +74,7 @@ constexpr std::array for_communication = {microbatch, wrap,           each_micro
 constexpr std::array for_workspace = {microbatch, tensor, context, element_rule};
 constexpr std::array beside_more_ranks = {selective, full_recompute, microbatch};
 
-// At their best: what is tried first and cannot do it.
+// Moves that are tried first at their best, and that cannot help.
 constexpr std::array not_for_state = {microbatch, full_recompute};
 constexpr std::array not_for_activations = {strategy, bf16_state};
 constexpr std::array not_for_units = {microbatch, full_recompute};

@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Of every run: nothing is read, and the field's mixed precision.
+// Settings common to all runs: no files are read, and mixed precision as is usual.
 constexpr const char* common = R"([run]
 device = "cuda"
 launch = "processes"
@@ -46,7 +46,7 @@ PublishedRun run_of(const toml::table& table, const std::filesystem::path& file,
   return run;
 }
 
-// At least 1.
+// The quotient of both, or its inverse: at least 1.
 double factor(double one, double other) {
   return std::max(one / other, other / one);
 }

@@ -1,6 +1,6 @@
-// How sure modelled steps are: how far they are from steps that others have published, and which of them the model
-// cannot tell apart. The model has constants of data sheets and one share of the peak that products reach; until a
-// run's own costs are measured, this is all that is known of its error.
+// The certainty of modelled steps: their error against published steps, and which steps the model cannot tell apart.
+// The model uses constants of data sheets and one share of the peak for products. Until the costs of a run are
+// measured, these errors are all that is known of its accuracy.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ struct PublishedRun {
   std::string name;
   std::filesystem::path model;  // a file that is included
   std::string hardware, source;
-  Overrides words;  // what the publication says of the run
-  // One of these, of one GPU: tokens a second, or operations that the model demands (step_flops.h) a second.
+  Overrides words;  // settings of the run that the publication states
+  // One of these is set, per GPU: tokens a second, or operations a second as the model demands them (step_flops.h).
   std::optional<double> tokens_per_second = {}, flops_per_second = {};
 };
 // Throws Error (request) naming what is missing.
@@ -42,8 +42,8 @@ PublishedStep plan_published(const PublishedRun& run);
 struct ModelError {
   int runs = 0;
   double least = 0.0, most = 0.0;  // modelled over published seconds
-  // Of two layouts of one step: how many pairs there are, how many of them the model puts in the wrong order, and the
-  // largest factor by which their modelled quotient is off the published one. 1 without such a pair.
+  // Over pairs of layouts of one step: the number of pairs, the number that the model puts in the wrong order, and the
+  // largest factor between the modelled and the published quotient. The factor is 1 without such pairs.
   int pairs = 0, misordered = 0;
   double apart = 1.0;
   bool operator==(const ModelError&) const = default;
@@ -54,23 +54,23 @@ ModelError model_error_of(std::span<const PublishedStep> steps);
 inline constexpr ModelError model_error{
     .runs = 9, .least = 0.44, .most = 1.51, .pairs = 6, .misordered = 6, .apart = 3.4};
 
-// How sure the seconds of steps are, and which of them differ by less than that.
+// The certainty of the seconds of steps, and which steps differ by less than it.
 struct Certainty {
   std::string text;    // one line
-  double apart = 1.0;  // two steps whose quotient is below it tie; 1: none do
+  double apart = 1.0;  // two steps tie if their quotient is below it; 1: no ties
   bool ties(double one, double other) const;
 };
-// Of steps that are modelled for the hardware.
+// For steps that are modelled for the hardware.
 Certainty modelled_certainty(const Hardware& hardware);
-// Of steps whose costs `source` ("runs/x, measured") gives: they are not modelled, and differences count as they are.
+// For steps with costs from `source` ("runs/x, measured"). They are not modelled, so every difference counts.
 Certainty given_certainty(const std::string& source);
-// Of the plans of a configuration: given where pipeline.costs names a table.
+// For the plans of a configuration: given_certainty if pipeline.costs names a table.
 Certainty certainty_of(const Config& config, const Hardware& hardware);
 
-// For each of the steps, 1 and the number of steps that are faster and no tie with it. Steps that tie with the fastest
-// are all 1.
+// For each step: 1 plus the number of steps that are faster and do not tie with it. Steps that tie with the fastest all
+// have rank 1.
 std::vector<int> ranks_with_ties(std::span<const double> seconds, const Certainty& certainty);
-// "3", or "3=" where others of the ranks are the same.
+// "3", or "3=" if other steps have the same rank.
 std::string rank_text(std::span<const int> ranks, std::size_t index);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Which of the compared shardings to take, in words that say which term decides, and with what it would be another.
+// Recommends one of the compared shardings: the deciding term in words, and conditions for another choice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ bool on_one_node(std::span<const StrategyPlan> plans) {
 
 using Candidates = std::vector<std::size_t>;
 
-// Those within `slack` of the least.
+// Candidates within `slack` of the least.
 template <typename Measure>
 Candidates least_of(std::span<const StrategyPlan> plans, const Candidates& candidates, double slack, Measure measure) {
   double least = std::numeric_limits<double>::infinity();
@@ -70,7 +70,7 @@ std::optional<Selection> select(std::span<const StrategyPlan> plans) {
   return result;
 }
 
-// Why one that is faster, or usual, is not taken.
+// Why a sharding that is faster, or usual, is not chosen.
 std::string misfit_text(const StrategyPlan& each) {
   const Verdict& verdict = each.plan->verdict;
   const std::string text = fmt::format("{} {}", name_of(each.sharding), verdict.text());
@@ -81,7 +81,7 @@ std::string misfit_text(const StrategyPlan& each) {
       text, static_cast<double>(each.state_bytes) / giga, in_gib(each.state_bytes));
 }
 
-// Of two that differ by more than the tie.
+// For two shardings that differ by more than the tie.
 std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, double compute) {
   const double ours = chosen.plan->node_egress_bytes, theirs = full.plan->node_egress_bytes;
   const auto ratio_text = [](double more, double less) {
@@ -195,18 +195,18 @@ std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware
   const auto fits = [&](std::int64_t length) {
     config.training.sequence_length = length;
     BucketBytes peak;
-    // A budget that is too small for any timing refuses the length.
+    // A length is refused if the budget is too small for any timing.
     if (refusal_of([&] { peak = fullest_peak(ResolvedRun(config)); })) return false;
     return judge(hardware, peak).fits();
   };
   std::int64_t length = given.training.sequence_length;
   if (!fits(length)) return std::nullopt;
   while (2 * length <= longest_tried && fits(2 * length)) length *= 2;
-  // Eighths that ranks can still share.
+  // Eighths are tried only if the ranks can divide them.
   const std::int64_t part = std::int64_t{2} * config.parallelism.context * config.parallelism.tensor;
   if (2 * length > longest_tried || length % 8 != 0 || length / 8 % part != 0) return length;
   const std::int64_t step = length / 8;
-  std::int64_t above = 8;  // eighths that are too many
+  std::int64_t above = 8;  // the least number of eighths known to be too many
   for (std::int64_t below = 0; above - below > 1;) {
     const std::int64_t middle = (above + below) / 2;
     (fits(length + middle * step) ? below : above) = middle;

@@ -24,7 +24,7 @@
 namespace weft {
 namespace {
 
-// What an action of the list allocates is of its unit, or of its segment.
+// The item of an allocation: the unit or the segment of its action.
 LiveItem item_of(const Program& program, const std::vector<Action>& actions, const LiveTensors& live) {
   LiveItem item{.bucket = live.bucket, .bytes = live.bytes};
   if (!live.action) return item;
@@ -58,7 +58,7 @@ std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>
   return sorted;
 }
 
-// What a ring makes a rank send of a payload.
+// Bytes of a payload that a ring makes a rank send.
 double sent_of(CollectiveOp op, double payload, int ranks) {
   const double part = payload * (ranks - 1) / ranks;
   switch (op) {
@@ -78,7 +78,7 @@ double sent_of(CollectiveOp op, double payload, int ranks) {
   return 0.0;
 }
 
-// How the groups of that name lie on nodes. Islands and ties have no degrees of their own.
+// The links of the groups of that name. Islands and ties have no degrees of their own.
 GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& name, int ranks_per_node) {
   for (const Group group : all_groups) {
     if (name_of(group) == name) return group_links(mesh, group, ranks_per_node);
@@ -128,7 +128,7 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
                               group_sizes(mesh));
 }
 
-// On the device that the hardware is.
+// Resolves the run for the hardware's device.
 ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   Config judged = given;
   judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
@@ -139,7 +139,7 @@ ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   return ResolvedRun(judged);
 }
 
-// At the same time, where the host has the cores.
+// Runs both concurrently if the host has the cores.
 void both(const std::function<void()>& one, const std::function<void()>& other) {
   spread_work(2, dry_threads(), [&](std::size_t i) { (i == 0 ? one : other)(); });
 }

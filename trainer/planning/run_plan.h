@@ -1,6 +1,6 @@
-// What a run will take and do on given hardware, before a rank is started: memory of every rank that differs from
-// others, with what is live at its peak; what is communicated, and how much of it leaves a node; time. Read off the
-// programs that the run would execute: memory from a dry run of each (dry_run.h), time from their simulation.
+// The plan of a run on given hardware, made before any rank starts. It has the memory of every rank class with the
+// tensors live at its peak, the communication with the bytes that leave a node, and the time. Memory comes from a dry
+// run (dry_run.h) of each program that the run would execute, time from a simulation of the programs.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ namespace weft {
 // Tensors of one kind that are live at a peak.
 struct LiveItem {
   Bucket bucket = Bucket::workspace;
-  std::string what = {};  // a unit or a segment; empty for what the run keeps
+  std::string what = {};  // a unit or a segment; empty for bytes kept all step
   std::optional<int> microbatch = {};
   std::int64_t bytes = 0;
 
@@ -28,10 +28,10 @@ struct LiveItem {
 struct RankPlan {
   RankClass ranks;
   BucketBytes peak;  // with tokens routed evenly
-  // The largest sum that any routing can lead to; absent where routing does not decide it: without experts, or where
-  // one rank holds all of them.
+  // The largest total over all routings. Absent if routing does not change the total: without experts, or if one rank
+  // holds all experts.
   std::optional<std::int64_t> worst_bytes = {};
-  std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" where nothing exceeds it
+  std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" if no action exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
   std::int64_t saved_bytes = 0;  // of a checkpoint
@@ -41,11 +41,11 @@ struct RankPlan {
 struct GroupTraffic {
   std::string group;
   CollectiveOp op = CollectiveOp::all_gather;
-  CommunicationCount all;  // summed over all ranks, as metrics.jsonl has it
-  // Of the rank with most: payload as counters.h counts it, and what a ring makes a rank send of it.
+  CommunicationCount all;  // summed over all ranks, as in metrics.jsonl
+  // Bytes of the rank with most: payload as counters.h counts it, and the bytes that a ring makes the rank send.
   std::int64_t payload = 0;
   double sent = 0.0;
-  double node_egress = 0.0;  // bytes that leave the node which most leaves, by all its ranks; bounds with routed tokens
+  double node_egress = 0.0;  // bytes out of the node with most, of all its ranks; a bound for routed tokens
 
   bool operator==(const GroupTraffic&) const = default;
 };
@@ -54,9 +54,9 @@ struct StepTime {
   double seconds = 0.0;
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
-  double mfu = 0.0;                                        // of the peak rate of all cards
-  // In which the adapters of the node that sends most are busy, at their full rate: no step is shorter. 0 where costs
-  // are given, of which nobody says what leaves a node.
+  double mfu = 0.0;                                        // relative to the peak rate of all cards
+  // Seconds that the adapters of the node that sends most are busy, at their full rate: a lower bound of the step. 0
+  // with given costs, because those do not say how many bytes leave a node.
   double adapters = 0.0;
 
   bool operator==(const StepTime&) const = default;
@@ -67,33 +67,35 @@ struct RunPlan {
   int world = 1, nodes = 1;
   std::int64_t microbatches = 1;
   ParameterCount parameters;
-  double flops_per_token = 0.0, step_flops = 0.0;  // of the model: nothing that is recomputed counts
+  double flops_per_token = 0.0, step_flops = 0.0;  // of the model, without recomputation
   std::vector<RankPlan> ranks;                     // in the order of the mesh
-  std::size_t fullest = 0;                         // of `ranks`
+  std::size_t fullest = 0;                         // index into `ranks`
   std::vector<GroupTraffic> communication;
-  // Out of the node that sends most, by all its ranks, as the program's tables have it. The kinds of `communication`
-  // add up to more where the most of each leaves another node.
+  // Bytes out of the node that sends most, of all its ranks, as the program's tables have them. The sum of node_egress
+  // over `communication` can be larger, because each kind may have another node with most.
   double node_egress_bytes = 0.0;
   StepTime time;
   Verdict verdict;
-  // Of a checkpoint, by the rank that saves most, and the memory of the host that its copies take, for good.
+  // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
-  // Of the rank that takes most under the worst routing; absent where no routing decides, or it was not asked for.
+  // Bytes of the fullest rank under the worst routing. Absent if routing changes no total, or if it was not asked for.
   std::optional<std::int64_t> worst_bytes() const;
   std::int64_t sent_bytes() const;  // by the rank that sends most, over all kinds of calls
 };
 
-// What a step is planned under. The verdict is of even routing; the worst takes a dry run of each class of ranks more.
+// Routings that a step is planned for. The verdict uses even routing. The worst routing costs one more dry run per
+// class of ranks.
 enum class PlanRoutings { even, even_and_worst };
 
-// Throws Error (request) where the configuration cannot be compiled, and with topology_faults(). The device that is
-// planned for is the hardware's, whatever run.device says. What actions cost is modelled for the hardware, or read from
-// the table that pipeline.costs names.
+// Throws Error (request) if the configuration cannot be compiled, and with topology_faults(). The plan uses the
+// hardware's device and ignores run.device. Costs of actions are modelled for the hardware, or read from the table that
+// pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);
 
-// What decides between runs, for less work: the same figures as plan_run(), of even routing. Throws as it does.
+// The figures that decide between runs, at less work: equal to those of plan_run() with even routing. Throws as
+// plan_run().
 struct RunOutline {
   int world = 0;
   BucketBytes peak;  // of the fullest rank
@@ -101,16 +103,16 @@ struct RunOutline {
   StepTime time;
 };
 RunOutline outline_run(const Config& config, const Hardware& hardware);
-// What the fullest rank takes with the least that the configuration leaves to be kept (chosen_timing.h), and even
-// routing: it fits where outline_run's does. Throws as outline_run does.
+// Bytes of the fullest rank with even routing, with the smallest memory that the configuration's free choices allow
+// (chosen_timing.h). The verdict fits if outline_run's fits. Throws as outline_run does.
 Verdict least_need(const Config& config, const Hardware& hardware);
-// Whether that fits. Stops at the first rank that does not.
+// Whether least_need fits. Stops at the first rank that does not fit.
 bool fits_on(const Config& config, const Hardware& hardware);
 
-// The time alone; `program` is that of the first rank, run.device that which is planned for.
+// The time alone. `program` is that of the first rank; run.device is the device planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);
 
-// The memory alone, of each class of ranks.
+// The memory alone, one entry per class of ranks.
 std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings = PlanRoutings::even_and_worst);
 
 }  // namespace weft

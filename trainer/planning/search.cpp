@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// How many are looked at at once, whatever the number of threads.
+// Number of choices looked at concurrently, for any number of threads.
 constexpr std::size_t wave = 32;
 
 class Search {
@@ -43,7 +43,8 @@ class Search {
     tell();
   }
 
-  // Plans at the front of the queue are found: nothing that is left can be faster. The rest may still be on the front.
+  // Takes known plans from the front of the queue: nothing behind them can be faster. Once there are enough, the rest
+  // of the queue matters only for the front of time against memory.
   bool finished() {
     while (!queue_.empty()) {
       const SearchNode& first = *queue_.begin();
@@ -67,7 +68,7 @@ class Search {
     (node.known >= Known::seconds ? result_.counts.simulated : result_.counts.slower) += node.choices;
   }
 
-  // The next ones in the queue that are not planned, as long as they can matter by what is known now.
+  // The next choices in the queue that are not planned yet and can still matter.
   std::vector<SearchNode> take() {
     std::vector<SearchNode> next;
     std::size_t found = result_.plans.size();
@@ -103,7 +104,7 @@ class Search {
     told_(progress);
   }
 
-  // Of what does not fit, what takes least: best first by bytes.
+  // Among choices that do not fit, the one with least bytes: a best-first search by bytes.
   std::optional<SearchedPlan> least() {
     std::set<std::pair<std::tuple<std::int64_t, std::array<std::size_t, 5>, Known>, std::size_t>> order;
     const auto put = [&](std::size_t i) {

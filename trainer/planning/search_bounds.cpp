@@ -16,14 +16,14 @@
 namespace weft {
 namespace {
 
-// A bound is a sum in another order than the simulator's.
+// A bound sums in another order than the simulator, so rounding may differ.
 constexpr double rounding = 1.0 - 1e-9;
 
-// The pieces as the stages of a pipeline of their own: embedding, head, both, and a block of each kind.
+// The pieces as stages of an artificial pipeline: embedding, head, both, and one block of each kind.
 struct Sample {
   Config config;
   std::vector<StageBlocks> stages;
-  std::vector<BlockKind> kinds;  // of the stages from the fourth on
+  std::vector<BlockKind> kinds;  // of the stages after the first three
 };
 
 Sample sample_of(const Config& config) {
@@ -49,7 +49,7 @@ bool is_separable(const Config& config) {
   });
 }
 
-// How many bytes a rank keeps is known where tokens do not decide.
+// Counts only bytes that do not depend on routing.
 void add_kept(const ProgramSegment& segment, ModelPiece& piece) {
   const bool routed = segment.part.kind == PartKind::experts;
   const std::int64_t behind_forward = routed && !segment.region ? 0 : forward_bytes(segment);
@@ -82,7 +82,7 @@ std::vector<const ModelPiece*> pieces_of(const ModelPieces& pieces, const Config
   return list;
 }
 
-// Collectives of the units of a step, one after the other on their lanes, at least.
+// Least seconds of the unit collectives of a step, one after the other on their lanes.
 struct UnitSeconds {
   double gathers = 0.0, reductions = 0.0;
 };
@@ -93,17 +93,17 @@ double reductions_of(const UnitPolicy& policy, std::int64_t microbatches) {
 }
 
 struct StageSums {
-  ModelPiece sum;               // its units are not summed
-  double alike = 0.0;           // of `again`, what waits for the gradient to arrive: all but the last block's
-  UnitSeconds units;            // of a step
-  std::int64_t gradients = 0;   // that add up, whole, until the last microbatch
-  std::int64_t parameters = 0;  // that stay from the first use to the last
+  ModelPiece sum;               // without `units`
+  double alike = 0.0;           // the part of `again` that waits for the gradient to arrive: all blocks except the last
+  UnitSeconds units;            // per step
+  std::int64_t gradients = 0;   // accumulated unsharded until the last microbatch
+  std::int64_t parameters = 0;  // kept from the first use to the last
 };
 
 StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBlocks& blocks, int stage) {
   StageSums sums;
   const std::int64_t microbatches = config.microbatches();
-  std::map<Family, double> all, most;  // seconds of a gather of the blocks' units
+  std::map<Family, double> all, most;  // seconds of one gather of blocks' units: sum, and largest
   double last_again = 0.0, routing = 0.0;
   for (const ModelPiece* piece : pieces_of(pieces, config, blocks)) {
     ModelPiece& sum = sums.sum;
@@ -119,7 +119,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     for (const auto& [family, units] : piece->units) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
       const double reductions = units.reduce * reductions_of(policy, microbatches);
-      // The routing helpers of a stage are one unit: at least as long as those of any block.
+      // The routing helpers of a stage are one unit; it takes at least as long as those of any block.
       if (family == Family::routing) {
         routing = std::max(routing, reductions);
         continue;
@@ -131,7 +131,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
       } else {
         sums.units.gathers += units.gather;
       }
-      // The embedding's backward does not read it.
+      // The backward of the embedding does not read the unit.
       const bool read_last = piece != &pieces.embedding;
       if (policy.residency == Residency::step && read_last) sums.parameters += units.unsharded_bytes;
       if (policy.reduce_every == 0 && !policy.accumulate_sharded && policy.residency != Residency::solved) {
@@ -139,7 +139,8 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
       }
     }
   }
-  // A forward and a backward use every block; where one follows the other, the block at the turn is not dropped.
+  // Every forward and every backward uses all blocks. Between a forward and the next backward, the block at the turn is
+  // not resharded, so each of them gathers all blocks except one.
   for (const auto& [family, seconds] : all) {
     const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[family]);
     sums.units.gathers += std::max(turns, seconds);
@@ -149,7 +150,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
   return sums;
 }
 
-// The largest sum of what one rank keeps, behind each action of its list.
+// The largest total of bytes that one rank keeps, over the positions after each action of its list.
 std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<StageSums>& stages, std::int64_t count) {
   struct Held {
     std::int64_t uses = 0, all_uses = 0, ended = 0;
@@ -172,7 +173,7 @@ std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<Sta
     if (action.op == Op::forward) now += kept;
     if (makes_weight_gradient(action.op)) {
       now -= kept;
-      // The first begins all accumulators of the stage, the last lets them be reduced.
+      // The first weight gradient creates all accumulators of the stage; after the last one they can be reduced.
       if (++stage.ended == 1 && count > 1) now += sums.gradients;
       if (stage.ended == count && count > 1) now -= sums.gradients;
     }
@@ -181,7 +182,7 @@ std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<Sta
   return most;
 }
 
-// The order of the stages in time, each as long as it takes, nothing between them.
+// The time of the order of stages, each stage with its own time and no gaps.
 double seconds_of_order(const Config& config, const std::vector<std::vector<Action>>& order,
                         const std::vector<StageSums>& stages) {
   const std::vector<int> ranks = stage_ranks(config);
@@ -212,7 +213,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     return planned;
   });
   HardwareCosts on_hardware = hardware_costs(hardware, config, mesh);
-  // The sample may have more stages than the mesh has pipeline ranks; its messages count for nothing.
+  // The sample may have more stages than the mesh has pipeline ranks; the cost of its messages is not used.
   on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
   const ProgramCosts costs =
       modelled_costs(tables, segment_flops(sample.config, tables), on_hardware, group_sizes(mesh));
@@ -240,7 +241,7 @@ LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) 
   const double ranks = config.parallelism.pipeline;
   const auto microbatches = static_cast<double>(config.microbatches());
   double seconds = pieces.embedding.seconds() + pieces.head.seconds();
-  // A weight that both ends share is held at least once.
+  // Tied weights are held at least once.
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
   for (const BlockKind kind : config.model.blocks) {
@@ -290,7 +291,7 @@ LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
     least.static_bytes = std::max(least.static_bytes, bytes);
     least.bytes = std::max(least.bytes, bytes + most_kept(order[rank], stages, config.microbatches()));
   }
-  // Two that overlap hand on when both are over, as stages; their segments do not wait.
+  // Two overlapped stages hand on only when both are done. Their segments wait less, so this bound would be too large.
   if (!overlaps && order.size() > 1) least.seconds = std::max(least.seconds, seconds_of_order(config, order, stages));
   least.seconds *= rounding;
   return least;

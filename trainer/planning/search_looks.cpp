@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// A message as the name of a reason: no two choices would be refused alike with their numbers.
+// A message without its numbers, as the name of a reason. With numbers, every choice would have a reason of its own.
 std::string without_numbers(std::string_view message) {
   std::string reason;
   for (const char c : message.substr(0, message.find('\n'))) {
@@ -32,13 +32,13 @@ void refuse(SearchCounts& counts, const std::string& message, std::size_t choice
   refusals.choices += choices;
 }
 
-// What of the policies a program is compiled from: choices in which it is the same come to the same.
+// The part of the policies that the program depends on. Choices with equal texts compile to the same program.
 std::string policy_text(const Config& config) {
   std::string text;
   const bool by_stage = std::ranges::any_of(config.shard_by_family,
                                             [](const auto& entry) { return !entry.second.residency_by_stage.empty(); });
   for (int stage = 0; stage < (by_stage ? config.stages() : 1); ++stage) {
-    std::map<std::string, std::size_t> merged;  // families of one key may share a unit
+    std::map<std::string, std::size_t> merged;  // families with one key may share a unit
     const WrapRules wrap = wrap_rules(config, stage);
     for (const auto& [family, shard] : config.shard_by_family) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
@@ -145,13 +145,13 @@ SearchLooks::Pieces SearchLooks::pieces_of(const SearchNode& node) const {
   }
   return pieces;
 }
-// Policies whose pieces are the same.
+// A key of a policy: policies with equal keys have the same pieces.
 std::string SearchLooks::kind_of(std::size_t policy) const {
   const SearchedPolicy& row = space_.policies[policy];
   return row.strategy + " " + row.reduction + (row.residency == "auto" ? " auto" : "");
 }
 
-// What a mesh and a microbatch can be combined with.
+// All choices with a mesh and a microbatch.
 SearchLook SearchLooks::expand(const SearchNode& node) const {
   SearchLook step;
   const Pieces pieces = pieces_of(node);
@@ -229,7 +229,7 @@ SearchLook SearchLooks::simulated(SearchNode node) const {
 }
 
 SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
-  // With `stop` only as far as it shows that the hardware has too little.
+  // With `stop`, only until the memory is shown to be too small.
   bool complete = true;
   SearchedPlan plan = *node.plan;
   plan.peak = fullest_peak_until(ResolvedRun(planned(node)), [&](const BucketBytes& peak) {

@@ -1,6 +1,6 @@
-// What is found out about one choice of a search, or about all with its mesh and microbatch: whether the rules take it,
-// then bounds on its time and memory, then its time, then its memory. Each look finds out the next thing and costs more
-// than the one before. Nothing here changes anything, so any number of looks may be taken at once.
+// Looks at a choice of a search, or at all choices with one mesh and microbatch. In order: do the rules accept it,
+// bounds on its time and memory, its time, its memory. Each look costs more than the one before. Looks change no shared
+// state, so any number of them may run at once.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@
 
 namespace weft {
 
-// What is known of a choice, or of all with its mesh and microbatch.
+// The state of knowledge of a choice, or of all choices with one mesh and microbatch.
 enum class Known : std::uint8_t { pieces, mean, bounds, seconds, all };
 
 struct SearchNode {
   Known known = Known::pieces;
-  double seconds = 0.0;                   // at least; from Known::seconds on exactly
-  std::int64_t bytes = 0;                 // at least; of Known::all exactly. Without what the hardware reserves
-  std::array<std::size_t, 5> place = {};  // mesh, microbatch, order, policy, recompute: in the lists of the space
+  double seconds = 0.0;                   // a lower bound; exact from Known::seconds on
+  std::int64_t bytes = 0;                 // a lower bound; exact for Known::all. Without bytes reserved by the hardware
+  std::array<std::size_t, 5> place = {};  // mesh, microbatch, order, policy, recompute: indices into the space's lists
   std::size_t choices = 1;
   std::shared_ptr<const SearchedPlan> plan = {};  // from Known::seconds on
 
@@ -31,14 +31,14 @@ struct SearchNode {
   bool operator<(const SearchNode& other) const { return key() < other.key(); }
 };
 
-// What looking at a node comes to.
+// The result of looking at a node.
 struct SearchLook {
   std::vector<SearchNode> nodes;
   SearchCounts counts;
-  std::vector<SearchNode> too_large;  // by what they are known to take
+  std::vector<SearchNode> too_large;  // nodes that do not fit, with their least bytes
 };
 
-// The choice at these places in the lists of the space.
+// The choice with these indices into the lists of the space.
 SearchChoice choice_at(const SearchSpace& space, const std::array<std::size_t, 5>& place);
 void add(SearchCounts& sum, const SearchCounts& part);
 
@@ -47,16 +47,16 @@ class SearchLooks {
   // The space outlives this.
   explicit SearchLooks(const SearchSpace& space) : space_(space) {}
 
-  // Meshes and microbatches that the rules accept; of the others `counts` has why.
+  // Meshes and microbatches that the rules accept. `counts` gets the reasons against the others.
   std::vector<SearchNode> first(SearchCounts& counts) const;
-  // The least of any strategy and recompute, of one of these.
+  // Bounds of a node of first(): the least over all strategies and recomputes.
   SearchLook weigh(SearchNode node) const;
-  // The next thing about a choice that may fit, and about one of which only its memory matters.
+  // The next look at a choice that may fit, and at a choice of which only the memory matters.
   SearchLook look(const SearchNode& node) const;
   SearchLook look_for_bytes(const SearchNode& node) const;
 
  private:
-  // By place of the recompute and by strategy.
+  // By index of the recompute and by strategy.
   using Pieces = std::map<std::pair<std::size_t, std::string>, ModelPieces>;
 
   bool accepted(ChoiceStep step, const Config& config, std::size_t choices, SearchCounts& counts) const;

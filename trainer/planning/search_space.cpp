@@ -29,7 +29,7 @@ constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline
                                            "shard.strategy",           "shard.residency",   "shard.reduction",
                                            "training.recompute"};
 
-// What is wrong with a value of the key by itself; otherwise it is in `config`.
+// The faults of a value of the key by itself; without faults, the value is set in `config`.
 Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
   const ConfigSources sources = gather_sources("", "", {word(key.path(), value)});
   Faults faults = sources.faults;
@@ -49,7 +49,7 @@ std::vector<std::string> parted(const std::string& list) {
   return parts;
 }
 
-// The axis that a word means: its path, or the name behind the last dot.
+// The axis that a word names: by path, or by the name after the last dot.
 std::optional<std::string> axis_named(const std::string& name) {
   for (const std::string& key : search_keys()) {
     if (key == name || key.substr(key.find('.') + 1) == name) return key;
@@ -86,7 +86,7 @@ std::vector<std::string> values_of(const SearchAxes& axes, std::string_view key,
   return found == axes.end() ? std::move(otherwise) : found->second;
 }
 
-// Of those of a degree that were named, or all, the divisors of `ranks`.
+// The divisors of `ranks` among the given values of a degree; all divisors if none are given.
 std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ranks) {
   const auto named = axes.find(std::string(key));
   std::vector<int> all = divisors(ranks);
@@ -96,7 +96,7 @@ std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ra
   return all;
 }
 
-// All expert degrees that ranks of a stage can be laid out in.
+// Adds all expert degrees that the ranks of a stage can be laid out in.
 void add_expert_degrees(const SearchAxes& axes, const Config& config, Degrees dense, std::vector<Degrees>& meshes) {
   if (!config.model.has(BlockKind::moe)) {
     meshes.push_back(dense);
@@ -137,7 +137,7 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
   return meshes;
 }
 
-// A schedule of a file has its own numbers and takes what it is given.
+// A schedule from a file has its own numbers and accepts any chunks.
 std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
   std::vector<std::string> names = {"1f1b"};
   for (const Schedule& schedule : schedules()) {
@@ -148,7 +148,7 @@ std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
     for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", {"1", "2", "4", "8"}))) {
       const auto known = schedules();
       const auto row = std::ranges::find(known, std::string_view(name), &Schedule::name);
-      // Chunks that were named are refused by rule where a schedule does not take them.
+      // Chunks that the user gave are left to the rules, even if the schedule does not take them.
       if (axes.contains("pipeline.chunks") || row == known.end() || row->takes_chunks(chunks)) {
         orders.push_back({name, chunks});
       }
@@ -165,7 +165,7 @@ Recompute recompute_of(const std::string& text) {
 }
 
 bool is_axis(const std::string& path) {
-  // Families take over what [shard] says.
+  // Families inherit the values of [shard].
   const auto keys = search_keys();
   return path.starts_with("shard.") || std::ranges::find(keys, path) != keys.end();
 }
@@ -180,7 +180,7 @@ ChoiceStep step_of(const ConfigRule& rule) {
   return looks_at("training.microbatch_size") ? ChoiceStep::microbatch : ChoiceStep::mesh;
 }
 
-// Of the device that the hardware is.
+// Words that select the hardware's device.
 Overrides device_words(const Config& config, const Hardware& hardware, int world) {
   Overrides words;
   const bool cpu = hardware.name == "cpu";
@@ -194,7 +194,7 @@ Overrides device_words(const Config& config, const Hardware& hardware, int world
   return words;
 }
 
-// What is written of a pipeline for its own number of stages and ranks.
+// Words that reset pipeline keys written for another number of stages and ranks.
 Overrides fixed_words(const Config& config, const SearchAxes& axes) {
   Overrides words = {word("pipeline.layout", "auto")};
   if (config.pipeline.microbatch_group != 0) words.push_back(word("pipeline.microbatch_group", 0));
@@ -207,7 +207,7 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
   return words;
 }
 
-// "auto" where there is nothing to deal.
+// "auto" if there is only one stage.
 std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
   if (config.stages() == 1) return "auto";
   const std::int64_t microbatches = config.microbatches();
@@ -335,7 +335,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
     }
   }
   for (ConfigRule& rule : config_rules()) {
-    if (std::ranges::none_of(rule.keys, is_axis)) continue;  // holds already
+    if (std::ranges::none_of(rule.keys, is_axis)) continue;  // checked already
     space.rules[static_cast<std::size_t>(step_of(rule))].push_back(std::move(rule));
   }
   return space;
@@ -346,7 +346,7 @@ std::string DealtLayouts::find_or(const Key& key, const std::function<std::strin
     const std::lock_guard lock(mutex_);
     if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
   }
-  // Two threads may deal the same one at once; they come to the same.
+  // Two threads may deal the same layout at once; their results are equal.
   std::string layout = deal();
   const std::lock_guard lock(mutex_);
   return layouts_.emplace(key, std::move(layout)).first->second;
@@ -376,7 +376,7 @@ Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   words.push_back(word("training.microbatch_size", choice.microbatch_size));
   words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));
   words.push_back(word("pipeline.chunks", space.orders[choice.order].chunks));
-  // Dealt layouts are texts.
+  // Dealt layouts are stored as text.
   words.push_back(word("pipeline.layout", std::get<std::string>(config_of(space, choice).pipeline.layout)));
   words.push_back(word("shard.strategy", policy.strategy));
   words.push_back(word("shard.residency", policy.residency));

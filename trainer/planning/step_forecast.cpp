@@ -22,7 +22,7 @@ PathShare share_of(const Action& action, int rank) {
   return {kind, rank, action.stage};
 }
 
-// Each action lets the next start, so the path counts an action until then.
+// An action counts on the path until the start of the next, because it lets that one start.
 std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& step) {
   std::map<std::tuple<PathShare::Kind, int, int>, PathShare> shares;
   const auto& path = step.critical_path;
@@ -45,7 +45,7 @@ std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& st
   return sorted;
 }
 
-// The rank that is to blame for a wait: of a message the one that sends it.
+// The rank that ended a wait: for a message, its sender.
 int ended_by(const Program& program, const Action& waiting, const ActionAt& after) {
   const Action& ended = program.ranks[static_cast<std::size_t>(after.rank)][after.index];
   if (is_receive(waiting.op)) return *waiting.peer;
@@ -53,7 +53,7 @@ int ended_by(const Program& program, const Action& waiting, const ActionAt& afte
 }
 
 std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& step) {
-  // What shares a channel with compute holds it up.
+  // Actions on a channel shared with compute delay compute.
   const auto channel_of = [&](Lane lane) { return step.channels.channel[static_cast<std::size_t>(lane)]; };
   std::map<std::tuple<int, Wait, int>, double> waits;
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {

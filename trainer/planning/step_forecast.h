@@ -1,5 +1,5 @@
-// A simulated step in the figures by which schedules, layouts and residencies are compared: how long it takes, what of
-// it nobody computes in, what the fullest rank holds, and what the critical path goes through.
+// Figures of a simulated step for comparing schedules, layouts and residencies: its time, its idle time, the memory of
+// the fullest rank, and its critical path.
 #pragma once
 
 #include <optional>
@@ -13,38 +13,38 @@
 
 namespace weft {
 
-// What the critical path goes through, as long as it does.
+// Seconds of the critical path in one kind of work.
 struct PathShare {
   enum class Kind : std::uint8_t { compute, gathers, reductions, messages, update };
   Kind kind = Kind::compute;
-  int rank = 0;                   // pipeline rank; of messages and the update 0
-  std::optional<int> stage = {};  // of compute, gathers and reductions
+  int rank = 0;                   // pipeline rank; 0 for messages and the update
+  std::optional<int> stage = {};  // for compute, gathers and reductions
   double seconds = 0.0;
   std::string text() const;  // "compute of stage 3 on rank 3"
   bool operator==(const PathShare&) const = default;
 };
 
-// For what a rank's compute lane stands still, added up over the step.
+// Seconds that a rank's compute lane waits for one cause, summed over the step.
 struct StandStill {
   int rank = 0;
   Wait wait = Wait::nothing;
-  int other = 0;  // rank that ended what was waited for
+  int other = 0;  // rank whose action ended the wait
   double seconds = 0.0;
   std::string text() const;  // "rank 0 for messages from rank 1"
   bool operator==(const StandStill&) const = default;
 };
 
 struct StepForecast {
-  std::string layout;  // as text, also where it was dealt
+  std::string layout;  // as text, also if it was dealt
   double seconds = 0.0;
   double bubble = 0.0;                                     // share of the step, mean over ranks
-  double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
-  // At the largest sum of a rank, as the ledger counts along its list with tokens routed evenly (dry_run.h); of the
-  // rank with most.
+  double exposed_gathers = 0.0, exposed_reductions = 0.0;  // compute waits, of the rank with most
+  // Peak bytes as the ledger counts them along the rank's list, with tokens routed evenly (dry_run.h); of the rank with
+  // most.
   int fullest_rank = 0;
   BucketBytes peak;
-  std::optional<std::int64_t> worst_peak_bytes = {};  // whatever is routed where; absent where routing does not decide
-  // Of a whole pipeline, by one rank of each stage.
+  std::optional<std::int64_t> worst_peak_bytes = {};  // over all routings; absent if routing does not change it
+  // Counts of a whole pipeline, with one rank per stage.
   int gathers = 0, reductions = 0;
   std::int64_t gathered_bytes = 0;
   std::vector<RankTimes> times;           // by pipeline rank
@@ -52,14 +52,14 @@ struct StepForecast {
   std::vector<StandStill> longest_waits;  // longest first
 };
 
-// The step of a run in time, and what its ledgers count: dry runs by pipeline rank.
+// The simulated step of a run, and its ledgers' bytes: one dry run per pipeline rank.
 struct ForecastStep {
   Program program;
   SimulatedStep step;
   std::vector<DryRun> ranks;
 };
 
-// `program` is that of the rank at `at`. Throws Error (failure) when a rank waits for ever.
+// `program` is that of the rank at `at`. Throws Error (failure) if a rank waits forever.
 ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
                           const LaneChannels& channels, const Coordinates& at = {});
 

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// The first sentence of a refusal, without where it was found.
+// The first line of a refusal, without its place.
 std::string reason_of(std::string_view line) {
   line = line.substr(0, line.find('\n'));
   constexpr std::string_view mark = ": error: ";

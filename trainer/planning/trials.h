@@ -1,4 +1,4 @@
-// Runs that differ from a configuration by words of the command line, each planned for one card.
+// Runs that differ from a configuration by command-line words, each planned for one card.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@
 
 namespace weft {
 
-// The configuration with words added, through its reader and all its rules. Throws Error (request) as the reader does.
+// Reads the configuration with words added; all its rules apply. Throws Error (request) as the reader does.
 using ReadWith = std::function<Config(const Overrides& words)>;
 
-// A run with words added, planned.
+// The plan of a run with words added.
 struct Trial {
   Overrides words;
-  std::string refused;  // why the configuration cannot take them; then there is nothing else
+  std::string refused;  // why the configuration cannot take the words; the other fields are then empty
   int world = 0;
   std::int64_t batch = 0;  // sequences of a step
   BucketBytes peak;        // of the fullest rank
@@ -28,30 +28,30 @@ struct Trial {
 };
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
 
-// The least that a run with words added takes, where it is not refused.
+// The least memory that a run with words added needs, unless the words are refused.
 struct Need {
   std::string refused;
   Verdict verdict;
   bool fits() const { return refused.empty() && verdict.fits(); }
 };
 
-// Trials of one configuration on one card, which both outlive them.
+// Trials of one configuration on one card. Configuration and card must outlive the Trials.
 class Trials {
  public:
   Trials(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
 
   Config config(const Overrides& words) const { return read_(words); }
   int node_ranks() const { return hardware_.node_ranks(); }
-  // Each set of words is planned once. May be called by several threads.
+  // Plans each set of words once. Thread-safe.
   Trial with(const Overrides& words) const;
-  // Of a trial that fits no more than it needs, in a fraction of its time.
+  // The least memory of a trial, in a fraction of its time.
   Need least(const Overrides& words) const;
   // Whether a trial fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
-  // With a strength of a move on top. Further words for families are there only where they change something.
+  // With a strength of a move added. The words by_family are added only if they change something.
   Trial with(const Overrides& words, const MoveWords& strength) const;
-  // The mildest strength that fits, or else the one that needs least; absent where there is nothing to change. With
-  // `world`, only trials on as many ranks count.
+  // The mildest strength that fits, or else the strength that needs least memory. Absent if the move has no strengths.
+  // With `world`, only trials on that many ranks count.
   std::optional<Trial> best(const Move& move, const Overrides& words, std::optional<int> world = std::nullopt) const;
 
  private:

@@ -13,7 +13,7 @@ bool is_island(Group group) {
   return group == Group::dp_island || group == Group::edp_island;
 }
 
-// One action on its way to a line.
+// Converts one action to a line.
 class Teller {
  public:
   Teller(const Program& program, const Mesh& mesh, int rank) : program_(program), mesh_(mesh), rank_(rank) {}
@@ -49,7 +49,7 @@ class Teller {
 
   bool travels(const Action& action, CollectiveOp op) const {
     for (const ActionCollective& part : collectives_of(program_, action)) {
-      // Partial sums of norm weights over tensor ranks are a step before the reduction itself.
+      // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
       if (part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1) return true;
     }
     return false;
@@ -95,7 +95,7 @@ bool same_block(const WalkLine& one, const WalkLine& other) {
          one.microbatch == other.microbatch && one.block && one.block == other.block;
 }
 
-// What `next` adds to `line`, which is the one before it.
+// Appends `next` to `line`, its predecessor.
 void append(WalkLine& line, const WalkLine& next) {
   line.subject = fmt::format("blocks.{}", *line.block);
   line.actions += next.actions;
@@ -117,7 +117,7 @@ std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t rank
     case CollectiveOp::reduce_scatter:
     case CollectiveOp::all_reduce:
     case CollectiveOp::all_to_all:
-      // Whole parts first: a payload times its ranks may be more than 64 bits hold.
+      // Division comes first, because payload times ranks may exceed 64 bits.
       return payload / ranks * others + (payload % ranks * others + ranks - 1) / ranks;
     case CollectiveOp::broadcast:
     case CollectiveOp::send:

@@ -1,5 +1,5 @@
-// A rank's list as a reader walks it: one line for each thing that happens, with the bytes that the rank sends and what
-// is live behind it. Read off the compiled program and its tables; nothing is simulated and nothing runs.
+// A rank's action list as lines for a reader: one line per event, with the bytes that the rank sends and the bytes live
+// afterwards. Everything is read off the compiled program and its tables; nothing is simulated or run.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,28 @@
 
 namespace weft {
 
-// What one rank of a group of `ranks` sends in collectives of one kind with this payload (as counters.h counts it),
-// rounded up:
+// Bytes that one rank of a group of `ranks` sends in a collective of this kind with this payload (as counters.h counts
+// it), rounded up:
 //
 //   all_gather, reduce_scatter   (n - 1) / n of it: every other part once, by a ring or directly
 //   all_reduce                   twice that: a reduce_scatter and an all_gather
-//   all_to_all                   (n - 1) / n of it, tokens shared evenly: what stays at home is not sent
+//   all_to_all                   (n - 1) / n of it with tokens shared evenly: the rank's own tokens are not sent
 //   send, broadcast              all of it
 std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t ranks);
 
-// Which of the collectives of an action is told: gathers and reductions of units have names of their own.
+// The kind of line for an action. Gathers and reductions of units have names of their own.
 enum class WalkKind : std::uint8_t {
   gather,          // all_gather over the shard group
   gather_island,   // all_gather over the island
-  copy,            // a whole unit to the dtype of compute; nothing travels
+  copy,            // conversion of a whole unit to the compute dtype; no communication
   free,            // RESHARD
   keep_part,       // RESHARD_ISLAND
-  in_place,        // UNSHARD or RESHARD of parameters that are computed on where they lie: nothing happens
+  in_place,        // UNSHARD or RESHARD of parameters that are used where they lie: no work
   compute,         // F, B, I, W
-  reduce_scatter,  // of a sharded unit, with the sum over replicas where there are any
+  reduce_scatter,  // of a sharded unit, plus the sum over replicas if there are any
   scatter,         // SCATTER_GRAD: the same without replicas
   all_reduce,      // of a whole unit, or of routing helpers
-  add,             // a reduction with nobody else: nothing travels
+  add,             // a reduction over one rank: no communication
   tie,
   wait,
   message,  // between stages
@@ -50,37 +50,38 @@ struct WalkLine {
   Op op = Op::forward;
   std::size_t first = 0, actions = 1;  // positions in the rank's list
   std::optional<int> stage = {}, microbatch = {}, unit = {}, peer = {};
-  std::string subject = {};       // a unit, block or segment; empty for what speaks of none
-  std::optional<int> block = {};  // of the model, that it computes
-  std::int64_t sent = 0;          // bytes, by this rank
-  bool is_bound = false;          // tokens decide: at most so many
-  LiveBytes live = {};            // once it is over
-  // The largest up to here and inside it, each at its own instant; the last with what the rank holds all step.
+  std::string subject = {};       // a unit, block or segment; empty if the line has none
+  std::optional<int> block = {};  // index in the model of the block that it computes
+  std::int64_t sent = 0;          // bytes sent by this rank
+  bool is_bound = false;          // `sent` depends on the routing and is an upper bound
+  LiveBytes live = {};            // after the line
+  // Peaks up to the end of the line, each at its own instant. total_peak includes the bytes that the rank holds all
+  // step.
   std::int64_t parameters_peak = 0, gradients_peak = 0, total_peak = 0;
 
   bool operator==(const WalkLine&) const = default;
 };
 
-// What a rank holds besides what its list tells.
+// Bytes that a rank holds besides those of its list.
 struct WalkState {
-  std::int64_t all_step = 0;  // its rows of parameters, their gradients and optimizer state, replicated parameters
-  std::int64_t update = 0;    // taken by STEP, when nothing else that is transient is there
+  std::int64_t all_step = 0;  // shards of parameters, gradients and optimizer state, replicated parameters
+  std::int64_t update = 0;    // taken by STEP, when no other transient bytes are live
 };
 
-// `rank` of the mesh, whose sizes the program has. Neighbouring actions of one block and microbatch are one line unless
-// `segments`.
+// `rank` is a rank of the mesh; the program has the mesh's sizes. Neighbouring actions of one block and microbatch
+// share a line unless `segments` is set.
 std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, const WalkState& state,
                            bool segments = false);
 
-// A step in a row. Gathers and reductions are those that travel; each takes one from every rank of its group.
+// Totals of a step. Only gathers and reductions that communicate are counted; each involves every rank of its group.
 struct WalkSummary {
   int gathers = 0;         // over the shard group or an island
-  int island_gathers = 0;  // of these
+  int island_gathers = 0;  // of `gathers`, over an island
   int reductions = 0;
   std::int64_t sent = 0, sent_by_gathers = 0, sent_by_reductions = 0;
-  bool is_bound = false;  // of `sent`
+  bool is_bound = false;  // `sent` is an upper bound
   std::int64_t parameters_peak = 0, gradients_peak = 0, state = 0, total_peak = 0;
-  std::size_t peak_line = 0;  // the first line at which the total is largest
+  std::size_t peak_line = 0;  // the first line with the largest total
 
   bool operator==(const WalkSummary&) const = default;
 };

@@ -1,4 +1,4 @@
-// The walk of a configured step: compiled as a run compiles it, on the first rank of a pipeline coordinate.
+// The walk of a configured step, compiled as a run compiles it, for the first rank of a pipeline coordinate.
 #pragma once
 
 #include <vector>
@@ -13,12 +13,12 @@ struct WalkedStep {
   Mesh mesh;
   int rank = 0;  // of the mesh
   Program program = {};
-  BucketBytes state = {};  // what the rank holds all step, by bucket
+  BucketBytes state = {};  // bytes that the rank holds all step, by bucket
   std::vector<WalkLine> lines = {};
   WalkSummary summary = {};
 };
 
-// Throws Error (request) for a configuration that cannot be compiled, or a pipeline rank that it does not have.
+// Throws Error (request) if the configuration cannot be compiled or has no such pipeline rank.
 WalkedStep walk_step(const Config& config, int pipeline_rank, bool segments = false);
 
 }  // namespace weft
