@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// What the messages of one call begin with.
+// The call that error messages begin with.
 struct Call {
   const Communicator& communicator;
   CollectiveOp op;
@@ -39,7 +39,7 @@ struct Call {
   }
 };
 
-// The part of `whole` that belongs to this rank, once `part` has been found to be just as large.
+// This rank's part of `whole`. Throws unless `part` has the same size.
 ConstTensorView own_part(const Call& call, ConstTensorView whole, ConstTensorView part,
                          std::span<const std::int64_t> counts) {
   const int size = call.communicator.size(), rank = call.communicator.rank();

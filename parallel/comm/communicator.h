@@ -1,11 +1,11 @@
-// How the ranks of a group exchange tensors. Public calls check sizes and dtypes, count (counters.h) and then ask the
-// backend. One communicator belongs to one rank, one group and one lane (its stream); calls of a group must be made in
-// the same order by all its ranks. Every call queues its work on the stream: it reads what was queued there before, and
-// what is queued there afterwards may read the result and overwrite the input. Reductions add in rank order where the
-// backend can promise it (the local one does), so the same parts give the same bits everywhere.
+// The exchange of tensors between the ranks of a group. Public calls check sizes and dtypes, count (counters.h) and
+// then call the backend. One communicator belongs to one rank, one group and one lane (its stream). All ranks of a
+// group must make its calls in the same order. Every call queues its work on the stream. The work reads the results of
+// work queued before. Work queued afterwards may read the result and overwrite the input. Reductions add in rank order
+// if the backend can guarantee it (the local backend does); equal parts then give equal bits everywhere.
 //
-// Errors: a mismatch between ranks, a peer that failed, or a wait longer than the watchdog allows throws Error on every
-// rank of the world, naming group, operation and peers.
+// Errors: a mismatch between ranks, a failed peer, or a wait longer than the watchdog allows throws Error on every rank
+// of the world, naming group, operation and peers.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace weft {
 
-// The elements that belong to rank `rank` of a tensor of `total` elements, cut by `counts` or, without them, evenly.
+// The elements of rank `rank` in a tensor of `total` elements, divided by `counts`, or evenly without counts.
 Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int size, int rank);
 
 class Communicator {
@@ -40,38 +40,40 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   Stream& stream() const { return stream_; }
-  // The rank's own, shared by all its communicators.
+  // Shared by all communicators of the rank.
   CommunicationCounters& counters() { return counters_; }
   PhaseClock& clock() { return clock_; }
 
-  // output = the inputs of ranks 0, 1, ... one after another. `counts` are the elements each rank gives and may differ
-  // or be zero; without them every rank gives output.size() / size(). `input` may be this rank's own part of `output`.
+  // output = the inputs of ranks 0, 1, ... one after another. `counts` are the elements of each rank's input; they may
+  // differ or be zero. Without counts every input has output.size() / size() elements. `input` may be this rank's own
+  // part of `output`.
   void all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
-  // output = this rank's part of the sum of all inputs, parts sized by `counts` (default equal). `output` may be this
-  // rank's own part of `input`. 16-bit types add in float32 and round once.
+  // output = this rank's part of the sum of all inputs; `counts` are the sizes of the parts (default equal). `output`
+  // may be this rank's own part of `input`. 16-bit types are added in float32 and rounded once; NCCL rounds after each
+  // addition (nccl_world.h).
   void reduce_scatter(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts = {});
-  // In place. Any dtype; those of 16 bits are added in float32 and rounded once.
+  // In place. Any dtype; 16-bit types are added and rounded as in reduce_scatter.
   void all_reduce(TensorView data, Reduce reduce = Reduce::sum);
-  // Sends send_counts[p] elements to rank p, taken one after another from `input`; receives receive_counts[p] elements
-  // from rank p, laid one after another into `output`.
+  // Sends send_counts[p] elements to rank p, taken consecutively from `input`. Receives receive_counts[p] elements from
+  // rank p, stored consecutively in `output`.
   void all_to_all(ConstTensorView input, std::span<const std::int64_t> send_counts, TensorView output,
                   std::span<const std::int64_t> receive_counts);
   void broadcast(TensorView data, int root);
   void barrier();
 
-  // Hands `data` to rank `peer`. Returns without waiting for it, but only once the previous send to that peer on this
-  // communicator has been received; `data` must stay unchanged until the next send to the peer or flush(), and then
-  // until what was queued on the stream up to there is done.
+  // Sends `data` to rank `peer`. Returns without waiting for this message, but only after the peer has received the
+  // previous message on this communicator. `data` must stay unchanged until the next send to the peer or flush(), and
+  // then until the work queued on the stream up to that point is done.
   void send(ConstTensorView data, int peer);
-  // Waits for the peer's send; messages between two ranks arrive in order. Sizes and dtypes must agree.
+  // Waits for the peer's send. Messages between two ranks arrive in order. Sizes and dtypes must agree.
   void receive(TensorView data, int peer);
-  // Waits until everything sent has been received.
+  // Waits until all sent messages have been received.
   void flush();
-  // Collective over this group, with the same list on all ranks: makes what messages from the first to the second rank
-  // of each pair need, where a backend would otherwise have the hosts of both wait for each other at the first of them.
+  // Collective over this group, with the same list on all ranks. Sets up messages from the first to the second rank of
+  // each pair. Otherwise the hosts of both ranks may wait for each other at the first message (NCCL).
   void connect(std::span<const std::pair<int, int>> pairs) { do_connect(pairs); }
 
-  // Collective over this group: ranks with equal `color` form a new group named `name`, ordered by `key`, whose work is
+  // Collective over this group. Ranks with equal `color` form a new group named `name`, ordered by `key`. Its work is
   // queued on `stream`.
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name, Stream& stream);
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) {

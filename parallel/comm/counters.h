@@ -1,8 +1,8 @@
-// What was communicated, by group and operation. One per rank; filled by Communicator, read by metrics and tests.
+// Counts of communication by group and operation. One per rank; filled by Communicator, read by metrics and tests.
 //
-// Bytes are the payload of one call: all_gather the gathered output, reduce_scatter the whole input, all_reduce and
-// broadcast the buffer, all_to_all and send what this rank sends. A receive counts as a call of zero bytes, so that a
-// sum over ranks counts every transfer once.
+// Bytes are the payload of one call: the gathered output for all_gather, the whole input for reduce_scatter, the buffer
+// for all_reduce and broadcast, the bytes sent by this rank for all_to_all and send. A receive counts as a call of zero
+// bytes, so that a sum over ranks counts every transfer once.
 #pragma once
 
 #include <compare>

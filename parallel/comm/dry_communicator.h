@@ -1,5 +1,5 @@
-// The communicator of one rank of a group whose others are not there: calls are checked and counted as everywhere, and
-// exchange nothing. Such a rank walks through a step to find out what it would take (parallel/runtime/dry_device.h).
+// The communicator of one rank of a group without the other ranks. Calls are checked and counted as usual, and exchange
+// nothing. The rank walks through a step to find its cost (parallel/runtime/dry_device.h).
 #pragma once
 
 #include "parallel/comm/communicator.h"
@@ -22,7 +22,7 @@ class DryCommunicator final : public Communicator {
   void do_send(ConstTensorView, int) override {}
   void do_receive(TensorView, int) override {}
   void do_flush() override {}
-  // Who else would be in the new group, only they could say.
+  // Only the other ranks know the members of the new group.
   std::unique_ptr<Communicator> do_split(int, int, const std::string& name, Stream&) override {
     fail("group {} of a dry run is made from the mesh, not by splitting another", name);
   }

@@ -19,7 +19,7 @@ std::optional<std::uint32_t> LocalBarrier::arrive() {
   if ((before & withdrawn) != 0) return std::nullopt;
   const std::uint32_t meeting = meeting_of(before);
   if (arrived_in(before) + 1 == size_) {
-    // The next meeting opens before anybody learns that this one is complete.
+    // The next meeting opens before any rank learns that this meeting is complete.
     state_.store(static_cast<std::uint64_t>(meeting + 1) << 32, std::memory_order_release);
     all_came_.store(meeting + 1);
   }

@@ -1,6 +1,6 @@
-// The meeting point of a group. A rank that gives up waiting withdraws, and whether it did so before or after the last
-// rank came is decided by one atomic step: when a meeting takes place, every rank knows that all the others are there,
-// and may read their buffers.
+// The barrier of a group. A rank that stops waiting withdraws. One atomic step decides whether it withdrew before or
+// after the last rank came. If a meeting takes place, every rank knows that all others are present, and may read their
+// buffers.
 #pragma once
 
 #include <atomic>
@@ -15,17 +15,18 @@ class LocalBarrier {
  public:
   LocalBarrier(int size, WaitStyle style) : size_(static_cast<std::uint32_t>(size)), style_(style) {}
 
-  // Joins the current meeting and returns its number, or nothing when a rank has withdrawn: no meeting follows then.
+  // Joins the current meeting and returns its number. Nothing if a rank has withdrawn; no meeting follows then.
   std::optional<std::uint32_t> arrive();
-  // Whether all have come, after waiting for at most one slice (local_wait.h).
+  // Waits for at most one slice (local_wait.h). Returns whether all ranks have come.
   bool wait(std::uint32_t meeting) { return all_came_.wait_while(meeting, style_); }
-  // Leaves a meeting that has been joined. False: it is too late, all have come, and the caller goes on with them.
+  // Leaves a joined meeting. False if all ranks have come already; the caller then continues with them.
   bool withdraw(std::uint32_t meeting);
 
  private:
   const std::uint32_t size_;
   const WaitStyle style_;
-  // Meeting number in the upper half; in the lower one a bit that says a rank withdrew, and how many have come.
+  // Upper half: the meeting's number. Lower half: a bit that is set if a rank withdrew, and the number of ranks
+  // present.
   alignas(64) std::atomic<std::uint64_t> state_{0};
   WaitWord all_came_;  // meetings that have taken place
 };

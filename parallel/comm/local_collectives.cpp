@@ -16,7 +16,8 @@ void LocalCommunicator::do_all_gather(ConstTensorView input, TensorView output, 
                         .counts = counts,
                         .input = input.data()};
   const std::uint32_t meeting = meet(arrival);
-  // Each rank begins with its own part and goes on with the next one's, so that they do not all read the same memory.
+  // Each rank begins with its own part and continues with the next rank's, so that ranks do not all read the same
+  // memory.
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     const Range part_of_peer = part_of_rank(counts, output.size(), size(), peer);
@@ -43,8 +44,8 @@ void LocalCommunicator::do_reduce_scatter(ConstTensorView input, TensorView outp
   part(arrival);
 }
 
-// In one phase: rank r combines part r of all buffers and writes the result into all of them. No rank computes what
-// another one computed, so all ranks hold the same bits.
+// One phase: rank r combines part r of all buffers and writes the result to all buffers. Each part is computed by one
+// rank only, so all ranks hold the same bits.
 void LocalCommunicator::do_all_reduce(TensorView data, Reduce reduce) {
   if (size() == 1) return;
   const Arrival arrival{.operation = name_of(CollectiveOp::all_reduce),

@@ -43,19 +43,19 @@ void LocalCommunicator::stop(const std::string& text) {
 std::uint32_t LocalCommunicator::meet(Arrival arrival) {
   arrival.fence = stream().record();
   const auto begin = Clock::now();
-  // Do not start what cannot end well: peers that need nothing from the failed rank would go on for long.
+  // A meeting must not begin after a failure: peers that need nothing from the failed rank would continue for long.
   if (shared_->run().failed()) stop(*hopeless(begin, describe(arrival), {}));
   const auto meeting = shared_->arrive(rank(), arrival);
   if (!meeting) stop(shared_->failure());
   while (!shared_->barrier().wait(*meeting)) {
-    // A peer may come and finish between the two questions, but then this rank cannot withdraw any more.
+    // A peer may come and finish between wait() and hopeless(). This rank then cannot withdraw any more.
     const auto reason = hopeless(begin, describe(arrival), shared_->missing(*meeting));
     if (!reason) continue;
     shared_->set_failure(*reason);
     if (shared_->barrier().withdraw(*meeting)) stop(*reason);
   }
   if (const auto text = disagreement(*shared_, *meeting)) {
-    // Peers may still be comparing with what this rank brought. All find the same fault, so all come here.
+    // Peers may still compare this rank's arguments. All ranks find the same fault, so all ranks come here.
     part(arrival);
     stop(*text);
   }
@@ -91,7 +91,7 @@ std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, co
     for (int member : members) world_ranks.push_back(shared_->world_rank(member));
     shared_->created(rank()) = std::make_shared<LocalGroup>(shared_->run(), name, world_ranks);
   }
-  // Without the name: a rank leaves this meeting while others still compare.
+  // Without a name, because a rank may leave this meeting while others still compare.
   meet({.operation = split_operation});
   const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
   return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), stream, state_);

@@ -1,9 +1,10 @@
-// One rank's end of a group of threads.
+// One rank's member of a group of threads.
 //
-// A collective is a meeting (all have come and agree), then every rank queues work that reads its peers' buffers and
-// nothing can fail, then a second meeting after which buffers may change again. Threads meet on the host; their streams
-// wait for each other's fences, so where streams run behind the host (several ranks on one GPU) nobody waits for them.
-// Only the first meeting can be given up: a rank that ends while a peer reads its buffers would pull them away.
+// A collective begins with a meeting: all ranks have come and their arguments agree. Then every rank queues work that
+// reads its peers' buffers; nothing can fail here. After a second meeting, buffers may change again. Threads meet on
+// the host, and their streams wait for each other's fences. If streams run behind the host (several ranks on one GPU),
+// no host thread waits for them. Only the first meeting can be abandoned: a rank that ended while a peer reads its
+// buffers would free those buffers.
 #pragma once
 
 #include <chrono>
@@ -18,9 +19,9 @@ namespace weft {
 
 class LocalCommunicator;
 
-// What all communicators of one rank share. Belongs to the rank's thread.
+// State shared by all communicators of one rank. Belongs to the rank's thread.
 struct LocalRankState {
-  // Where the world communicator's work is queued: tensors in host memory.
+  // The device and stream of the world communicator: its tensors are in host memory.
   std::unique_ptr<Device> host = make_cpu_device();
   std::unique_ptr<Stream> host_stream = host->create_stream("host");
   CommunicationCounters counters;
@@ -49,20 +50,20 @@ class LocalCommunicator final : public Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Returns when all ranks have come to this call; throws when they disagree or will not come. Returns the meeting.
-  // Work queued from then on may read the peers' buffers.
+  // Returns the meeting's number when all ranks have come to this call. Throws if their arguments disagree or a rank
+  // will not come. Work queued afterwards may read the peers' buffers.
   std::uint32_t meet(Arrival arrival);
-  // Returns when all ranks have queued their reads. Work queued from then on comes after all of them. Nothing ends this
-  // wait, and nothing has to.
+  // Returns when all ranks have queued their reads. Work queued afterwards runs after all these reads. This wait cannot
+  // be abandoned, and need not be.
   void part(Arrival arrival);
   void wait_for_peers(std::uint32_t meeting);
   void copy(const std::byte* from, std::byte* to, std::int64_t bytes);
-  // Waits until the peer has received the last message; `operation` names the call in errors.
+  // Waits until the peer has received the last message. `operation` names the call in errors.
   void wait_until_received(int peer, const char* operation);
-  // Why a wait that began at `begin` for these ranks is hopeless, if it is.
+  // The reason why a wait for the ranks `awaited` since `begin` cannot succeed; nothing if it still can.
   std::optional<std::string> hopeless(Clock::time_point begin, const std::string& operation,
                                       const std::vector<int>& awaited) const;
-  // Takes back what has been sent and not received, on all communicators of the rank, and throws.
+  // Retracts all messages sent but not received, on all communicators of the rank, and throws.
   [[noreturn]] void stop(const std::string& text);
   void retract_messages();
 

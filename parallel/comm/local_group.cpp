@@ -12,7 +12,7 @@ bool same_call(const Arrival& a, const Arrival& b, int size) {
       a.root != b.root) {
     return false;
   }
-  // In an all_to_all the counts of two ranks need not be equal but must fit; see below.
+  // In an all_to_all the counts of two ranks may differ but must match each other; see disagreement().
   if (!a.receive_counts.empty() || (a.counts.empty() && b.counts.empty())) return true;
   for (int rank = 0; rank < size; ++rank) {
     const auto count = [&](const Arrival& of) { return of.counts.empty() ? of.elements / size : of.counts[rank]; };

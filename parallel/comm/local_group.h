@@ -1,5 +1,5 @@
-// What the ranks of one group share: a seat for each rank, where it publishes what it is about to do, the barrier where
-// they meet, and a channel for each ordered pair of ranks. Ranks are numbered within the group.
+// State shared by the ranks of one group: a seat for each rank, where the rank publishes its next call, the barrier,
+// and a channel for each ordered pair of ranks. Ranks are numbered within the group.
 #pragma once
 
 #include <array>
@@ -19,37 +19,37 @@
 
 namespace weft {
 
-// Not counted, hence no CollectiveOp.
+// Not counted, therefore not a CollectiveOp.
 inline constexpr std::string_view split_operation = "split";
 
-// What one rank brings to a collective call. What must agree between ranks is compared (disagreement); pointers are
-// read by the peers.
+// One rank's arguments of a collective call. disagreement() compares the fields that must agree between ranks; the
+// peers read the pointers.
 struct Arrival {
   std::string_view operation;
   DType dtype = DType::float32;
   std::int64_t elements = 0;
   Reduce reduce = Reduce::sum;
   int root = 0;
-  // Elements by rank: what each gives or gets, or what this rank sends to each.
+  // Elements by rank: the part of each rank, or in an all_to_all the elements that this rank sends to each rank.
   std::span<const std::int64_t> counts = {};
   std::span<const std::int64_t> receive_counts = {};
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  Fence fence = nullptr;  // when the buffers may be read; on parting, when this rank has read its peers'
+  Fence fence = nullptr;  // reached when the buffers may be read; in part(), when this rank has read its peers' buffers
   int color = 0, key = 0;
   std::string_view name = {};
 };
 
-// At most one message is under way; its sender keeps the storage until the state is `empty` again.
+// At most one message is in flight. Its sender keeps the storage until the state is `empty` again.
 struct LocalChannel {
   enum State : std::uint32_t { empty, full, reading, retracted, refused };
   WaitWord state;
-  // Written by the sender while empty, read by the receiver while reading.
+  // Written by the sender in state `empty`, read by the receiver in state `reading`.
   ConstTensorView message;
-  Fence sent;  // when the message may be read
-  // Written by the receiver before `empty`: when the message has been read.
+  Fence sent;  // reached when the message may be read
+  // Reached when the message has been read. Written by the receiver before `empty`.
   Fence received;
-  std::string refusal;  // why both sides stop; written by the receiver before `refused`
+  std::string refusal;  // reason why both sides stop; written by the receiver before `refused`
 };
 
 class LocalGroup {
@@ -60,27 +60,27 @@ class LocalGroup {
   const std::string& name() const { return name_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
   int world_rank(int rank) const { return world_ranks_[rank]; }
-  // "rank 1", or "rank 1 (world rank 5)" where the two differ.
+  // "rank 1", or "rank 1 (world rank 5)" if the two numbers differ.
   std::string name_of_rank(int rank) const;
 
-  // Publishes what `rank` is about to do and joins the group's next meeting. Nothing: a rank has given up.
+  // Publishes the next call of `rank` and joins the group's next meeting. Nothing if a rank has withdrawn.
   std::optional<std::uint32_t> arrive(int rank, const Arrival& arrival);
   LocalBarrier& barrier() { return barrier_; }
-  // What a rank brought to the meeting; to be read between this meeting and the next one.
+  // The arguments that a rank brought to the meeting; valid between this meeting and the next one.
   const Arrival& arrival(int rank, std::uint32_t meeting) const { return seats_[rank].arrivals[meeting % 2]; }
   std::vector<int> missing(std::uint32_t meeting) const;
 
-  // The words with which the ranks that come after a withdrawal end.
+  // The error message of ranks that come after a withdrawal.
   void set_failure(const std::string& text);
   std::string failure();
 
   LocalChannel& channel(int source, int destination) { return channels_[source * size() + destination]; }
-  // Where the first rank of a color leaves the group that a split makes.
+  // The first rank of a color stores the group made by a split here.
   std::shared_ptr<LocalGroup>& created(int rank) { return seats_[rank].created; }
 
  private:
   struct alignas(64) Seat {
-    // Two, because a rank may come to the next meeting while its peers still read what it brought to this one.
+    // Two, because a rank may come to the next meeting while peers still read its arguments of this one.
     std::array<Arrival, 2> arrivals;
     std::atomic<std::uint32_t> meetings{0};
     std::shared_ptr<LocalGroup> created;
@@ -96,9 +96,9 @@ class LocalGroup {
   std::string failure_;
 };
 
-// How a call reads in messages: "all_gather of 64 bytes float32".
+// The text of a call in messages: "all_gather of 64 bytes float32".
 std::string describe(const Arrival& arrival);
-// Why the calls that met do not fit together. Every rank comes to the same answer, so that all of them end.
+// The reason why the calls of a meeting do not match. Every rank finds the same reason, so that all ranks end.
 std::optional<std::string> disagreement(const LocalGroup& group, std::uint32_t meeting);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Messages between two ranks: the sender leaves a view in the channel, the receiver reads the storage behind it.
+// Messages between two ranks: the sender puts a view into the channel, and the receiver reads the storage of the view.
 #include "parallel/comm/local_communicator.h"
 
 namespace weft {
@@ -19,7 +19,7 @@ void LocalCommunicator::wait_until_received(int peer, const char* operation) {
     if (state == LocalChannel::refused) stop(channel.refusal);
     if (channel.state.wait_while(state, shared_->run().wait_style())) continue;
     if (const auto reason = hopeless(begin, fmt::format("{} to {}", operation, shared_->name_of_rank(peer)), {peer})) {
-      // The peer may have received the message and finished since.
+      // The peer may have received the message and finished in the meantime.
       if (channel.state.load() == state) stop(*reason);
     }
   }
@@ -42,10 +42,10 @@ void LocalCommunicator::do_receive(TensorView data, int peer) {
     const std::uint32_t state = channel.state.load();
     if (state == LocalChannel::full || channel.state.wait_while(state, shared_->run().wait_style())) continue;
     const auto reason = hopeless(begin, describe("receive from", data, sender), {peer});
-    // The peer may have sent the message and finished since.
+    // The peer may have sent the message and finished in the meantime.
     if (!reason || channel.state.load() != state) continue;
-    // A peer that takes its message back is ending and will say why; until it has, this rank's error would be the
-    // first.
+    // A peer that retracts its message is ending and will report the reason. Until then, this rank's error would be
+    // reported as the first.
     if (state != LocalChannel::retracted) stop(*reason);
     stop(fmt::format("group {}: {}: {} has ended and taken its message back", group(),
                      describe("receive from", data, sender), sender));

@@ -1,4 +1,4 @@
-// What all ranks of one local run share: whether it has failed and why, who has finished, and how to wait.
+// State shared by all ranks of one local run: failure and its error, finished ranks, and the style of waiting.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ class LocalRun {
   WaitStyle wait_style() const { return wait_style_; }
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Whether a rank has returned from its function: it will not come to anything any more.
+  // Whether a rank has returned from its function; it will make no further calls.
   bool finished(int world_rank) const { return finished_[world_rank].load(std::memory_order_acquire); }
 
   void finish(int world_rank) { finished_[world_rank].store(true, std::memory_order_release); }
-  // Only the first error is kept; the later ones are its consequences.
+  // Keeps only the first error; later errors are consequences of the first.
   void fail_with(int world_rank, ErrorKind kind, const std::string& message);
-  // After all ranks have been joined.
+  // Call after all ranks have been joined.
   void throw_if_failed() const;
 
  private:

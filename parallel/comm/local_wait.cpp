@@ -16,7 +16,7 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
                   std::atomic<std::uint32_t>::is_always_lock_free,
               "the kernel sees the atomic as a plain 32-bit word");
 
-// A failure elsewhere is noticed after at most this long.
+// A failure of another rank is noticed after at most this time.
 constexpr timespec wait_slice{.tv_sec = 0, .tv_nsec = 20'000'000};
 // Measured on 2 cores: about 0.25 us per barrier with a core per rank, 2-4 us with 4 or 8 ranks.
 constexpr int spins = 2000;
@@ -25,7 +25,7 @@ constexpr int yields = 20;
 }  // namespace
 
 void WaitWord::wake() {
-  // Sequentially consistent on both sides: either the sleeper is seen here, or the sleeper sees the new word.
+  // Sequentially consistent on both sides: either wake() sees the sleeper, or the sleeper sees the new word.
   if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
   syscall(SYS_futex, &word_, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, nullptr, nullptr, 0);
 }

@@ -1,4 +1,4 @@
-// The communicator of a group of one rank, on any device: what would be exchanged is copied or already there.
+// The communicator of a group of one rank, on any device. Data is copied, or already in place.
 #pragma once
 
 #include "parallel/comm/communicator.h"
@@ -24,7 +24,7 @@ class LoneCommunicator final : public Communicator {
   }
   void do_broadcast(TensorView, int) override {}
   void do_barrier() override {}
-  // A rank has no other to send to, which is refused before.
+  // A send has no possible peer; the public calls refuse it.
   void do_send(ConstTensorView, int) override {}
   void do_receive(TensorView, int) override {}
   void do_flush() override {}

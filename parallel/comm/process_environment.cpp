@@ -32,7 +32,7 @@ std::optional<int> whole_number(const std::string& text) {
   return value;
 }
 
-// One launcher's four variables, and their names for messages.
+// The four variables of one launcher, with their names for messages.
 struct Setting {
   const char* launcher;
   std::array<std::string, 4> names;
@@ -71,7 +71,7 @@ ProcessPlace place_of(const Setting& setting) {
   return place;
 }
 
-// Tasks on machine `node` in Slurm's notation: "4(x2),3" is 4, 4, 3.
+// Number of tasks on machine `node` in Slurm's notation: "4(x2),3" means 4, 4, 3.
 std::optional<int> tasks_on_node(const std::string& text, int node) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -137,7 +137,7 @@ std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
     return fmt::format("{}={} and {}={} of {}", of.rank, *lookup(of.rank), of.world, lookup(of.world).value_or("?"),
                        of.name);
   };
-  bool started = false;  // by another launcher, itself perhaps a task of Slurm's
+  bool started = false;  // by another launcher, which may itself be a task of Slurm
   for (const Launcher& launcher : launchers) {
     if (!lookup(launcher.rank)) continue;
     started = true;
@@ -149,7 +149,7 @@ std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
 }
 
 std::string run_identity(const EnvironmentLookup& lookup) {
-  // "none" is what torchrun says when it was given no name.
+  // torchrun sets "none" if it was given no name.
   if (const auto name = lookup("TORCHELASTIC_RUN_ID"); name && *name != "none") return *name;
   if (const auto job = lookup("SLURM_JOB_ID")) return fmt::format("{}.{}", *job, lookup("SLURM_STEP_ID").value_or("0"));
   return "weft";

@@ -18,7 +18,7 @@ std::optional<int> port_number(std::string_view text) {
   return port;
 }
 
-// A rank alone has met everybody.
+// A single rank has no other rank to wait for.
 class LoneRendezvous final : public Rendezvous {
  public:
   std::string meet(std::string_view, std::string_view brought) override { return std::string(brought); }

@@ -1,13 +1,13 @@
-// What both sides of the rendezvous over TCP share: sockets, frames, and the proof that the other side knows the token.
+// Code shared by both sides of the TCP rendezvous: sockets, frames, and the proof that the other side knows the token.
 //
 //   rank -> rank 0   hello       a nonce
 //   rank 0 -> rank   challenge   a nonce; its tag proves rank 0
-//   rank -> rank 0   greeting    which run, how many ranks, which of them, which meeting; its tag proves the rank
-//   rank 0 -> rank   answer      once all have come; or why they cannot
+//   rank -> rank 0   greeting    run, number of ranks, rank and meeting; its tag proves the rank
+//   rank 0 -> rank   answer      when all have come; or the reason why they cannot
 //
-// The tag of a frame is SipHash-2-4 under the token of both nonces, the sender, its count of frames, the kind and the
-// bytes: no frame can be played back to either side, moved or changed. Without a token the key is zero, so that tags
-// prove only that the other side speaks this protocol.
+// The tag of a frame is SipHash-2-4 under the token, over both nonces, the sender, its count of frames, the kind and
+// the bytes. No frame can be replayed to either side, moved or changed. Without a token the key is zero, and tags prove
+// only that the other side speaks this protocol.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,10 @@ namespace weft {
 
 using MeetingClock = std::chrono::steady_clock;
 
-// Rank 0 gives up first and says who is missing; the others wait for its word a little longer.
+// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
 inline constexpr std::chrono::milliseconds rendezvous_grace{5000};
 
-// Closes its descriptor.
+// Owns its descriptor and closes it.
 class Socket {
  public:
   explicit Socket(int descriptor = -1) : descriptor_(descriptor) {}
@@ -43,25 +43,25 @@ enum class FrameKind : std::uint32_t {
   hello,
   challenge,
   greeting,
-  answer,   // what rank 0 brought
-  failure,  // the text of an error that ends this rank, by its kind
+  answer,   // the bytes of rank 0
+  failure,  // like request: the text of an error of this ErrorKind, which ends this rank
   request,
-  refusal,  // the text why this process does not belong here; it may try again
+  refusal,  // the reason why rank 0 refuses this process, which may try again
 };
 
-// In the byte order of the machines, which is little-endian on all that Weft runs on.
+// In the byte order of the machine, which is little-endian on all machines that Weft supports.
 struct FrameHead {
   char magic[8];
   std::uint32_t version;
   FrameKind kind;
   std::uint32_t length;
-  std::uint32_t with_token;  // 1: the sender has a token; tells people what differs and proves nothing
+  std::uint32_t with_token;  // 1: the sender has a token; only for error messages, proves nothing
   std::uint64_t tag;
 };
 inline constexpr char frame_magic[] = {'w', 'e', 'f', 't', 'm', 'e', 'e', 't'};
 inline constexpr std::uint32_t frame_version = 2;
 inline constexpr std::size_t nonce_bytes = 16;
-// Bytes of a frame: what rank 0 may bring, and what a side takes that is not proven.
+// Most bytes of a frame: for the bytes of rank 0, and from a side that has not proven that it knows the token.
 inline constexpr std::size_t longest_frame = 1u << 16, longest_unproven_frame = 4096;
 
 struct Frame {
@@ -83,19 +83,19 @@ class FrameChannel {
   bool open() const { return socket_.get() >= 0; }
   void close() { socket_ = Socket(); }
 
-  // False: the other side is gone or does not read.
+  // Returns false if the other side is gone or does not read.
   bool send(FrameKind kind, std::string_view bytes, MeetingClock::time_point deadline);
-  // Takes in up to 4 KiB of what has come, without waiting. False: the other side has closed.
+  // Reads up to 4 KiB of the received bytes, without waiting. Returns false if the other side has closed.
   bool receive_some();
-  // The next frame of what was taken in.
+  // Takes the next frame from the bytes read so far.
   Parsed parse(Frame& frame);
-  // What was taken in and is in no frame yet.
+  // The bytes read so far that belong to no complete frame yet.
   const std::string& unparsed() const { return buffer_; }
 
-  // Both sides add the nonce of the rank, then that of rank 0. Frames before that have no tag.
+  // Both sides add the nonce of the rank, then the nonce of rank 0. Earlier frames have no tag.
   void add_nonce(std::string_view nonce) { nonces_ += nonce; }
   bool has_nonces() const { return nonces_.size() == 2 * nonce_bytes; }
-  // Whether the sender of the frame knows the token. From then on frames may be long.
+  // Whether the sender of the frame knows the token. Later frames may then be long.
   bool proves(const Frame& frame);
 
  private:

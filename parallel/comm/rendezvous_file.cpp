@@ -1,8 +1,8 @@
-// Three kinds of files, each written aside and renamed into place, so that nobody reads half of one:
+// Three kinds of files. Each is written under another name and then renamed, so that no rank reads an incomplete file:
 //   prefix.opened    by rank 0: the meeting is open; carries a token that no other run has
-//   prefix.rank3     by rank 3: has come; repeats rank 0's token and carries one of its own
-//   prefix.answer    by rank 0: what it brought, or why all end; repeats the tokens of all
-// A file of an earlier run, even of one with the same name, repeats no token of this one and is passed over.
+//   prefix.rank3     by rank 3: has come; repeats rank 0's token and carries its own token
+//   prefix.answer    by rank 0: the bytes it brought, or why all end; repeats the tokens of all ranks
+// A file of an earlier run, even of a run with the same name, repeats no token of this run and is ignored.
 #include "parallel/comm/rendezvous_file.h"
 
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll_interval{20};
-// Rank 0 gives up first and says who is missing.
+// Rank 0 gives up first and reports the missing ranks.
 constexpr milliseconds grace{5000};
 constexpr std::size_t longest_reason = 4096;
 constexpr const char* magic = "weft-meeting-1";
@@ -49,7 +49,7 @@ class FileRendezvous final : public Rendezvous {
   }
 
  private:
-  // The first words of every file; a file of another meeting begins otherwise.
+  // The beginning of every file; files of other meetings begin differently.
   std::string heading() const {
     return fmt::format("{} {} {}\n{}\n{}\n", magic, options_.world, meeting_, options_.run, purpose_);
   }
@@ -66,7 +66,7 @@ class FileRendezvous final : public Rendezvous {
       fail_request("rendezvous file://{}: {} cannot be renamed to {}", prefix_, aside, path);
     }
   }
-  // What follows the heading, or nothing when there is no such file of this meeting.
+  // The text after the heading, or nothing if there is no such file of this meeting.
   std::optional<std::string> get(const std::string& path) const {
     std::ifstream file(path, std::ios::binary);
     if (!file) return std::nullopt;
@@ -77,7 +77,7 @@ class FileRendezvous final : public Rendezvous {
   }
 
   std::string host(std::string_view brought, Clock::time_point deadline) {
-    // Only this makes the others write, so whatever repeats the token has come to this very meeting.
+    // The other ranks write only in reply to this token, so a file that repeats the token belongs to this meeting.
     const std::string token = new_token();
     put(prefix_ + ".opened", heading() + token);
     std::vector<std::string> tokens(static_cast<std::size_t>(options_.world));
@@ -113,7 +113,7 @@ class FileRendezvous final : public Rendezvous {
     const std::string own = new_token();
     std::string opened;
     while (true) {
-      // Rank 0 may begin anew after this rank has read what an earlier run left.
+      // Rank 0 may open a new meeting after this rank has read the file of an earlier run.
       if (const auto token = get(prefix_ + ".opened"); token && *token != opened) {
         opened = *token;
         put(name_of_rank(options_.rank), fmt::format("{}{} {}", heading(), opened, own));

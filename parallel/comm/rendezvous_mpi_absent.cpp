@@ -1,4 +1,4 @@
-// Stands in for the folder mpi in a build without MPI.
+// Replaces the folder mpi in a build without MPI.
 #include "parallel/comm/rendezvous_mpi.h"
 #include "parallel/runtime/error.h"
 

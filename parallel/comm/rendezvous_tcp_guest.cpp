@@ -1,4 +1,4 @@
-// Every rank except 0. Whoever listens at the address hears a nonce and no more until it has proven that it is rank 0.
+// Every rank except 0. The listener at the address receives only a nonce until it has proven that it is rank 0.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -34,7 +34,7 @@ class TcpGuest final : public Rendezvous {
     }
     while (true) {
       const bool known = channel_.open();
-      // Whoever refuses or is not rank 0 may be an earlier run about to leave.
+      // A process that refuses or is not rank 0 may belong to an earlier run that is about to end.
       if (known || (connect_once(deadline) && is_rank_zero(deadline))) {
         channel_.send(FrameKind::greeting, said, deadline);
         Frame frame;
@@ -65,7 +65,7 @@ class TcpGuest final : public Rendezvous {
   }
 
  private:
-  // Why the last try failed, and what was heard there, perhaps in an earlier one.
+  // Why the last try failed, and the last reply of a listener, perhaps from an earlier try.
   std::string found() const {
     return trouble_.empty() || heard_.empty() ? trouble_ + heard_
                                               : fmt::format("{}; before that, {}", trouble_, heard_);
@@ -80,7 +80,7 @@ class TcpGuest final : public Rendezvous {
       }
       int error = 0;
       socklen_t size = sizeof error;
-      // A host that swallows the first packet may answer the next one.
+      // A host that loses the first packet may answer the next one.
       if (!socket.wait_for(POLLOUT, std::min(deadline, Clock::now() + milliseconds(3000)))) error = ETIMEDOUT;
       if (error == 0) getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error != 0) {

@@ -1,5 +1,5 @@
-// Rank 0. A connection is a guest until it has proven that it belongs to the run, and may take little time and memory;
-// nothing that a guest says or leaves out ends the meeting of the others.
+// Rank 0. A connection is a guest until it has proven that it belongs to the run. A guest gets little time and memory,
+// and no guest can end the meeting of the others by its messages or its silence.
 #include <fmt/ranges.h>
 #include <poll.h>
 
@@ -20,17 +20,18 @@ namespace {
 using Clock = MeetingClock;
 using std::chrono::milliseconds;
 
-// The oldest guest leaves for a new one. A rank is a guest for about one round trip, and comes again if it lost its
-// place.
+// At this limit a new guest replaces the oldest guest. A rank is a guest for about one round trip, and connects again
+// if it was removed.
 constexpr std::size_t most_guests = 256;
-// Between two looks at those that wait, so that a crowd does not push a rank out before it was heard.
+// Connections accepted before the waiting guests are served again. The limit keeps a crowd from displacing a rank
+// before its frames were read.
 constexpr int accepted_at_once = 16;
 
 std::string list_of(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-// Who was turned away: how many, and the last few.
+// Refused processes: their number, and the last few.
 class Refused {
  public:
   void add(std::string who) {
@@ -55,7 +56,7 @@ class TcpHost final : public Rendezvous {
     std::string trouble;
     const auto addresses = resolve(host, port, trouble);
     if (addresses.empty()) fail_request("rendezvous {}: {}", address_, trouble);
-    // A machine behind a translated address does not know that it has it.
+    // A machine behind address translation does not know its outside address.
     const std::optional<SocketAddress> found = find_own(addresses);
     const SocketAddress own = found ? *found : every_interface(addresses.front());
     listening_ = found ? own.host() : fmt::format("all interfaces, since this machine has no address of {}", host);
@@ -73,11 +74,11 @@ class TcpHost final : public Rendezvous {
     ++meeting_;
     purpose_ = purpose;
     const auto deadline = Clock::now() + options_.timeout;
-    // Nobody listened to guests since the last meeting.
+    // Rank 0 did not listen to guests since the last meeting.
     for (Guest& guest : guests_) guest.until = Clock::now() + options_.greet_within;
     for (Peer& peer : peers_) peer.came = false;
     for (Peer& peer : peers_) {
-      if (peer.channel.open()) take(peer);  // what has come since the last meeting
+      if (peer.channel.open()) take(peer);  // frames received since the last meeting
     }
     while (true) {
       const std::vector<int> missing = missing_ranks();
@@ -142,7 +143,7 @@ class TcpHost final : public Rendezvous {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         const char* const trouble = std::strerror(errno);
         make_room(guests_.size() / 2 + 1);
-        // The listener stays ready.
+        // The listener stays ready, so do not poll in a tight loop.
         if (guests_.empty()) std::this_thread::sleep_for(milliseconds(10));
         refused_.add(fmt::format("a connection that had to wait: {}", trouble));
         return;
@@ -153,7 +154,7 @@ class TcpHost final : public Rendezvous {
     }
   }
 
-  // Sends the oldest guests away.
+  // Refuses the oldest guests.
   void make_room(std::size_t count) {
     const auto end = guests_.begin() + static_cast<std::ptrdiff_t>(std::min(count, guests_.size()));
     for (auto guest = guests_.begin(); guest != end; ++guest) {
@@ -162,7 +163,7 @@ class TcpHost final : public Rendezvous {
     guests_.erase(guests_.begin(), end);
   }
 
-  // A rank that has come before.
+  // Handles a rank that has connected before.
   void take(Peer& peer) {
     const auto rank = static_cast<int>(&peer - peers_.data());
     const bool there = peer.channel.receive_some();
@@ -242,7 +243,7 @@ class TcpHost final : public Rendezvous {
                        purpose_);
   }
 
-  // What the guest is told must not say which run this is.
+  // The text for the guest must not reveal this run's name.
   void refuse(Guest& guest, const std::string& why, FrameKind kind = FrameKind::refusal) {
     const std::string text = kind == FrameKind::refusal ? why : fmt::format("rendezvous {}: {}", address_, why);
     guest.channel.send(kind, text, Clock::now());
@@ -252,7 +253,7 @@ class TcpHost final : public Rendezvous {
 
   void tell_all(FrameKind kind, std::string_view bytes) {
     for (Peer& peer : peers_) {
-      // One that is gone will be missed at the next meeting.
+      // A lost rank is reported at the next meeting.
       if (peer.channel.open()) peer.channel.send(kind, bytes, Clock::now() + rendezvous_grace);
     }
   }
@@ -265,7 +266,7 @@ class TcpHost final : public Rendezvous {
   const std::string address_;
   const RendezvousOptions options_;
   Socket listener_;
-  std::string listening_;      // where, for messages
+  std::string listening_;      // the address, for messages
   std::vector<Peer> peers_;    // by rank
   std::vector<Guest> guests_;  // oldest first
   Refused refused_;

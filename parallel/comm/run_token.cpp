@@ -36,14 +36,14 @@ std::string new_run_token() {
 
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
-  // Up to 256 bytes come whole (getrandom(2)).
+  // getrandom(2) returns up to 256 bytes in one piece.
   require(count <= 256 && getrandom(bytes.data(), count, 0) == static_cast<ssize_t>(count),
           "the system has random bytes");
   return bytes;
 }
 
 std::uint64_t sip_hash(const RunToken& key, std::string_view bytes) {
-  // In the byte order of the machine, which is little-endian on all that Weft runs on.
+  // In the byte order of the machine, which is little-endian on all machines that Weft supports.
   const auto word = [](const void* from, std::size_t count) {
     std::uint64_t value = 0;
     if (count > 0) std::memcpy(&value, from, count);

@@ -1,5 +1,5 @@
-// The secret that the ranks of a run share, and the keyed hash by which they prove to each other that they know it. No
-// cryptographic library is linked; SipHash-2-4 is small, has a published specification and is made for short messages.
+// The secret shared by the ranks of a run, and the keyed hash with which they prove to each other that they know it. No
+// cryptographic library is linked. SipHash-2-4 is small, has a published specification and is made for short messages.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@ struct RunToken {
 
 inline constexpr const char* run_token_variable = "WEFT_RUN_TOKEN";
 
-// The value of WEFT_RUN_TOKEN, or nothing where it is not set. Throws Error (request), without the value, when that is
-// not 32 hexadecimal digits: a token that can be guessed would be worse than none.
+// The value of WEFT_RUN_TOKEN; nothing if it is not set. Throws Error (request), without the value, if the value is not
+// 32 hexadecimal digits: a token that can be guessed would be worse than none.
 std::optional<RunToken> run_token(const EnvironmentLookup& lookup = environment_variable);
 
-// A value for WEFT_RUN_TOKEN that no other run has.
+// A new random value for WEFT_RUN_TOKEN.
 std::string new_run_token();
 
-// At most 256 bytes from the system's generator, fit for secrets.
+// At most 256 bytes from the system's random generator, suitable for secrets.
 std::string random_bytes(std::size_t count);
 
 // SipHash-2-4 (Aumasson and Bernstein, 2012).

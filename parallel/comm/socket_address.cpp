@@ -14,7 +14,7 @@ bool is_own(const SocketAddress& address, const ifaddrs* interfaces) {
   const auto& four = reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr;
   const auto& six = reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr;
   const bool is_four = address.storage.ss_family == AF_INET;
-  // Interfaces show one loopback address of many.
+  // The list of interfaces contains only one of many loopback addresses.
   if (is_four ? ntohl(four.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six)) return true;
   for (const ifaddrs* entry = interfaces; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != address.storage.ss_family) continue;
@@ -64,7 +64,7 @@ std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresse
 SocketAddress every_interface(const SocketAddress& address) {
   SocketAddress all{{}, address.length};
   all.storage.ss_family = address.storage.ss_family;
-  // Either family has its port in the same place.
+  // Both address families store the port at the same offset.
   reinterpret_cast<sockaddr_in&>(all.storage).sin_port = reinterpret_cast<const sockaddr_in&>(address.storage).sin_port;
   return all;
 }

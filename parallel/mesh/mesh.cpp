@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t largest_world = std::int64_t{1} << 20;
 
-// The digit of a rank's number that counts the ranks of a group, all others being equal among them.
+// The digit of a rank's number that enumerates the ranks of a group; its other digits are equal within the group.
 struct Digit {
   int stride = 1, count = 1;
 
@@ -78,7 +78,7 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
     if (degree < 1) errors.push_back(fmt::format("{} is {}; a degree is at least 1", name, degree));
   }
   if (!errors.empty()) return errors;
-  // Products are whole up to here, whatever was asked for.
+  // Checked in 64 bits, so that no later product of degrees overflows.
   std::int64_t ranks = 1;
   for (const int degree : {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor}) {
     ranks *= degree;
@@ -153,7 +153,7 @@ int Mesh::expert_replicas() const {
 std::vector<std::vector<int>> Mesh::groups(Group group) const {
   const Digit digit = digit_of(group, degrees_, expert_replicas());
   std::vector<std::vector<int>> result;
-  // Megatron lists groups with the fastest fixed axis first, which is the order of their first ranks.
+  // Megatron lists groups with the fastest fixed axis first. That is the order of their first ranks.
   for (int rank = 0; rank < world(); ++rank) {
     if (digit.place(rank) == 0) result.push_back(digit.members(rank));
   }

@@ -1,6 +1,6 @@
-// Which rank stands where. Two grids over the same ranks:
+// The positions of ranks. Two grids over the same ranks:
 //   dense   pp x dp_replicate x dp_shard x cp x tp
-//   expert  pp x edp x ep x etp, carved out of dp x cp x tp, so that expert parallelism costs no ranks
+//   expert  pp x edp x ep x etp, formed from the ranks of dp x cp x tp, so that expert parallelism needs no more ranks
 // The last axis is the fastest. Pure arithmetic: nothing here starts a rank. The order of groups is that of Megatron's
 // generator: rank = sum of index x stride, groups listed with the fixed index fastest first.
 #pragma once
@@ -31,15 +31,15 @@ struct Degrees {
   bool operator==(const Degrees&) const = default;
 };
 
-// Everything wrong with the degrees, one sentence each, with the arithmetic. Empty means they form a mesh.
+// All errors of the degrees, one sentence each, with the arithmetic. Empty: the degrees form a mesh.
 std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);
 
-// Groups that share work, by what they are for. `dp_shard` and `dp_replicate` are the two levels over which a dense
-// unit is sharded and replicated; with context parallelism `dp_shard_cp` takes the place of the first, since context
-// ranks see different tokens too; `edp_shard` and `edp_replicate` those of an expert unit (see Mesh::expert_replicas).
-// `tokens` is every rank of a stage, which all see different tokens (the group of routing helpers). `world` is all.
-// `dp_island` and `edp_island` are parts of a shard group, of a size that the unit says (Mesh::island_of); `tied` joins
-// two ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
+// Groups of ranks, by purpose. `dp_shard` and `dp_replicate` are the two levels over which a dense unit is sharded and
+// replicated. With context parallelism `dp_shard_cp` replaces `dp_shard`, because context ranks process different
+// tokens too. `edp_shard` and `edp_replicate` are the two levels of an expert unit (see Mesh::expert_replicas).
+// `tokens` has all ranks of a stage; each processes different tokens (the group of routing helpers). `world` has all
+// ranks. `dp_island` and `edp_island` are parts of a shard group, with a size set by the unit (Mesh::island_of). `tied`
+// joins two ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
 enum class Group : std::uint8_t {
   pp,
   dp_replicate,
@@ -59,7 +59,7 @@ enum class Group : std::uint8_t {
   tied
 };
 std::string_view name_of(Group group);
-// Each group that degrees alone decide.
+// The groups that follow from the degrees alone.
 inline constexpr std::array all_groups = {
     Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,          Group::tp,     Group::edp,  Group::ep,
     Group::etp, Group::edp_shard,    Group::edp_replicate, Group::dp_shard_cp, Group::tokens, Group::world};
@@ -72,7 +72,7 @@ struct Coordinates {
 
 class Mesh {
  public:
-  // Throws Error (request) with everything wrong when the degrees do not form a mesh.
+  // Throws Error (request) with all errors if the degrees do not form a mesh.
   explicit Mesh(const Degrees& degrees);
 
   const Degrees& degrees() const { return degrees_; }
@@ -81,19 +81,20 @@ class Mesh {
   // The rank at dense coordinates.
   int rank_at(int pp, int dp_replicate, int dp_shard, int cp, int tp) const;
 
-  // Position among data-parallel ranks, 0 .. data()-1: which sequences a rank reads.
+  // Position among data-parallel ranks, 0 .. data()-1. It selects the sequences that a rank reads.
   int data_index(int rank) const;
-  // Replicas of an expert unit's shards. When an expert group fits into one dense replica the expert data-parallel
-  // group splits like the dense one; otherwise it is one shard group.
+  // Number of replicas of an expert unit's shards. If an expert group fits into one dense replica, the expert
+  // data-parallel group is split like the dense one; otherwise it is one shard group.
   int expert_replicas() const;
 
-  // All groups of a kind; every rank is in exactly one.
+  // All groups of one kind; every rank is in exactly one group.
   std::vector<std::vector<int>> groups(Group group) const;
   // The ranks of the group that holds `rank`, ascending in the group's own order.
   std::vector<int> group_of(Group group, int rank) const;
-  // The `size` neighbours of a shard group among which `rank` is; `size` divides the group.
+  // The `size` neighbours in a shard group that include `rank`; `size` divides the group.
   std::vector<int> island_of(Group shard_group, int rank, int size) const;
-  // The ranks of its pipeline at positions `first` and `second`, if `rank` is one of the two; otherwise it is alone.
+  // The ranks of `rank`'s pipeline at positions `first` and `second` if `rank` is one of the two; otherwise `rank`
+  // alone.
   std::vector<int> tied_of(int rank, int first, int second) const;
 
  private:

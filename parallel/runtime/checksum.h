@@ -11,7 +11,7 @@ namespace weft {
 std::uint64_t checksum(std::span<const std::uint8_t> bytes);
 std::uint64_t checksum(std::string_view text);
 
-// The same of bytes that come in pieces.
+// The same checksum of bytes that arrive in pieces.
 class RunningChecksum {
  public:
   RunningChecksum();

@@ -1,5 +1,5 @@
-// What happened when, for the viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing): of a run that was
-// measured, or of a step that was simulated.
+// Timelines for the viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing): of a measured run or of a
+// simulated step.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 namespace weft {
 
 struct ChromeThread {
-  int number = 0;  // also its place among the threads of its process
+  int number = 0;  // also its position among the threads of the process
   std::string name;
 };
 
 struct ChromeProcess {
-  int number = 0;  // also its place among the processes
+  int number = 0;  // also its position among the processes
   std::string name;
   std::vector<ChromeThread> threads;
 };
@@ -30,7 +30,7 @@ struct ChromeEvent {
   ChromeArguments arguments = {};
 };
 
-// Values that hold from `time` on, drawn as one stacked curve.
+// Values that hold from `time` on; the viewer draws them as one stacked curve.
 struct ChromeCounter {
   int process = 0;
   std::string name;

@@ -51,7 +51,7 @@ constexpr ElementwiseKernels dry_elementwise = {
                           std::span<std::byte* const>) {},
 };
 
-// Blocks are numbered from here on. No processor accepts such an address: bits 48 to 63 of a usable one are equal.
+// Addresses of blocks count up from here. No processor accepts them: bits 48 to 63 of a usable address are equal.
 constexpr std::uintptr_t first_address = std::uintptr_t{1} << 62;
 
 class NumberedDevice final : public DryDevice {
@@ -87,7 +87,7 @@ class NumberedDevice final : public DryDevice {
     if (data == nullptr) fail("the system refused {} bytes of host memory", bytes);
     return data;
   }
-  // Kept for the next request of this size: every MoE block asks once for each microbatch.
+  // Kept for the next request of this size: every MoE block requests it once for each microbatch.
   void release_staging(void* data, std::int64_t bytes) override { free_staging_[bytes].emplace_back(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;

@@ -1,5 +1,5 @@
-// A device without memory and without work: for finding out what a step would take by walking through it. Live blocks
-// share no address, and no address is usable: reading or writing one ends the program. Kernels and copies do nothing.
+// A device without memory and without work, to find the cost of a step by walking through the step. Kernels and copies
+// do nothing. Live blocks share no address, and no address is usable: a read or write at one ends the program.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 
 namespace weft {
 
-// What the host finds where it has asked for a download: `destination` is staging memory.
+// Fills the staging memory `destination` in place of a download from the device.
 using DryDownload = std::function<void(std::span<std::byte> destination)>;
 
-// Blocks that are released serve again.
+// Released blocks are reused.
 class DryDevice : public Device {
  public:
-  // Hears of every kernel from here on, those of the layers and the optimizer included; null for none.
+  // The observer is told of every kernel from here on, also of layers and optimizer; null for none.
   void observe(KernelObserver* observer) { observer_ = observer; }
   KernelObserver* observer() const { return observer_; }
 
@@ -26,7 +26,7 @@ class DryDevice : public Device {
 };
 std::unique_ptr<DryDevice> make_dry_device(DryDownload download);
 
-// Of the dry device that the stream is of.
+// The observer of the dry device that `stream` belongs to.
 inline KernelObserver* kernel_observer(Stream& stream) {
   return static_cast<DryDevice&>(stream.device()).observer();
 }

@@ -1,4 +1,4 @@
-// A kernel that does nothing but tell what it was called with: it takes the place of any function of a device's table.
+// A kernel that only reports its call to the observer. It can replace any function of a device's table of kernels.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void add_operand(KernelCall& call, Writes writes, const Argument& argument) {
   }
 }
 
-// By the sizes of the views among its arguments, the first of which says where it is queued.
+// Reports the bytes of all tensor views among the arguments. The first argument is the stream or holds it.
 template <KernelName name, Writes writes = Writes::over>
 struct DryKernel {
   template <typename... Arguments>

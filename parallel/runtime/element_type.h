@@ -1,17 +1,17 @@
-// From the dtype of a tensor to the code for its element type.
+// Selects the code for the element type of a tensor by its dtype.
 #pragma once
 
 #include "parallel/runtime/dtype.h"
 
 namespace weft {
 
-// What layers compute in.
+// Dtypes that layers compute in.
 constexpr bool is_compute_type(DType dtype) {
   return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
-// Calls body(float()), body(bfloat16()) or body(float16()); the argument carries only its type. Inlined with an
-// always-inlined body, all of it belongs to the version of a WEFT_MULTIVERSION function that it stands in.
+// Calls body(float()), body(bfloat16()) or body(float16()); the argument carries only its type. With an always-inlined
+// body, the inlined code belongs to the version of the WEFT_MULTIVERSION function around it.
 template <typename Body>
 WEFT_INLINE void with_element_type(DType dtype, Body&& body) {
   switch (dtype) {

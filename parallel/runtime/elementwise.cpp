@@ -1,4 +1,4 @@
-// Checks what holds on every device, then asks the stream's own.
+// Checks the requirements that every device has, then calls the kernel of the stream's device.
 #include "parallel/runtime/elementwise.h"
 
 #include "parallel/runtime/device.h"

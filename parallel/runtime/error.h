@@ -1,4 +1,4 @@
-// The one error type. A message says what was asked, what was found and what to change.
+// The only error type. A message states the request, the finding and the necessary change.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Decides the exit code of the program: a wrong request leaves with 2, a failed run with 3.
+// Decides the exit code of the program: 2 after a wrong request, 3 after a failed run.
 enum class ErrorKind { request, failure };
 
 class Error : public std::runtime_error {
@@ -32,7 +32,7 @@ template <typename... Args>
   throw Error(ErrorKind::failure, fmt::format(text, std::forward<Args>(args)...));
 }
 
-// States what the code relies on. A violation is a fault of Weft itself and names its place.
+// States an assumption of the code. A violation is a fault of Weft itself; the message names the source location.
 inline void require(bool condition, const char* statement,
                     std::source_location place = std::source_location::current()) {
   if (!condition) fail("{}:{}: required: {}", place.file_name(), place.line(), statement);

@@ -23,7 +23,7 @@ struct Opened {
   std::int64_t size = 0;
 };
 
-// Without waiting for whoever would write to a pipe.
+// Does not wait for the writer of a pipe.
 Opened open_regular(const std::string& name) {
   const int descriptor = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) refuse(name, errno == ENXIO ? "it is not a regular file" : std::strerror(errno));

@@ -1,5 +1,5 @@
-// A file that is read where somebody else may write to it: bytes are copied out of it, never mapped, so that one that
-// is cut short meanwhile is an error with its name and no signal.
+// A file that another process may write to while it is read. Bytes are copied out of the file, never mapped: a file cut
+// short meanwhile causes an error with the file's name, not a signal.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace weft {
 
-// Movable. Safe to read from several threads at once.
+// Movable. Several threads may read at the same time.
 class InputFile {
  public:
-  // `name` is relative to the current directory. Throws Error (request), `"name": why`: also for an empty file, and at
-  // once for what is no regular file: a pipe would be waited for.
+  // `name` is relative to the current directory. Throws Error (request), `"name": why`, also for an empty file and for
+  // anything but a regular file. A pipe is refused immediately, without waiting for a writer.
   explicit InputFile(std::string name);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
   ~InputFile();
 
   const std::string& name() const { return name_; }
-  // When it was opened.
+  // Bytes at the time of opening.
   std::int64_t size() const { return size_; }
-  // Bytes from `offset` on, inside `size`. Throws Error (request), `"name": why`, where the file has become shorter.
+  // Reads bytes from `offset` on, inside `size`. Throws Error (request), `"name": why`, if the file has become shorter.
   void read(std::int64_t offset, std::span<std::uint8_t> to) const;
-  // All of it.
+  // The whole file.
   std::string text() const;
 
  private:
@@ -32,7 +32,7 @@ class InputFile {
   std::int64_t size_ = 0;
 };
 
-// All of a file, which may be empty. Throws Error (request), `"name": why`.
+// The whole file, which may be empty. Throws Error (request), `"name": why`.
 std::string read_whole_file(const std::string& name);
 
 }  // namespace weft

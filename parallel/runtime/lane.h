@@ -1,9 +1,9 @@
-// The queues of a rank. Gathers and reductions have their own, so that neither waits for the other; so has the exchange
-// of rows between experts, which runs beside the shared expert. Messages between stages have eight: activations and
-// gradients, each to higher ranks (up) and to lower ones (down), sent and received. A message holds the queues of both
-// its ends until it has passed. A rank in the middle takes the next microbatch from below while the last one still has
-// to be computed or sent up, and where it runs several stages it sends to a neighbour from which it also receives: none
-// of these may stand in front of another.
+// The queues (streams) of a rank. Gathers and reductions have separate lanes, so that neither waits for the other. The
+// exchange of rows between experts has its own lane too, because it runs beside the shared expert. Messages between
+// stages have eight lanes: activations and gradients, each to higher ranks (up) and to lower ranks (down), sent and
+// received. A message occupies the lanes of both its ends until it has passed. A rank in the middle receives the next
+// microbatch from below while the previous one is still computed or sent up. A rank with several stages sends to a
+// neighbour from which it also receives. None of these messages may block another, hence eight lanes.
 #pragma once
 
 #include <array>
@@ -66,7 +66,7 @@ inline constexpr std::array message_lanes = {MessageLanes{Lane::send_activations
                                              MessageLanes{Lane::send_gradients_up, Lane::receive_gradients_up},
                                              MessageLanes{Lane::send_gradients_down, Lane::receive_gradients_down}};
 
-// One stream a lane, made on one device.
+// One stream for each lane, created on one device.
 class Lanes {
  public:
   explicit Lanes(Device& device) {

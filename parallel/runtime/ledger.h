@@ -1,7 +1,7 @@
-// The memory of one rank: every tensor comes from here, under a bucket, so that what is live and what the peak was can
-// be told at any time, and compared with what the program predicted. The bytes are those of the program's order; where
-// a stream runs later than the host asks, its device holds a block until the work queued before its release is done.
-// One ledger per rank; not thread-safe.
+// The memory of one rank. Every tensor is allocated here, under a bucket, so that live and peak bytes are known at any
+// time and can be compared with the program's prediction. The bytes follow the order of the program. If a stream runs
+// behind the host, its device keeps a block until the work queued before the release is done. One ledger per rank; not
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ struct BucketBytes {
   bool operator==(const BucketBytes&) const = default;
 };
 
-// "sharded_parameters 1024, activations 64 bytes": what is not zero.
+// "sharded_parameters 1024, activations 64 bytes": the buckets that are not zero.
 std::string to_text(const BucketBytes& bytes);
 
 class MemoryLedger;
@@ -74,8 +74,8 @@ class Tensor {
     return ConstTensorView(view_).as<T>();
   }
   void reset() { Tensor().swap(*this); }
-  // Orders the release after the work queued on `stream` until then, rather than on the stream the storage was
-  // allocated for. The stream outlives the tensor.
+  // Orders the release after the work queued on `stream` until then, instead of the stream of the allocation. The
+  // stream outlives the tensor.
   void release_on(Stream& stream) { stream_ = &stream; }
 
  private:
@@ -89,7 +89,7 @@ class Tensor {
   std::int64_t capacity_ = 0;
 };
 
-// Hears of every tensor, by the address of its storage; addresses serve again after a release.
+// Is told of every allocation and release, by the address of the storage. Addresses are reused after a release.
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
@@ -104,22 +104,22 @@ class MemoryLedger {
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
-  // Contents are undefined. `reserve_rows` keeps the block large enough for that many rows while only `rows` are
-  // counted: a tensor whose size varies from step to step (routed tokens) then always fits the block it had before.
+  // Contents are undefined. `reserve_rows` makes the block large enough for that many rows, while only `rows` are
+  // counted. A tensor with a size that varies from step to step (routed tokens) then always fits its previous block.
   Tensor allocate(Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t reserve_rows = 0) {
     return allocate_on(stream_, bucket, dtype, rows, columns, reserve_rows);
   }
-  // For first use on `stream`, which need not wait for what is queued on the others.
+  // For first use on `stream`; `stream` need not wait for work queued on other streams.
   Tensor allocate_on(Stream& stream, Bucket bucket, DType dtype, std::int64_t rows, std::int64_t columns,
                      std::int64_t reserve_rows = 0);
 
   const BucketBytes& live() const { return live_; }
-  // Bytes by bucket at the instant when their sum was largest since the last reset.
+  // Bytes by bucket at the instant of the largest sum since the last reset.
   const BucketBytes& at_peak() const { return at_peak_; }
-  // The largest each bucket has been since the last reset, each at its own instant.
+  // The largest bytes of each bucket since the last reset, each at its own instant.
   const BucketBytes& peak_by_bucket() const { return peak_by_bucket_; }
   void reset_peak();
-  // From here on; outlives the ledger.
+  // `observer` is told of everything from here on, and outlives the ledger.
   void observe(MemoryObserver& observer) { observer_ = &observer; }
 
  private:

@@ -14,7 +14,7 @@ nvtxDomainHandle_t native(void* domain) {
   return static_cast<nvtxDomainHandle_t>(domain);
 }
 
-// 0 where the tool knows no schemas: it then sees ranges without payload.
+// 0 if the tool does not know schemas; the tool then shows ranges without payload.
 std::uint64_t register_schema(nvtxDomainHandle_t domain) {
   const auto entry = [](std::uint64_t type, const char* name, const char* description, std::size_t offset) {
     nvtxPayloadSchemaEntry_t result{};
@@ -77,7 +77,7 @@ NvtxRange::NvtxRange(const NvtxDomain& domain, NvtxDomain::Name name, std::uint3
   attributes.message.registered = static_cast<nvtxStringHandle_t>(name.handle_);
   if (domain.schema_ != 0) {
     attributes.payloadType = NVTX_PAYLOAD_TYPE_EXT;
-    attributes.reserved0 = 1;  // payloads that follow
+    attributes.reserved0 = 1;  // number of payloads
     attributes.payload.ullValue = reinterpret_cast<std::uintptr_t>(&data);
   }
   nvtxDomainRangePushEx(native(domain.domain_), &attributes);

@@ -1,6 +1,6 @@
-// Named ranges for Nsight, in the domain "weft": registered names, a category for each lane, and as payload what would
-// make names many (step, microbatch, bytes) and what tools add up by (stage, phase, family). A range costs a few
-// nanoseconds when no tool listens. Where the NVTX headers are absent the same calls do nothing (nvtx.cpp).
+// Named ranges for Nsight, in the domain "weft": registered names and a category for each lane. The payload holds the
+// values that would multiply the names (step, microbatch, bytes) and the keys for sums in tools (stage, phase, family).
+// A range costs a few nanoseconds if no tool listens. Without the NVTX headers the same calls do nothing (nvtx.cpp).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ constexpr std::uint32_t nvtx_category(Lane lane) {
   return nvtx_step_category + 1 + static_cast<std::uint32_t>(lane);
 }
 
-// The domain, its names and its schema. One per process, because a domain's name is unique in it; whoever starts the
-// ranks owns it. Thread-safe. Ranges refer to it and are closed before it goes.
+// The domain, its names and its schema. One per process, because a domain's name is unique in a process; the code that
+// starts the ranks owns the domain. Thread-safe. Ranges refer to the domain and are closed before its destruction.
 class NvtxDomain {
  public:
   NvtxDomain();
@@ -28,7 +28,7 @@ class NvtxDomain {
   NvtxDomain(const NvtxDomain&) = delete;
   NvtxDomain& operator=(const NvtxDomain&) = delete;
 
-  // A name that tools know by a number, registered once however often it is asked for.
+  // A name that tools know by a number. Each text is registered once.
   class Name {
     friend class NvtxDomain;
     friend class NvtxRange;
@@ -41,7 +41,7 @@ class NvtxDomain {
   void* domain_ = nullptr;
   std::uint64_t schema_ = 0;
   std::mutex mutex_;
-  std::map<std::string, Name> names_;  // the texts stay where they are: tools may keep the pointers
+  std::map<std::string, Name> names_;  // the texts keep their addresses: tools may keep the pointers
 };
 
 // Shown beside a range, by the schema "weft.range".
@@ -50,10 +50,10 @@ struct NvtxPayload {
   std::int32_t microbatch = -1;  // -1: none
   std::int32_t step = 0;
   std::int32_t stage = -1;                   // -1: none
-  NvtxDomain::Name phase = {}, family = {};  // for tools to add up by
+  NvtxDomain::Name phase = {}, family = {};  // keys for sums in tools
 };
 
-// From construction to destruction, on the calling thread; ranges of a thread nest.
+// A range from construction to destruction, on the calling thread; ranges of a thread nest.
 class NvtxRange {
  public:
   NvtxRange(const NvtxDomain& domain, NvtxDomain::Name name, std::uint32_t category, const NvtxPayload& payload);
@@ -65,7 +65,7 @@ class NvtxRange {
   const NvtxDomain& domain_;
 };
 
-// What tools call the calling thread.
+// Sets the name of the calling thread in tools.
 void nvtx_name_thread(const std::string& name);
 
 }  // namespace weft

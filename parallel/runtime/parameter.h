@@ -1,6 +1,6 @@
-// What one parameter is, before any memory is taken: its global name and shape, the box of it that a tensor- or
-// expert-parallel rank holds, and the family that decides its shard unit. Layers declare these; shard units lay them
-// out.
+// The description of one parameter before any memory is allocated: its global name and shape, the box of it that a
+// tensor- or expert-parallel rank holds, and the family that decides its shard unit. Layers declare the parameters;
+// shard units lay them out.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace weft {
 
-// Families of shard units. `routing` is the exception: routing helpers are replicated, in float32, in no unit.
+// Families of shard units. `routing` is the exception: routing helpers are replicated in float32 and belong to no unit.
 enum class Family : std::uint8_t { dense, experts, embedding, head, root, routing };
 constexpr std::string_view name_of(Family family) {
   constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing"};
   return names[static_cast<std::size_t>(family)];
 }
 
-// Which part of a model a segment is.
+// The part of a model that a segment is.
 enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, head, passage };
 constexpr std::string_view name_of(PartKind kind) {
   constexpr std::string_view names[] = {"embedding", "attention", "mlp", "experts", "head", "passage"};
@@ -41,11 +41,11 @@ struct ParameterSpec {
   std::int64_t column_begin = 0, columns = 0;
   Initializer initializer = Initializer::normal;
   double standard_deviation = 0.0;
-  // Every tensor-parallel rank holds the same values, but sees other tokens (sequence parallelism) or other heads: the
-  // gradient is a partial sum over the tensor group.
+  // Every tensor-parallel rank holds the same values but processes other tokens (sequence parallelism) or other heads.
+  // The gradient is therefore a partial sum over the tensor group.
   bool tensor_replicated = false;
-  // Rows and columns are those of the transposed matrix of the literature. Projections into the hidden width (o_proj,
-  // down_proj) are kept this way: then every matrix of a block has hidden_size columns, tensor parallelism always
+  // Rows and columns are those of the transpose of the literature's matrix. Projections into the hidden width (o_proj,
+  // down_proj) are stored this way. Every matrix of a block then has hidden_size columns, tensor parallelism always
   // splits rows, and a shard cut between rows wastes less than one row a rank.
   bool transposed = false;
 

@@ -1,7 +1,8 @@
-// Where a rank's time goes: seconds by phase and stream, for `weft bench step`. One per rank; not thread-safe.
+// Time of a rank by phase and stream, in seconds, for `weft bench step`. One per rank; not thread-safe.
 //
-// A device that runs behind the host does its work after the scope has ended on the host. There the host's clock says
-// nothing, and the stream's own must be asked (`stream`), which costs two events a scope: it is `off` unless wanted.
+// A device that runs behind the host does the work of a scope after the scope has ended on the host. The host's clock
+// cannot measure that work; mode `stream` uses the stream's clock. It costs two events a scope, so the mode is `off`
+// unless times are wanted.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ class PhaseClock {
  public:
   enum class Mode : std::uint8_t { host, stream, off };
 
-  // Between steps.
+  // Call between steps.
   void set_mode(Mode mode) { mode_ = mode; }
   Mode mode() const { return mode_; }
 
@@ -46,7 +47,7 @@ class PhaseClock {
     seconds_.clear();
   }
 
-  // Mode `stream`: adds what scopes have recorded, and waits for it.
+  // Mode `stream`: waits for the recorded scopes and adds their times.
   void collect() {
     for (const Pending& pending : pending_) {
       pending.end->synchronize();
@@ -55,8 +56,8 @@ class PhaseClock {
     pending_.clear();
   }
 
-  // Adds the time of its scope to a phase: the host's, or that of the stream from what it is handed first to what it is
-  // handed last. Scopes do not nest: the innermost work is measured where it is done.
+  // Adds the time of its scope to a phase. Mode `host`: the host's time. Mode `stream`: the stream's time from the
+  // first to the last work queued in the scope. Scopes do not nest: only the innermost work has a scope.
   class Scope {
    public:
     Scope(PhaseClock& clock, Phase phase, Stream& stream) : clock_(clock), phase_(phase), stream_(stream) {
@@ -67,7 +68,7 @@ class PhaseClock {
       if (clock_.mode_ == Mode::host) {
         clock_.add(phase_, stream_, std::chrono::duration<double>(Clock::now() - begin_).count());
       }
-      // A stream that has failed would only fail again.
+      // A failed stream would only fail again.
       if (begin_fence_ != nullptr && std::uncaught_exceptions() == 0) {
         clock_.pending_.push_back({phase_, &stream_, std::move(begin_fence_), stream_.record_time()});
       }

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10). A number is a function of the run's seed, a global name and a global
-// index, never of a rank or of how often something was called: any layout draws the same weights and the same data.
+// Counter-based random numbers (Philox 4x32-10). A number depends on the run's seed, a global name and a global
+// index, never on a rank or on the number of calls. Every layout therefore draws the same weights and the same data.
 #pragma once
 
 #include <cstdint>

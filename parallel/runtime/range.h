@@ -1,4 +1,4 @@
-// Runs of equal or unequal length that together cover n items.
+// Contiguous parts of n items, of equal or unequal length.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Asking whether a request is refused, without taking a failure for a refusal.
+// Finds out whether a request is refused, without mistaking a failure for a refusal.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// Runs `action` and returns the message of the request that it refuses, nothing where it refuses none. A failure
-// (ErrorKind::failure) is a fault of the program or the machine, not an answer: it is thrown on.
+// Runs `action`. Returns the message if `action` refuses a request (ErrorKind::request), otherwise nothing. A failure
+// (ErrorKind::failure) is a fault of the program or the machine, not an answer, and is rethrown.
 template <typename Action>
 std::optional<std::string> refusal_of(Action&& action) {
   try {

@@ -6,11 +6,11 @@
 
 namespace weft {
 
-// Calls `work` with 0 .. count - 1, each once, on at most so many threads, the calling one among them. Returns when all
-// have ended; throws what the first of them that failed threw, by number.
+// Calls `work` once with each of 0 .. count - 1, on at most `threads` threads, including the calling thread. Returns
+// when all calls have ended. If calls threw, rethrows the exception of the lowest number.
 void spread_work(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& work);
 
-// Of the host; at least one.
+// Number of the host's cores; at least one.
 std::size_t host_cores();
 
 }  // namespace weft

@@ -8,8 +8,8 @@ Staging::Staging(Device& device, DType dtype, std::int64_t rows, std::int64_t co
 }
 
 Staging::~Staging() {
-  // A copy under way must not lose its memory. Where the device has failed none is under way any more, and the failure
-  // has been or will be told by another call.
+  // A copy in flight still needs the memory. If the device has failed, no copy is in flight, and another call reports
+  // the failure.
   try {
     finish();
   } catch (const Error&) {

@@ -1,5 +1,5 @@
-// Host memory through which data moves to and from a device. Filling it and queueing an upload, or queueing a download
-// and reading it, are separated by a wait: `finish()` blocks until the last queued copy is done.
+// Host memory for transfers to and from a device. Between filling and uploading, and between downloading and reading,
+// the host waits: `finish()` blocks until the last queued copy is done.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Host code may touch the elements when no copy is under way.
+  // Host code may access the elements if no copy is in flight.
   template <typename T>
   std::span<T> as() {
     return view_.as<T>();

@@ -2,7 +2,7 @@
 
 namespace weft {
 
-// A byte of UTF-8 behind the first of its character.
+// Whether `byte` is a byte of UTF-8 after the first byte of its character.
 inline bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
 }

@@ -1,5 +1,5 @@
-// What a segment is at inside one action, for profiles: the parts of an expert block's work. Whoever wants to know is a
-// WorkObserver; a segment says it by WorkScope.
+// The current work of a segment inside one action, for profiles: the parts of an expert block's work. A segment reports
+// its work with WorkScope to a WorkObserver.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// route: scores and choices. permute: rows by expert, and back. exchange: rows to other ranks and back, waits included.
-// products: the routed experts. combine: the weighted sum of their outputs. shared: the shared expert.
+// route: scores and choices. permute: ordering rows by expert, and back. exchange: rows to other ranks and back,
+// including waits. products: the routed experts. combine: the weighted sum of their outputs. shared: the shared expert.
 enum class Work : std::uint8_t { route, permute, exchange, products, combine, shared };
 inline constexpr std::array all_work = {Work::route,    Work::permute, Work::exchange,
                                         Work::products, Work::combine, Work::shared};
@@ -20,7 +20,7 @@ constexpr std::string_view name_of(Work work) {
   return names[static_cast<std::size_t>(work)];
 }
 
-// Hears of it on the rank's thread, inside the action that is under way. Work does not nest.
+// Called on the rank's thread, inside the current action. Work does not nest.
 class WorkObserver {
  public:
   virtual ~WorkObserver() = default;
@@ -28,7 +28,8 @@ class WorkObserver {
   virtual void end_work() {}
 };
 
-// From construction to destruction. Work that fails does not end. Nothing without an observer.
+// Work from construction to destruction. end_work() is not called if an exception leaves the scope. `observer` may be
+// null.
 class WorkScope {
  public:
   WorkScope(WorkObserver* observer, Work work) : observer_(observer) {
@@ -44,7 +45,7 @@ class WorkScope {
   WorkObserver* observer_;
 };
 
-// What `act` gives, which is that work.
+// Returns the result of `act`, reported as `work`.
 template <typename Act>
 decltype(auto) during(WorkObserver* observer, Work work, Act&& act) {
   const WorkScope scope(observer, work);

@@ -36,14 +36,14 @@ std::string ranks_text(std::vector<int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-// A box of rows and columns that owners agree on.
+// A box of rows and columns with one set of owners.
 struct Strip {
   std::int64_t column_begin = 0, column_end = 0;
-  std::vector<int> ranks;  // that own it; ascending, a rank as often as it does
+  std::vector<int> ranks;  // owners, ascending; a rank appears once for each range of its own
   bool operator==(const Strip&) const = default;
 };
 
-// Cuts columns [0, columns) where ownership changes, within rows that all of `ranges` cover.
+// Cuts columns [0, columns) at changes of ownership, within rows that all of `ranges` cover.
 std::vector<Strip> strips_of(const std::vector<const OwnedRange*>& ranges, std::int64_t columns) {
   std::set<std::int64_t> cuts = {0, columns};
   for (const OwnedRange* range : ranges) {
@@ -69,8 +69,8 @@ class ReplicaSweep {
   ReplicaSweep(const GlobalParameter& parameter, int replica, std::vector<OwnershipFault>& faults)
       : parameter_(parameter), replica_(replica), faults_(faults) {}
 
-  // Walks down the rows; between two cuts the owners do not change. Only the ranges that cover the rows in hand are
-  // looked at, so that the cost is that of sorting.
+  // Walks down the rows; the owners do not change between two cuts. Only ranges that cover the current rows are
+  // examined, so the cost is that of sorting.
   void run(std::vector<const OwnedRange*> ranges) {
     std::set<std::int64_t> cuts = {0, parameter_.rows};
     for (const OwnedRange* range : ranges) {
@@ -88,7 +88,7 @@ class ReplicaSweep {
       }
       std::vector<Strip> wrong = strips_of(here, parameter_.columns);
       std::erase_if(wrong, [](const Strip& strip) { return strip.ranks.size() == 1; });
-      // Rows that are wrong in the same way are one fault.
+      // Consecutive rows with the same error are one fault.
       if (wrong != wrong_) report(begin);
       if (wrong != wrong_) wrong_begin_ = begin;
       wrong_ = std::move(wrong);

@@ -1,6 +1,6 @@
-// Who owns what: for every element of every parameter of the model the rank that keeps, steps and saves it. Plain
-// values, put together from the layouts of all ranks, so that an optimizer, a checkpoint or a reader can ask without
-// knowing how units are laid out.
+// Ownership: for every element of every parameter of the model, the rank that keeps, steps and saves the element. Plain
+// values, collected from the layouts of all ranks. An optimizer, a checkpoint or a reader needs no knowledge of unit
+// layouts.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct OwnedRange {
   int rank = 0;
   std::int64_t row_begin = 0, rows = 0;
   std::int64_t column_begin = 0, columns = 0;
-  std::string group;      // over which its unit is sharded
-  std::string optimizer;  // the rule that steps it
-  int replica = 0;        // which of the equal copies of the parameter this is a part of
+  std::string group;      // the group over which its unit is sharded
+  std::string optimizer;  // the update rule that steps it
+  int replica = 0;        // number of the parameter's copy that this is a part of; all copies are equal
   bool operator==(const OwnedRange&) const = default;
 };
 
@@ -30,20 +30,20 @@ struct OwnedRange {
 struct UnitHolder {
   int rank = 0;
   std::string group;
-  std::function<std::string(const ParameterSpec&)> optimizer_of = {};  // empty where nobody asks
+  std::function<std::string(const ParameterSpec&)> optimizer_of = {};  // empty if not needed
   int replica = 0;                                                     // of the unit
-  // Parameters that every tensor rank holds whole have a copy on each: copy = replica x tensor_ranks + tensor_rank.
+  // A parameter that every tensor rank holds whole has a copy on each: copy = replica x tensor_ranks + tensor_rank.
   int tensor_rank = 0, tensor_ranks = 1;
 };
 
-// What the holder of shard `shard` of a layout owns. A unit kept whole (one shard) is owned by each of its holders.
+// Ranges owned by the holder of shard `shard` of a layout. Every holder owns a unit that is kept whole (one shard).
 std::vector<OwnedRange> owned_ranges(const UnitLayout& layout, std::int64_t shard, const UnitHolder& holder);
-// Parameters in no unit are owned whole by every holder, each with a replica of its own.
+// Parameters outside units are owned whole by every holder; each holder has its own replica.
 std::vector<OwnedRange> owned_ranges(std::span<const ParameterSpec> replicated, const UnitHolder& holder);
 
 using OwnerTable = std::vector<OwnedRange>;
 
-// A parameter of the whole model and how many copies of it there should be.
+// A parameter of the whole model and its expected number of copies.
 struct GlobalParameter {
   std::string name;
   std::int64_t rows = 0, columns = 0;
@@ -53,7 +53,7 @@ struct GlobalParameter {
 enum class OwnershipSeam : std::uint8_t {
   unowned,         // a box that no rank owns
   doubled,         // a box that several ranks own
-  outside,         // a box beyond the parameter's shape, a replica too many, or of no parameter of the model
+  outside,         // a box beyond the parameter's shape, a surplus replica, or an unknown parameter
   two_optimizers,  // one parameter stepped by several rules
 };
 std::string_view name_of(OwnershipSeam seam);
@@ -64,7 +64,7 @@ struct OwnershipFault {
   std::string message;  // one sentence with rows, replica and ranks
 };
 
-// Empty when every element of every parameter is owned exactly once in each of its replicas, by one rule.
+// Empty if every element of every parameter is owned exactly once in each of its replicas, by one rule.
 std::vector<OwnershipFault> find_ownership_faults(std::span<const OwnedRange> table,
                                                   std::span<const GlobalParameter> parameters);
 

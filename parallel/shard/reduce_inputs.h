@@ -1,9 +1,9 @@
-// The inputs of reductions in flight: full gradients that the reduce lane still reads while the next unit's are being
-// filled. Their number is bounded, so that compute that runs ahead of the network does not pile them up; one pool
-// serves all units of a rank, because they share the lane.
+// The inputs of reductions in flight: full gradients that the reduce lane still reads while the gradients of the next
+// unit are filled. Their number is bounded, so that they do not pile up if compute runs ahead of the network. One pool
+// serves all units of a rank, because the units share the lane.
 //
-// A reduction never makes compute wait. What waits, on its stream and not on the host, is the accumulator that would be
-// one too many.
+// A reduction never makes compute wait. The allocation of an accumulator beyond the limit waits, on the compute stream
+// and not on the host.
 #pragma once
 
 #include <deque>
@@ -14,20 +14,21 @@ namespace weft {
 
 class ReduceInputs {
  public:
-  // At most `limit` stay in flight beside the accumulator being filled. Streams outlive the pool.
+  // At most `limit` inputs stay in flight, in addition to the accumulator being filled. Streams outlive the pool.
   ReduceInputs(int limit, Stream& compute, Stream& reduce) : limit_(limit), compute_(compute), reduce_(reduce) {}
 
-  // Before an accumulator is allocated: compute goes on once the reductions that the pool has given up are done.
+  // Call before allocating an accumulator. Compute then waits for the reductions of the inputs that were given back.
   void make_room() { compute_.wait(retired_); }
-  // Before a copy of an accumulator is allocated on the reduce lane, which has done with the oldest input by then.
+  // Call before a copy of an accumulator is allocated on the reduce lane. Gives back inputs until fewer than `limit`
+  // are left; by then the lane has finished reading them.
   void make_room_for_copy() { retire_until(limit_ - 1); }
-  // Takes over what the work queued on the reduce lane so far reads; the oldest input is given back when there are more
+  // Takes over an input of the work queued on the reduce lane so far. Gives back the oldest input if there are more
   // than `limit`.
   void put(Tensor input, const void* owner, std::size_t number);
-  // Compute goes on once the reduction of the input that `owner` put as its `number`th has ended, which with those
-  // before it is given back, if the pool has not given it up already.
+  // Compute waits for the reduction of input `number` of `owner`, as passed to put(). That input and all earlier ones
+  // are given back, if the pool has not given them back already.
   void wait_for(const void* owner, std::size_t number);
-  // All are given back. The caller has made its own stream wait for the reduce lane.
+  // Gives back all inputs. The caller has made its own stream wait for the reduce lane.
   void finish();
 
  private:
@@ -43,7 +44,7 @@ class ReduceInputs {
   int limit_;
   Stream &compute_, &reduce_;
   std::deque<Input> inputs_;  // oldest first
-  Fence retired_;             // of the last one given back
+  Fence retired_;             // of the last input given back
 };
 
 }  // namespace weft

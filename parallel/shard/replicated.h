@@ -1,6 +1,6 @@
-// The replicated parameters of a stage: routing helpers, kept whole in float32 on every rank, in no shard unit. Nothing
-// gathers them; their gradients are all-reduced over every rank of the stage, which all saw different tokens. Every
-// rank then makes the same update.
+// The replicated parameters of a stage: routing helpers, kept whole in float32 on every rank, outside shard units. They
+// are not gathered. Their gradients are all-reduced over all ranks of the stage, because each rank processes other
+// tokens. Every rank then makes the same update.
 #pragma once
 
 #include <vector>
@@ -13,16 +13,16 @@ namespace weft {
 
 class ReplicatedParameters {
  public:
-  // `tokens` works on the reduce lane. Everything handed in outlives the object.
+  // `tokens` works on the reduce lane. All arguments outlive the object.
   ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens, Lanes& lanes,
                        MemoryLedger& ledger);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ConstTensorView parameter(std::size_t index) const;
-  // Accumulator of parameter i; zero before the first use after a reduction. Empty when frozen.
+  // Accumulator of parameter i; zero before the first use after a reduction. Empty if frozen.
   TensorView gradient(std::size_t index);
-  // Sums over `tokens` what was accumulated since the last reduction and adds it to that of earlier intervals of the
-  // step.
+  // Sums the gradient accumulated since the last reduction over `tokens`, and adds the sum to the gradient of the
+  // step's earlier intervals.
   void reduce_gradient();
   // As ShardUnit::wait_reduction.
   void wait_reduction() { compute_.wait(reduced_); }
@@ -40,9 +40,9 @@ class ReplicatedParameters {
   Communicator& tokens_;
   Stream &compute_, &reduce_lane_;
   MemoryLedger& ledger_;
-  Tensor values_, gradient_;  // float32, live for the whole run; no gradient when frozen
+  Tensor values_, gradient_;  // float32, live for the whole run; no gradient if frozen
   Tensor pending_;            // float32, from the first weight gradient to the reduction
-  Tensor nonfinite_;          // int32, one a parameter
+  Tensor nonfinite_;          // int32, one for each parameter
   Fence reduced_;             // of the last reduction
 };
 

@@ -8,14 +8,14 @@
 namespace weft {
 namespace {
 
-// How often a run of rows is owned and stepped.
+// How often the rank owns a run of rows, and how often its optimizer steps them.
 struct RowCount {
   int owned = 0, stepped = 0;
   bool sound() const { return stepped == (owned > 0 ? 1 : 0); }
   bool operator==(const RowCount&) const = default;
 };
 
-// Of one parameter and one box of its columns.
+// Changes of the counts, for one parameter and one box of its columns.
 struct RowEvents {
   std::map<std::int64_t, RowCount> change_at;  // by row
   void add(const OwnedRange& range, int RowCount::*count) {
@@ -49,7 +49,7 @@ std::vector<std::string> row_differences(std::span<const OwnedRange> owned, std:
     std::int64_t begin = 0;
     for (const auto& [row, change] : rows.change_at) {
       const RowCount next{count.owned + change.owned, count.stepped + change.stepped};
-      if (next == count) continue;  // two runs that touch
+      if (next == count) continue;  // two adjacent runs with equal counts
       if (!count.sound()) differences.push_back(sentence(key.first, begin, row, count));
       begin = row;
       count = next;

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// A sentence for each run of rows that is stepped and not owned, owned and not stepped, or stepped twice. Groups,
+// One sentence for each run of rows that is stepped but not owned, owned but not stepped, or stepped twice. Groups,
 // rules, ranks and replicas are not compared.
 std::vector<std::string> row_differences(std::span<const OwnedRange> owned, std::span<const OwnedRange> stepped);
 

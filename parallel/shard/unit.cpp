@@ -63,7 +63,7 @@ void ShardUnit::unshard() {
   unsharded_ = true;
   if (setup_.computes_on_shard()) return;
   allocate_unsharded();
-  // The shard is converted straight into its own place: the gather needs no copy-in.
+  // The shard is converted directly into its place in the full buffer: the gather needs no copy-in.
   const TensorView part = setup_.whole() ? unsharded_parameters_.view() : own_part(*groups_.gather);
   cast(gather_lane_, shard_, part);
   if (!setup_.whole()) groups_.gather->all_gather(part, unsharded_parameters_);
@@ -90,7 +90,7 @@ void ShardUnit::wait_until_unsharded() {
 void ShardUnit::reshard() {
   require(unsharded_, "reshard of a unit that is not unsharded");
   unsharded_ = false;
-  gathered_ = nullptr;  // of a gather that nobody used
+  gathered_ = nullptr;  // discards the event of an unused gather
   if (unsharded_parameters_.allocated()) give_back_unsharded();
 }
 
@@ -143,7 +143,7 @@ void ShardUnit::reduce_gradient() {
   reduced_.push_back(reduce_lane_.record());
 }
 
-// The sum over replicas may come after the last input that was put.
+// The sum over replicas may be queued after the last input was put, so compute waits for the reduction's own event too.
 void ShardUnit::wait_reduction() {
   require(waits_ < reduced_.size(), "compute waits for a reduction under way");
   compute_.wait(reduced_[waits_]);
@@ -166,8 +166,9 @@ void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = accumulated_gradient();
   counted_ = false;
-  // Other tensor ranks saw other tokens or heads: their parts of norm weights are summed first, while every rank still
-  // has them at the same place (shards of different tensor ranks may cut differently when a vocabulary is uneven).
+  // The tensor ranks' partial gradients of norm weights are summed first, because tensor ranks process other tokens or
+  // heads. Here every rank still has them at the same place. If the vocabulary is uneven, the cuts between shards may
+  // differ between tensor ranks.
   if (groups_.tensor != nullptr && groups_.tensor->size() > 1) {
     groups_.tensor->all_reduce(gradient.rows_from(0, layout.tensor_replicated_size()));
   }
@@ -186,10 +187,10 @@ void ShardUnit::reduce_pending(bool replicas) {
   reduce_inputs_.put(std::move(narrow), this, reduced_.size() + 1);
 }
 
-// Always first over the shard group and then over the replicas, so that sharding or not sharding adds in the same
+// Always sums over the shard group first and then over the replicas, so that sharded and whole units add in the same
 // order.
 void ShardUnit::add_sum(TensorView gradient, bool replicas) {
-  const bool first = setup_.reduced_once && !setup_.accumulate_sharded;  // nothing to add to
+  const bool first = setup_.reduced_once && !setup_.accumulate_sharded;  // the shard's gradient has no earlier part
   if (setup_.whole()) {
     groups_.shard->all_reduce(gradient);
     groups_.replicate->all_reduce(gradient);
@@ -231,7 +232,7 @@ void ShardUnit::begin_step() {
   waits_ = 0;
   fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
-  // A shard that one sum overwrites need not be cleared.
+  // A shard gradient that a single sum overwrites need not be cleared.
   const bool overwritten = !setup_.whole() && setup_.reduced_once && !setup_.accumulate_sharded;
   if (!overwritten) fill(compute_, shard_gradient_, 0.0f);
 }

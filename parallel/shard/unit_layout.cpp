@@ -51,7 +51,7 @@ UnitLayout lay_out_unit(std::span<const ParameterSpec> parameters, std::int64_t 
   UnitLayout layout;
   layout.shards = shards;
   layout.parameters.assign(parameters.begin(), parameters.end());
-  // Replicated vectors first, so that their partial gradients are one contiguous range; then vectors; then matrices.
+  // Tensor-replicated vectors come first, so that their partial gradients are contiguous; then vectors; then matrices.
   const auto place = [](const ParameterSpec& p) { return p.tensor_replicated ? 0 : is_vector(p) ? 1 : 2; };
   std::stable_sort(layout.parameters.begin(), layout.parameters.end(),
                    [&](const ParameterSpec& a, const ParameterSpec& b) { return place(a) < place(b); });

@@ -12,13 +12,13 @@
 namespace weft {
 namespace {
 
-// A unit while parameters are still added to it.
+// A unit during formation, while parameters are added.
 struct FormingUnit {
-  std::string key;  // of what it takes in; its name is known when it is complete
+  std::string key;  // identifies the parameters that belong to the unit; the name is set when the unit is complete
   WrapPolicy wrap;
   std::string segment = {};              // of half a block
   std::vector<std::string> scopes = {};  // distinct, as declared
-  std::vector<Family> families = {};     // the same
+  std::vector<Family> families = {};     // distinct, as declared
   UnitPlan plan = {};
 
   std::int64_t bytes(std::int64_t element_bytes) const {
@@ -99,7 +99,7 @@ class UnitFormer {
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && family != Family::routing;
     if (root || family == Family::root) {
-      // Leftovers, beside what is wrapped to join them.
+      // The root unit: leftover parameters, and families that are wrapped into it.
       if (merge_key_of(family) != merge_key_of(Family::root)) {
         fail_request(
             "stage {}: {} parameters are wrapped into the root unit, but are sharded otherwise: \"{}\" against \"{}\" "
@@ -128,8 +128,8 @@ class UnitFormer {
     return units_[found->second];
   }
 
-  // The segment's name, with the family where a segment has units of several: "blocks.3.experts" is the expert bank
-  // itself, "blocks.3.experts.dense" what stands around it.
+  // The segment's name, followed by the family if the segment has units of several families: "blocks.3.experts" is the
+  // expert bank itself, "blocks.3.experts.dense" the parameters around it.
   static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
     const bool alone =
         std::all_of(piece.parameters.begin(), piece.parameters.end(), [&](const ParameterSpec& parameter) {
@@ -139,7 +139,7 @@ class UnitFormer {
     return alone || named ? segment : fmt::format("{}.{}", segment, name_of(family));
   }
 
-  // Neighbours of a family, until each unit has its bytes. The rest goes to the unit before it.
+  // Merges neighbours of a family until each unit has the minimum bytes. A small last unit joins the unit before it.
   void merge_small(Family family) {
     const WrapPolicy wrap = wrap_of(family);
     if (wrap.kind != WrapKind::minimum_bytes) return;
@@ -227,7 +227,7 @@ class UnitFormer {
   std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
   std::vector<FormingUnit> units_;
-  std::unordered_map<std::string, std::size_t> unit_of_key_;  // in units_, until they are merged
+  std::unordered_map<std::string, std::size_t> unit_of_key_;  // indices into units_, valid until units are merged
 };
 
 }  // namespace

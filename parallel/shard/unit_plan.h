@@ -1,6 +1,7 @@
-// Which parameters travel together. Units are formed bottom-up along execution boundaries: the expert bank of a block,
-// the dense rest of that block, embedding, final norm with head, and last the stage root for what is left; a wrap
-// policy of each family makes them larger or smaller. Routing helpers belong to no unit: they are replicated.
+// The formation of shard units: sets of parameters that are gathered and reduced together. Units follow execution
+// boundaries, bottom-up: the expert bank of a block, the dense rest of that block, embedding, final norm with head, and
+// last the stage root for all other parameters. The wrap policy of each family makes units larger or smaller. Routing
+// helpers belong to no unit: they are replicated.
 #pragma once
 
 #include <span>
@@ -13,7 +14,7 @@
 namespace weft {
 
 // Parameters declared by one piece of the model, such as the attention part of block 3: scope "blocks.3", segment
-// "blocks.3.attention". Scopes are the blocks that wrap policies count.
+// "blocks.3.attention". Wrap policies count scopes as blocks.
 struct ScopedParameters {
   std::string scope;
   std::vector<ParameterSpec> parameters;
@@ -21,33 +22,34 @@ struct ScopedParameters {
 };
 
 struct UnitPlan {
-  // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (of
+  // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (in
   // another scope: a tied weight beside the head), "head", "stage.1.root", "stage.1.experts", "stage.1.routing"
   std::string name;
-  Family family = Family::root;  // that of all parameters; of a root unit, which may hold several, `root`
+  Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
-  std::string why = {};  // why they travel together, in words
+  std::string why = {};  // why these parameters form a unit, in words
   bool replicated() const { return family == Family::routing; }
 };
 
 struct WrapRules {
   WrapPolicies by_family = {};
-  // What the units of a family are gathered and reduced over, and when, as the caller writes it: units are merged only
-  // where it is equal. Families that share a root unit must have the key of Family::root, whose policy that unit gets.
+  // The groups and times of a family's gathers and reductions, as text from the caller. Units are merged only if their
+  // keys are equal. Families that share a root unit must have the key of Family::root, because that unit has its
+  // policy.
   std::map<Family, std::string> merge_key = {};
-  std::int64_t element_bytes = 4;  // of a gathered parameter: the compute dtype
+  std::int64_t element_bytes = 4;  // of one element of a gathered parameter: the compute dtype
 };
 
-// Units of one stage, in order of first declaration, the routing helpers last. Every rank of a stage forms the same
-// units as long as ranks hold equal boxes of the blocks' parameters, which tensor and expert parallelism see to.
+// Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same
+// units if ranks hold equal boxes of the blocks' parameters; tensor and expert parallelism guarantee equal boxes.
 //
-// Parameters of different families never share a unit, except that wrap "root" puts embedding, head and dense
-// parameters into the stage's root unit, beside what is left over. Routed experts are sharded over another group and
-// stand behind the dispatch: wrapped as "root" they are one unit of their own.
+// Parameters of different families never share a unit, with one exception: wrap "root" puts embedding, head and dense
+// parameters into the stage's root unit, together with the leftover parameters. Routed experts are sharded over another
+// group and run after the dispatch, so experts wrapped as "root" form a separate unit.
 //
-// Throws Error: failure naming a parameter declared twice, request where families of different keys would share a unit.
+// Throws Error: failure naming a parameter declared twice, request if families of different keys would share a unit.
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules);
-// Wrapped by block.
+// All families are wrapped by block.
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage);
 
 }  // namespace weft

@@ -22,7 +22,7 @@ bool is_expert(const ParameterSpec& parameter) {
   return parameter.family == Family::experts;
 }
 
-// Every parameter of a segment is known since units were formed and lies in exactly one of them.
+// Every parameter of a segment existed when units were formed and lies in exactly one unit.
 void check_membership(const StageDescription& d, Faults& faults) {
   std::map<std::string_view, const ParameterSpec*> formed;
   for (const ParameterSpec& parameter : d.formed_from) formed[parameter.name] = &parameter;
@@ -56,7 +56,7 @@ void check_membership(const StageDescription& d, Faults& faults) {
       add_fault(faults, ShardingSeam::in_two_units, "{} is held {} times, by the units {}", name, units.size(),
                 fmt::join(units, ", "));
     }
-    // One of another stage is told with that boundary.
+    // A parameter of another stage is reported by check_boundaries.
     const auto stage = d.stage_of_parameter.find(std::string(name));
     const bool elsewhere = stage != d.stage_of_parameter.end() && stage->second != d.stage;
     if (!declared.contains(name) && !elsewhere) {
@@ -65,8 +65,8 @@ void check_membership(const StageDescription& d, Faults& faults) {
   }
 }
 
-// The family is what a parameter carries; no name is looked at. A bank that nobody marked would be reduced over ranks
-// that hold other experts.
+// Experts are recognised by the parameter's family, never by its name. An unmarked expert bank would be reduced over
+// ranks that hold other experts.
 void check_experts(const StageDescription& d, Faults& faults) {
   for (const DescribedSegment& segment : d.segments) {
     std::int64_t marked = 0;
@@ -95,11 +95,12 @@ void check_boundaries(const StageDescription& d, const DescribedUnit& unit, Faul
   }
 }
 
-// Over whom the gradient of a parameter must be summed.
+// The ranks over which the gradient of a parameter must be summed.
 const std::vector<int>& holders_of(const StageDescription& d, const DescribedUnit& unit,
                                    const ParameterSpec& parameter) {
   if (is_expert(parameter)) return d.expert_holders;
-  // In a sharded unit the tensor ranks' parts of norm weights are summed apart, before the shard group.
+  // In a sharded unit the tensor ranks' partial gradients of norm weights are summed separately, before the shard
+  // group.
   const bool everywhere = parameter.family == Family::routing || parameter.tensor_replicated;
   return unit.replicated && everywhere ? d.stage_ranks : d.dense_holders;
 }
@@ -108,7 +109,7 @@ void check_groups(const StageDescription& d, const DescribedUnit& unit, Faults& 
   const std::vector<ParameterSpec>& held = unit.parameters();
   const bool mixed =
       std::any_of(held.begin(), held.end(), is_expert) && !std::all_of(held.begin(), held.end(), is_expert);
-  if (!mixed) {  // otherwise any group is wrong for one of them
+  if (!mixed) {  // in a mixed unit, every group is wrong for some parameter
     for (const ParameterSpec& parameter : unit.parameters()) {
       const std::vector<int>& holders = holders_of(d, unit, parameter);
       if (unit.reduced_over == holders) continue;
@@ -128,11 +129,11 @@ void check_groups(const StageDescription& d, const DescribedUnit& unit, Faults& 
   }
 }
 
-// Which rules may share a unit. An element-wise rule (AdamW, Lion, SGD) steps whatever rows a rank owns, so two of them
-// share any unit. A rule on whole matrices has the rows of all its matrices travel, between reduction and step: where a
-// unit is cut, the matrices of one are stepped together by one rule. Vectors do not count: no rule treats them as
-// matrices, they lie in front of all matrices, and their few elements ride along. Nor does it matter in a unit that is
-// kept whole or replicated, where every rank has whole matrices.
+// Checks the rules that share a unit. An element-wise rule (AdamW, Lion, SGD) steps any rows, so two such rules may
+// share any unit. A rule on whole matrices exchanges the rows of all its matrices between reduction and step. If a unit
+// is cut into shards, one rule must therefore step all its matrices. Vectors do not count: no rule treats them as
+// matrices, they lie before all matrices, and their few elements are exchanged too. Units that are whole or replicated
+// are exempt, because every rank has whole matrices.
 void check_rules(const StageDescription& d, const DescribedUnit& unit, Faults& faults) {
   if (unit.replicated || unit.layout.shards == 1) return;
   const ParameterSpec* whole = nullptr;

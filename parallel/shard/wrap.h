@@ -1,5 +1,5 @@
-// How the parameters of a family are wrapped into shard units: the sizes between one unit for everything and one for
-// each half of a block. Larger units take fewer gathers and more memory at once. As data, with a text form.
+// The wrapping of a family's parameters into shard units, from one unit for everything to one for each half of a block.
+// Larger units need fewer gathers and more memory at once. Policies are data with a text form.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@
 namespace weft {
 
 enum class WrapKind : std::uint8_t {
-  block,          // one unit a block
-  half_block,     // one unit a segment: the attention and the MLP of a block apart
+  block,          // one unit for each block
+  half_block,     // one unit for each segment: attention and MLP of a block are separate
   blocks,         // `amount` consecutive blocks of the stage in one unit
   minimum_bytes,  // neighbours merged until a unit has `amount` bytes when gathered
-  root,           // everything of the stage in its root unit
+  root,           // in the stage's root unit; experts: one unit of the stage
 };
 
 // As text: "block", "half_block", "blocks 2", "minimum_bytes 4000000", "root".
 struct WrapPolicy {
   WrapKind kind = WrapKind::block;
-  std::int64_t amount = 0;  // of `blocks` and `minimum_bytes`, at least 1; otherwise 0
+  std::int64_t amount = 0;  // for `blocks` and `minimum_bytes`, at least 1; otherwise 0
   bool operator==(const WrapPolicy&) const = default;
 };
 std::string text_of(const WrapPolicy& policy);
-// Throws Error (request) saying what can be written.
+// Throws Error (request) that lists the valid forms.
 WrapPolicy parse_wrap(std::string_view text);
 
-// By family; a family that is not named is wrapped by block.
+// By family; families without an entry are wrapped by block.
 using WrapPolicies = std::map<Family, WrapPolicy>;
 
-// What a user should know before such units are formed, a sentence each.
+// Warnings to a user before such units are formed, one sentence each.
 std::vector<std::string> wrap_warnings(const WrapPolicies& policies);
 
 }  // namespace weft

@@ -15,7 +15,7 @@ namespace {
 std::string initialise() {
   int begun = 0;
   check_mpi(MPI_Initialized(&begun), "MPI_Initialized");
-  // MPI can be had once a process, and whoever had it first may have finalised it.
+  // MPI can be initialised once a process, and an earlier user may have finalised it.
   if (begun != 0) fail_request("rendezvous mpi://: this process has initialised MPI before, which MPI allows once");
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");

@@ -1,4 +1,4 @@
-// The one thread of this process that calls MPI.
+// The only thread of this process that calls MPI.
 #pragma once
 
 #include <chrono>
@@ -10,20 +10,19 @@
 
 namespace weft {
 
-// Initialises MPI when it is made and finalises it when it dies. Both wait inside MPI for every rank of the run, and
-// MPI has no way to call that off. On a thread of its own the wait can be given up: the thread is then left to itself
-// until the process ends. And since MPI is to be finalised by the thread that initialised it, the same thread makes all
-// other calls.
+// Initialises MPI in its constructor and finalises MPI in its destructor. Both calls wait inside MPI for every rank of
+// the run, and MPI cannot cancel them. A separate thread allows the wait to be abandoned: the thread then runs on until
+// the process ends. The thread that initialised MPI must also finalise it, so the same thread makes all other calls.
 class MpiThread {
  public:
-  // Throws Error (failure) when MPI is not ready within the timeout, (request) when this process has had MPI before.
+  // Throws Error: failure if MPI is not ready within the timeout, request if this process has initialised MPI before.
   explicit MpiThread(std::chrono::milliseconds timeout);
-  // Leaves MPI as it is after a failure: peers that have failed do not come to its end either.
+  // Does not finalise MPI after a failure, because failed peers do not come to MPI_Finalize.
   ~MpiThread();
   MpiThread(const MpiThread&) = delete;
   MpiThread& operator=(const MpiThread&) = delete;
 
-  // Runs `job` on the thread, waits for it and throws what it throws, which counts as a failure.
+  // Runs `job` on the thread and waits for it. Rethrows its exception, which counts as a failure.
   std::string run(std::function<std::string()> job);
 
  private:
@@ -37,7 +36,7 @@ class MpiThread {
   bool failed_ = false;
 };
 
-// Throws Error (failure) with MPI's words unless `result` is success; `call` is the name of what was called.
+// Throws Error (failure) with MPI's text unless `result` is success; `call` is the name of the MPI function.
 void check_mpi(int result, const char* call);
 
 }  // namespace weft

@@ -1,6 +1,6 @@
-// The protocol: a rank sends rank 0 a greeting that says which meeting it comes to, and rank 0 answers each that came
-// when all have come or cannot come any more. Messages rather than MPI_Ibcast and MPI_Ibarrier, which cannot say who is
-// missing, nor tell the others; all are polled, because a wait of MPI has no timeout.
+// The protocol: each rank sends rank 0 a greeting that names the meeting. When all have come or time is up, rank 0
+// answers each rank that came. Messages are used because MPI_Ibcast and MPI_Ibarrier can neither report the missing
+// ranks nor tell the others. All messages are polled, because waits in MPI have no timeout.
 #include "parallel/comm/rendezvous_mpi.h"
 
 #include <fmt/ranges.h>
@@ -21,13 +21,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll_interval{1};
-// Rank 0 gives up first and says who is missing; the others wait for its word a little longer.
+// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
 constexpr milliseconds grace{5000};
 constexpr int greeting_tag = 1, answer_tag = 2;
 constexpr std::size_t longest_greeting = 1024, longest_answer = (1u << 16) + 16;
 constexpr std::string_view came = "came ", ended = "ended ";
 
-// A message under way. Its bytes stay in place until it is over or the process ends.
+// A message in flight. Its bytes stay in place until the message is complete or the process ends.
 struct Message {
   std::string bytes;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -42,7 +42,7 @@ struct Message {
     check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(longest), MPI_CHAR, peer, tag, MPI_COMM_WORLD, &request),
               "MPI_Irecv");
   }
-  // True once it is over; a received one then has its length.
+  // Returns true when the message is complete; a received message then has its length.
   bool over(bool received) {
     if (request == MPI_REQUEST_NULL) return true;
     int done = 0;
@@ -111,7 +111,7 @@ class MpiRendezvous final : public Rendezvous {
     for (int rank = 1; rank < options_.world; ++rank) {
       Message& message = of(greetings_, rank);
       if (message.request != MPI_REQUEST_NULL) {
-        // Its bytes must not be written once this object is gone.
+        // MPI must not write the bytes after this object is destroyed.
         MPI_Cancel(&message.request);
         MPI_Wait(&message.request, MPI_STATUS_IGNORE);
       } else if (message.bytes != greeting()) {
@@ -168,7 +168,7 @@ class MpiRendezvous final : public Rendezvous {
   std::string purpose_;
   std::int64_t meeting_ = 0;
   std::vector<Message> greetings_, answers_;  // by rank
-  MpiThread thread_;                          // dies before what MPI may still read
+  MpiThread thread_;                          // destroyed before buffers that MPI may still read
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Memory that NCCL can read and write in place: what a gather writes to can be registered with its communicator, so
-// that the network and the switches between GPUs reach it without a copy through NCCL's own buffers.
+// Memory that NCCL can read and write directly. The output of a gather can be registered with its communicator. The
+// network and the switches between GPUs then access it without a copy through NCCL's own buffers.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace weft {
 
-// Serves a lane with blocks of NCCL's own allocator. A block that is given back is kept and given out again to whoever
-// asks for exactly as many bytes: the units of a model repeat, so after the first of a kind nothing is allocated, and a
-// block stays registered (NcclHandle::reach) for as long as its communicators live. The price is memory: what one size
-// needs at most is never lent to another.
+// Serves a lane with blocks of NCCL's own allocator. A released block is kept and reused for requests of exactly the
+// same bytes. The units of a model repeat, so nothing is allocated after the first unit of a kind, and a block stays
+// registered (NcclHandle::reach) as long as its communicators live. The price is memory: the blocks of one size never
+// serve another size.
 class NcclBuffers final : public cuda::BlockSource {
  public:
-  // Made before the streams of `lane`, and outlives them and all communicators that know of it.
+  // Created before the streams of `lane`. Outlives these streams and all communicators that know of it.
   NcclBuffers(Device& device, std::string lane);
   ~NcclBuffers() override;
   NcclBuffers(const NcclBuffers&) = delete;
@@ -33,14 +33,14 @@ class NcclBuffers final : public cuda::BlockSource {
     void* data = nullptr;
     std::size_t bytes = 0;
   };
-  // The block in which `address` lies, or nothing.
+  // The block that contains `address`, or nothing.
   std::optional<Block> block_of(const void* address) const;
 
  private:
   Device& device_;
   const std::string lane_;
-  std::map<const std::byte*, std::size_t> blocks_;   // bytes by beginning
-  std::map<std::int64_t, std::vector<void*>> free_;  // by bytes
+  std::map<const std::byte*, std::size_t> blocks_;   // bytes by address of the block
+  std::map<std::int64_t, std::vector<void*>> free_;  // free blocks, by bytes
 };
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Turns NCCL's results into words.
+// Describes NCCL's results in words.
 #pragma once
 
 #include <nccl.h>
@@ -7,10 +7,10 @@
 
 namespace weft {
 
-// "unhandled system error (ncclSystemError): ..." with NCCL's own account of the last error, if there is one.
+// "unhandled system error (ncclSystemError): ..." with NCCL's own text on the last error, if there is one.
 std::string describe_nccl(ncclResult_t result, ncclComm_t communicator = nullptr);
 
-// Success, or under way: what follows a call of a communicator that does not block.
+// Whether a call of a non-blocking communicator succeeded or is in progress.
 constexpr bool accepted(ncclResult_t result) {
   return result == ncclSuccess || result == ncclInProgress;
 }

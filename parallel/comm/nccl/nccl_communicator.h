@@ -1,13 +1,14 @@
-// One rank's end of a group that exchanges over NCCL.
+// One rank's member of a group that communicates over NCCL.
 //
-// Note on messages. A send is a kernel that runs until the peer receives, so two ranks whose streams each begin with a
-// send to the other would wait for ever where the local backend goes on. Therefore sends have a stream of their own:
-// like the local backend's, a send keeps nobody but the next send to the same peer (and flush) waiting. NCCL runs the
-// calls of one communicator one after another even on different streams; so groups that send both ways have two,
-// one for messages to higher ranks and one for those to lower ranks: between neighbours on a line or ring, which is
-// where pipelines send, no circle of waiting can close along either.
-// The first message between two ranks makes the host wait until both have come to it, because NCCL connects them then:
-// connect() sends it in an order in which nobody waits in a circle, so that those of a step need not.
+// Note on messages. A send is a kernel that runs until the peer receives. Two ranks with streams that each begin with a
+// send to the other would therefore wait for ever, where the local backend continues. Sends therefore have their own
+// stream: as in the local backend, only the next send to the same peer (and flush) waits for a send. NCCL runs the
+// calls of one communicator one after another, even on different streams. Groups that send both ways therefore have two
+// NCCL communicators, one for messages to higher ranks and one for messages to lower ranks. Pipelines send between
+// neighbours on a line or ring, where neither communicator alone can form a circle of waiting.
+// The first message between two ranks makes both hosts wait for each other, because NCCL then connects the ranks.
+// connect() sends first messages in an order without a circle of waiting, so that messages of a step find their ranks
+// connected.
 #pragma once
 
 #include <nccl.h>
@@ -24,7 +25,7 @@
 
 namespace weft {
 
-// A communicator of NCCL that the watch knows. Destroyed in order when all went well, else aborted.
+// An NCCL communicator under the watch. Destroyed in order if all went well, otherwise aborted.
 class NcclHandle {
  public:
   explicit NcclHandle(NcclWatch& watch) : watch_(watch) {}
@@ -32,33 +33,34 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // What NCCL writes a new communicator to; call watched() once it has.
+  // The address that NCCL writes a new communicator to; call watched() afterwards.
   ncclComm_t* address() { return &communicator_; }
   void watched(const NcclMembers& members) { watch_.add(&communicator_, members); }
-  // Null once the watch has given up.
+  // Null after the watch has given up.
   ncclComm_t get() const { return communicator_; }
 
-  // Registers `block` with the communicator, once, until the communicator goes. Between enter() and the lock's release.
+  // Registers `block` with the communicator, once, for the life of the communicator. Call between enter() and the
+  // release of its lock.
   ncclResult_t reach(const NcclBuffers::Block& block);
   bool reaches_any() const { return !registrations_.empty(); }
 
  private:
   NcclWatch& watch_;
   ncclComm_t communicator_ = nullptr;
-  std::map<const void*, void*> registrations_;  // NCCL's handles by block
+  std::map<const void*, void*> registrations_;  // NCCL's handles, by block
 };
 
-// What all communicators of one rank are made with.
+// Settings for all communicators of one rank.
 struct NcclSettings {
   NcclOptions options;
   std::string network;  // the transport to use, or empty for NCCL's choice
-  // The configuration of a communicator that does not block and is called `name`, which NCCL copies.
+  // The configuration of a non-blocking communicator named `name`. NCCL copies the name.
   ncclConfig_t config(const std::string& name) const;
 };
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `to_lower` may be null: then `to_higher` carries all messages.
+  // `to_lower` may be null; `to_higher` then carries all messages.
   NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> to_higher,
                    std::unique_ptr<NcclHandle> to_lower, const NcclSettings& settings, Stream& stream, NcclWatch& watch,
                    CommunicationCounters& counters, PhaseClock& clock);
@@ -79,7 +81,7 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) override;
 
  private:
-  // Makes the calls of `issue(communicator, CUDA stream)` as one, on `on`, and lets the watch know.
+  // Makes the calls of `issue(communicator, CUDA stream)` as one NCCL group on `on`, and reports them to the watch.
   template <typename Issue>
   Fence queue(NcclHandle& handle, Stream& on, CollectiveOp op, ConstTensorView data, int peer, Issue issue);
   template <typename Issue>
@@ -88,15 +90,15 @@ class NcclCommunicator final : public Communicator {
     return to_lower_ != nullptr && destination < source ? *to_lower_ : *to_higher_;
   }
   std::vector<std::int32_t> gather_from_all(const std::vector<std::int32_t>& own);
-  // Of those `members` that give the same color.
+  // The handle of `members`, the ranks that pass the same color.
   std::unique_ptr<NcclHandle> split_handle(int color, const NcclMembers& members, const std::string& name);
 
   std::unique_ptr<NcclMembers> members_;
   std::unique_ptr<NcclHandle> to_higher_, to_lower_;
   const NcclSettings settings_;
   NcclWatch& watch_;
-  std::unique_ptr<Stream> send_stream_;  // made by the first send
-  std::map<int, Fence> sent_;            // by peer, when the last message has been received
+  std::unique_ptr<Stream> send_stream_;  // created by the first send
+  std::map<int, Fence> sent_;            // by peer: reached when the last message has been received
 };
 
 }  // namespace weft

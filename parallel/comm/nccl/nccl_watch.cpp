@@ -16,9 +16,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds look_interval{50};
-// A rank's thread may hang inside NCCL, in a launch that finds the queue full. Then nothing but an abort helps it.
+// A rank's thread may hang inside NCCL, in a launch that finds the queue full. Only an abort then helps.
 constexpr milliseconds patience{1000};
-// A step queues thousands of calls; those done are dropped when there are this many.
+// A step queues thousands of calls. Completed calls are dropped when there are this many.
 constexpr std::size_t many_calls = 64;
 
 int current_cuda_device() {
@@ -96,7 +96,7 @@ void NcclWatch::finish(ncclComm* handle, const Call& call) {
       abort_all(reason);
       check();
     }
-    // Connecting takes milliseconds, queueing almost nothing.
+    // Connecting takes milliseconds; queueing takes almost no time.
     if (polls > 100) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     } else {
@@ -110,7 +110,7 @@ void NcclWatch::queued(const Call& call, Fence end) {
   const auto now = Clock::now();
   if (calls_.size() >= many_calls) {
     const std::size_t before = calls_.size();
-    // Of one stream the oldest is done first, and so mostly of all.
+    // On one stream the oldest call completes first, and mostly on all streams.
     while (!calls_.empty() && calls_.front().end->reached()) calls_.pop_front();
     if (calls_.size() != before) progress_ = now;
   }
@@ -151,7 +151,7 @@ std::optional<std::string> NcclWatch::trouble() {
   std::erase_if(calls_, [](const Queued& queued) { return queued.end->reached(); });
   if (calls_.size() != before) progress_ = now;
   if (calls_.empty()) return std::nullopt;
-  // Behind the oldest others may wait their turn; while any is done, the rank goes on.
+  // Other calls may wait behind the oldest call. While any call completes, the rank makes progress.
   const Queued& oldest = calls_.front();
   if (now - std::max(oldest.since, progress_) < timeout_) return std::nullopt;
   std::string text = fmt::format("{} was not done within {} ms: a peer did not come",
@@ -169,7 +169,7 @@ std::optional<std::string> NcclWatch::asynchronous_error() {
     const std::lock_guard lock(mutex_);
     const auto call = std::find_if(calls_.begin(), calls_.end(),
                                    [&](const Queued& queued) { return queued.call.members == members; });
-    // A peer that is gone is noticed by all communicators with it: one whose call waits says most.
+    // All communicators that include a lost peer report an error. A communicator with a waiting call tells the most.
     if (call != calls_.end()) return fmt::format("{} failed: {}", describe(call->call, call->action), why);
     if (!text) text = fmt::format("{} failed: {}", describe({members, "communication"}, action_), why);
   }
@@ -186,7 +186,7 @@ void NcclWatch::look_again_and_again() {
     try {
       reason = trouble();
     } catch (const Error&) {
-      // The device has failed, which the rank's own thread finds as well.
+      // The device has failed; the rank's own thread finds that too.
     }
     std::unique_lock entered(nccl_, std::defer_lock);
     if (reason) {
@@ -207,7 +207,7 @@ void NcclWatch::abort_all(const std::string& reason) {
     failure_ = reason;
     calls_.clear();
   }
-  // As a group: one by one, the first might wait for a kernel behind another one's that still runs.
+  // As a group: one by one, the first abort might wait for a kernel behind a running kernel of another communicator.
   ncclGroupStart();
   for (const auto& [handle, members] : watched_) {
     if (*handle != nullptr) ncclCommAbort(std::exchange(*handle, nullptr));

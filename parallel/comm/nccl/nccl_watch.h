@@ -1,7 +1,7 @@
-// Finds out when NCCL's peers are gone. A kernel of NCCL whose peer never comes runs for ever, and the host that waits
-// for it with it; so a thread of the watch looks at all calls of the rank, and when one fails or nothing has been done
-// for longer than the timeout, it aborts all communicators of the rank. Their kernels end, the host's wait returns, and
-// the check that follows every wait throws. Every rank does the same, so all end within the timeout.
+// Detects lost NCCL peers. An NCCL kernel runs for ever if its peer never comes, and so does the host's wait for the
+// kernel. A thread of the watch therefore checks all calls of the rank. If a call fails, or no call completes for
+// longer than the timeout, the thread aborts all communicators of the rank. Their kernels end, the host's wait returns,
+// and the check after every wait throws. Every rank does the same, so all end within the timeout.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ struct ncclComm;  // of nccl.h
 
 namespace weft {
 
-// Who takes part in a call, for messages. Belongs to a communicator and outlives its calls.
+// The participants of a call, for messages. Belongs to a communicator and outlives its calls.
 struct NcclMembers {
   std::string group;
   int rank = 0;                  // within the group
@@ -32,8 +32,8 @@ struct NcclMembers {
 
 class NcclWatch {
  public:
-  // One per rank, made on its thread when `device` is current; outlives its communicators. Every wait of the host for
-  // the device checks this watch from here on.
+  // One per rank, created on the rank's thread while `device` is current; outlives the rank's communicators. From then
+  // on every wait of the host for the device checks this watch.
   explicit NcclWatch(Device& device, std::chrono::milliseconds timeout = std::chrono::milliseconds(300'000));
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
@@ -41,12 +41,12 @@ class NcclWatch {
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // What the rank does from here on, for messages.
+  // Sets the rank's current action, for messages.
   void set_action(std::string_view name);
 
-  // Throws Error when communication has been given up.
+  // Throws Error if communication has been given up.
   void check() const;
-  // Blocks the host until the fence has been reached; throws Error when it never will be.
+  // Blocks the host until the fence is reached. Throws Error if communication is given up before.
   void wait(const Fence& fence) const;
 
   // --- for communicators; called on the rank's thread
@@ -56,21 +56,22 @@ class NcclWatch {
     std::string_view operation;
     std::int64_t bytes = 0;
     DType dtype = DType::float32;
-    int peer = -1;  // of a message
+    int peer = -1;  // of a message; -1 for a collective
   };
-  // NCCL's calls for one communicator must not overlap, and the watch's thread makes some. Throws like check().
+  // NCCL calls for one communicator must not overlap, and the watch's thread makes some. The lock prevents that. Throws
+  // like check().
   std::unique_lock<std::timed_mutex> enter();
-  // A communicator of `members` to be watched, and aborted with the others. `handle` becomes null then.
+  // Adds a communicator of `members` to the watch. It is aborted together with the others; `handle` then becomes null.
   void add(ncclComm** handle, const NcclMembers& members);
   void remove(ncclComm** handle);
-  // Polls `handle` until its last call has been carried out; `call` names it. Throws Error (and gives everything up)
-  // when that fails or takes longer than the timeout. To be called between enter() and the lock's release.
+  // Polls `handle` until its last call has been carried out; `call` names that call. If the call fails or takes longer
+  // than the timeout, gives up all communication and throws Error. Call between enter() and the release of its lock.
   void finish(ncclComm* handle, const Call& call);
-  // `call` has been queued and is done at `end`.
+  // `call` has been queued and is complete at `end`.
   void queued(const Call& call, Fence end);
-  // Forgets the calls of a communicator that is about to go.
+  // Removes the calls of a communicator before its destruction.
   void forget(const NcclMembers& members);
-  // Gives everything up and throws.
+  // Gives up all communication and throws.
   [[noreturn]] void give_up(std::unique_lock<std::timed_mutex>& entered, const std::string& reason);
 
  private:
@@ -87,9 +88,10 @@ class NcclWatch {
   };
 
   void look_again_and_again();
-  // What is wrong, if anything.
+  // The description of a call without progress, if there is one.
   std::optional<std::string> trouble();
-  // The same of communicators that report an error by themselves. To be called between enter() and the lock's release.
+  // The description of a communicator that itself reports an error, if there is one. Call between enter() and the
+  // release of its lock.
   std::optional<std::string> asynchronous_error();
   std::string describe(const Call& call, std::string_view action) const;
   void abort_all(const std::string& reason);
@@ -100,11 +102,11 @@ class NcclWatch {
   const int cuda_device_;
 
   std::timed_mutex nccl_;         // taken before mutex_
-  std::vector<Watched> watched_;  // guarded by nccl_, or, when a call hangs in it, by nobody
+  std::vector<Watched> watched_;  // guarded by nccl_; unguarded if a call hangs while holding nccl_
 
   mutable std::mutex mutex_;
-  std::string action_;        // written by the rank's thread alone, which reads it unguarded
-  std::deque<Queued> calls_;  // not known to be done, in order of queueing
+  std::string action_;        // only the rank's thread writes it, and reads it unguarded
+  std::deque<Queued> calls_;  // not known to be complete, in order of queueing
   Clock::time_point progress_{};
   std::optional<std::string> failure_;
   bool stopping_ = false;

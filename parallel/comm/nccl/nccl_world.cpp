@@ -17,7 +17,7 @@ std::string unique_id(const ProcessPlace& place, Rendezvous& rendezvous) {
   ncclUniqueId id{};
   if (place.rank == 0) {
     const ncclResult_t result = ncclGetUniqueId(&id);
-    // The others learn it from the rendezvous, which rank 0 leaves.
+    // The other ranks learn of the failure from the rendezvous, because rank 0 leaves it.
     if (result != ncclSuccess) fail("rank 0: NCCL gives no unique id: {}", describe_nccl(result));
   }
   return rendezvous.meet("unique id of NCCL", {id.internal, sizeof id.internal});
@@ -26,11 +26,12 @@ std::string unique_id(const ProcessPlace& place, Rendezvous& rendezvous) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> nccl_settings(const ProcessPlace& place, const NcclOptions& options) {
-  // Kernels of different communicators start in the order in which the host queues them, which is the same on all
+  // Kernels of different communicators start in the order in which the host queues them. That order is the same on all
   // ranks.
   std::vector<std::pair<std::string, std::string>> settings = {{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}};
   if (options.ranks_per_device > 1) {
-    // NCCL refuses two ranks on one GPU of one machine, so each calls itself a machine of its own: only sockets remain.
+    // NCCL refuses two ranks on one GPU of one machine. Each rank therefore poses as a separate machine, and only
+    // sockets remain.
     settings.insert(settings.end(), {{"NCCL_HOSTID", "rank" + std::to_string(place.rank)},
                                      {"NCCL_NET", "Socket"},
                                      {"NCCL_IB_DISABLE", "1"},

@@ -39,8 +39,8 @@ class CpuStream final : public Stream {
   Device& device_;
 };
 
-// Freed blocks are kept for reuse by exact size: a step's sizes repeat, so from the third step on a run asks the system
-// for nothing.
+// Freed blocks are kept for reuse by exact size. A step's sizes repeat, so a run asks the system for no memory from the
+// third step on.
 class CpuDevice final : public Device {
  public:
   ~CpuDevice() override {
@@ -75,7 +75,7 @@ class CpuDevice final : public Device {
 
  private:
   void* allocate_from_system(std::int64_t bytes) {
-    // Weight gradients walk down columns of tall matrices, a page a row: huge pages make a step 1 to 2 % faster.
+    // Weight gradients walk down the columns of tall matrices, one page a row. Huge pages make a step 1 to 2 % faster.
     constexpr std::int64_t alignment = 64, huge_page = 2 << 20;
     const bool large = bytes >= huge_page;
     const std::int64_t unit = large ? huge_page : alignment;

@@ -8,7 +8,7 @@
 
 namespace weft::cuda {
 
-// Throws Error when `status` is one: "cudaMalloc(&data, bytes) failed at device.cpp:40: out of memory
+// Throws Error if `status` is an error: "cudaMalloc(&data, bytes) failed at device.cpp:40: out of memory
 // (cudaErrorMemoryAllocation)".
 void check(cudaError_t status, std::string_view expression,
            std::source_location place = std::source_location::current());

@@ -26,7 +26,7 @@ class CudaStream final : public Stream {
     WEFT_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
     nvtxNameCudaStreamA(stream_, lane.c_str());
   }
-  // What is queued still reads tensors of this rank.
+  // Queued work still reads tensors of this rank.
   ~CudaStream() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -62,13 +62,13 @@ class CudaDevice final : public Device {
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location = {cudaMemLocationTypeDevice, index};
     WEFT_CUDA_CHECK(cudaMemPoolCreate(&pool_, &properties));
-    // A step's sizes repeat: what the pool has it keeps.
+    // A step's sizes repeat, so the pool keeps all its memory.
     auto keep = std::numeric_limits<std::uint64_t>::max();
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
-    // Otherwise the pool may serve a gather with a block that compute is about to free, and have it wait for compute.
+    // Otherwise the pool may give a gather a block that compute is about to free, and make the gather wait for compute.
     int never = 0;
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &never));
-    // The few kilobytes of scratch that kernels without a ledger take come from here.
+    // Kernels without a ledger take a few KiB of scratch from the default pool.
     cudaMemPool_t scratch = nullptr;
     WEFT_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&scratch, index));
     WEFT_CUDA_CHECK(cudaMemPoolSetAttribute(scratch, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -81,8 +81,8 @@ class CudaDevice final : public Device {
   }
 
   std::string_view name() const override { return "cuda"; }
-  // Other lanes than compute carry little work that others wait for: they go first. Products beside others, of experts,
-  // are compute's own work.
+  // Lanes other than compute carry little work that other work waits for, so they have the highest priority. The lane
+  // `products` runs products of experts beside others; they are compute's own work and have the lowest.
   std::unique_ptr<Stream> create_stream(std::string_view lane) override {
     const int priority = lane == "compute" || lane == "products" ? least_priority_ : greatest_priority_;
     const auto source = sources_.find(lane);
@@ -92,7 +92,8 @@ class CudaDevice final : public Device {
 
   void* allocate(std::int64_t bytes, Stream& stream) override {
     if (void* data = take(bytes, stream)) return data;
-    // Blocks may be held by work under way or lie in pieces that are too small: once all is done, begin anew.
+    // Work in flight may hold blocks, or the free pieces may be too small. Wait for all work, trim the pool and try
+    // again.
     WEFT_CUDA_CHECK(cudaDeviceSynchronize());
     WEFT_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
     if (void* data = take(bytes, stream)) return data;
@@ -103,10 +104,10 @@ class CudaDevice final : public Device {
   }
   void release(void* data, std::int64_t bytes, Stream& stream) override {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->release(data, bytes);
-    // Tensors end while an error travels up, and a device that has failed refuses everything: the error is what counts.
+    // Tensors end while an error propagates, and a failed device refuses every call. Only the first error counts.
     cudaFreeAsync(data, cuda::native(stream));
   }
-  // The pool asks when it grows; growth is noticed here, once a call.
+  // The pool asks the system when it grows. Each call here notices at most one growth.
   std::int64_t system_allocations() const override {
     const std::int64_t reserved = attribute(cudaMemPoolAttrReservedMemCurrent);
     if (reserved > largest_reserved_) ++growths_;
@@ -148,7 +149,7 @@ class CudaDevice final : public Device {
   void stop_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStop()); }
 
  private:
-  // Null where there is no room now.
+  // Null if there is no room now.
   void* take(std::int64_t bytes, Stream& stream) {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->allocate(bytes);
     void* data = nullptr;
@@ -168,7 +169,7 @@ class CudaDevice final : public Device {
   cudaMemPool_t pool_ = nullptr;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
   std::map<std::string, BlockSource*, std::less<>> sources_;      // by lane
-  std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free, by bytes
+  std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free blocks, by bytes
   mutable std::int64_t largest_reserved_ = 0, growths_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A GPU as a rank sees it. Several ranks of one process may share one, each with its own object.
+// A GPU for one rank. Several ranks of one process may share a GPU; each rank has its own object.
 #pragma once
 
 #include <functional>
@@ -11,39 +11,39 @@
 
 namespace weft::cuda {
 
-// Why no GPU can be used, or nothing: no driver, one that is too old for this build, or no device.
+// The reason why no GPU can be used: no driver, a driver too old for this build, or no device. Nothing if one can.
 std::optional<std::string> why_no_device();
 int device_count();
 
-// Device `index` of this process. Its memory comes from a stream-ordered pool of its own. Throws Error (request) when
-// there is no such device. Makes it the calling thread's current one: a rank's thread calls this first.
+// Device `index` of this process, with its own stream-ordered memory pool. Throws Error (request) if there is no such
+// device. Makes the device current for the calling thread: a rank's thread calls this first.
 std::unique_ptr<Device> make_device(int index);
 
-// Bytes that the pool of `device` holds at most and has handed out at most since it exists.
+// The most bytes that the pool of `device` has held, and the most that it has handed out, since its creation.
 struct PoolUse {
   std::int64_t reserved_high = 0, used_high = 0;
 };
 PoolUse pool_use(Device& device);
 
-// Memory for one lane that is not the device's pool.
+// Memory for one lane, in place of the device's pool.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  // At least 64-byte aligned; null where there is no room. Called, like release(), by the rank's thread alone.
+  // At least 64-byte aligned; null if there is no room. Only the rank's thread calls allocate() and release().
   virtual void* allocate(std::int64_t bytes) = 0;
-  // The block may be given out again at once: who gets it works on the same lane, behind what uses it now. `bytes` as
-  // allocated. Does not throw.
+  // The block may be handed out again immediately: its next user works on the same lane, after the present user.
+  // `bytes` as allocated. Does not throw.
   virtual void release(void* data, std::int64_t bytes) = 0;
-  // How often the system was asked for memory.
+  // Number of memory requests to the system.
   virtual std::int64_t system_allocations() const = 0;
 };
-// Streams of `device` that are made under the name `lane` from here on take their memory from `source`, which outlives
-// them. Null: from the pool again.
+// Streams of `device` that are created under the name `lane` from here on take their memory from `source`. `source`
+// outlives those streams. Null: from the pool again.
 void serve_lane(Device& device, std::string_view lane, BlockSource* source);
 
-// `check` is called after each wait of the host for a stream or event of `device`, and throws when what was waited for
-// has been given up rather than done (communication whose peers are gone). Set by the rank's thread while no other
-// waits; empty: nothing to check.
+// `check` is called after each wait of the host for a stream or event of `device`. It throws if the awaited work was
+// abandoned instead of completed (communication with peers that are gone). The rank's thread sets it while no other
+// thread waits. Empty: no check.
 void check_after_waits(Device& device, std::function<void()> check);
 
 extern const ElementwiseKernels elementwise_kernels;  // elementwise.cu

@@ -1,4 +1,4 @@
-// CUDA events behind Event, kept for reuse: a step records thousands.
+// CUDA events behind Event, kept for reuse: a step records thousands of events.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 
 namespace weft::cuda {
 
-// Events of one device. Any thread may take and give back: a fence often outlives its use on the rank that recorded it.
+// Events of one device. Any thread may take and give back events: another rank may be the last holder of a fence.
 class EventPool {
  public:
   ~EventPool();

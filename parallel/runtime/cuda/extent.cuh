@@ -1,4 +1,4 @@
-// How an operation on arrays is cut into vectors and what is left of them.
+// The division of an operation on arrays into vectors and single elements.
 #pragma once
 
 #include "parallel/runtime/cuda/vector.cuh"
@@ -6,15 +6,15 @@
 namespace weft::cuda {
 
 inline constexpr int extent_threads = 256;
-// Vectors that a thread loads before it stores the first of them.
+// Number of vectors that a thread loads before it stores the first one.
 inline constexpr int vectors_in_flight = 4;
 
-// An operation on `count` elements: `vectors` vectors from element `head` on, what is left one by one.
+// An operation on `count` elements: `vectors` vectors from element `head` on, and all other elements one by one.
 struct Extent {
   std::int64_t count, head, vectors;
 };
 
-// How many elements stand before the first one that begins a vector.
+// The number of elements before the first vector boundary; -1 if elements are not aligned to their own size.
 template <typename T>
 std::int64_t elements_before_vector(const T* data, int width) {
   const std::uintptr_t bytes = width * sizeof(T), past = reinterpret_cast<std::uintptr_t>(data) % bytes;
@@ -22,7 +22,7 @@ std::int64_t elements_before_vector(const T* data, int width) {
   return static_cast<std::int64_t>((bytes - past) % bytes / sizeof(T));
 }
 
-// In vectors where all arrays reach a vector boundary at the same element.
+// Vectors are used if all arrays reach a vector boundary at the same element.
 template <typename... T>
 Extent extent_of(std::int64_t count, int width, const T*... arrays) {
   const std::int64_t heads[] = {elements_before_vector(arrays, width)...};
@@ -33,7 +33,7 @@ Extent extent_of(std::int64_t count, int width, const T*... arrays) {
   return {count, head, (count - head) / width};
 }
 
-// 16 bytes of the wider type.
+// Number of elements in 16 bytes of the wider type.
 template <typename A, typename B = A>
 inline constexpr int common_width = 16 / static_cast<int>(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 

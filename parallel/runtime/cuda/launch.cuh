@@ -1,6 +1,6 @@
-// The one way in which Weft starts a kernel. A function instead of <<<>>>: the arguments are converted to the kernel's
-// parameters in plain sight, errors are checked in one place, and the tests can put a header of the same name before
-// this one that runs the kernel on the host (tests/cuda_emulator).
+// The only way in which Weft starts a kernel: a function instead of <<<>>>. The conversion of arguments to the kernel's
+// parameters is explicit, and errors are checked in one place. The tests can put a header of the same name before this
+// one that runs the kernel on the host (tests/cuda_emulator).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@
 
 namespace weft::cuda {
 
-// A stream, and the place in the source that queues on it. Made implicitly by a call of `launch`.
+// A stream, and the source location that queues on the stream. A call of `launch` creates it implicitly.
 struct LaunchStream {
   cudaStream_t stream;
   std::source_location place;
@@ -26,13 +26,13 @@ struct LaunchStream {
 };
 
 // Queues kernel<<<blocks, threads, shared_bytes, stream>>>(arguments...) and returns; an empty grid queues nothing.
-// Throws Error naming the place of the call. What goes wrong inside the kernel shows in a later call.
+// Throws Error naming the place of the call. A later call reports errors inside the kernel.
 template <typename... Parameters, typename... Arguments>
 void launch(LaunchStream on, dim3 blocks, dim3 threads, std::size_t shared_bytes, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter of the kernel");
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  // What a kernel may use without asking. More has to be allowed per kernel and device.
+  // Every kernel may use this much. More must be allowed for each kernel and device.
   constexpr std::size_t shared_bytes_for_all = std::size_t{48} << 10;
   if (shared_bytes > shared_bytes_for_all) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -40,7 +40,7 @@ void launch(LaunchStream on, dim3 blocks, dim3 threads, std::size_t shared_bytes
           "shared memory of a kernel", on.place);
   }
   std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
-  // One more than needed, as an array of no elements has no place to point to.
+  // One element more than needed, because an empty array has no address.
   const auto addresses = std::apply(
       [](auto&... value) { return std::array<void*, sizeof...(Parameters) + 1>{static_cast<void*>(&value)...}; },
       values);
@@ -49,7 +49,7 @@ void launch(LaunchStream on, dim3 blocks, dim3 threads, std::size_t shared_bytes
         "a kernel launch", on.place);
 }
 
-// The dynamic shared memory of the running block, 16-byte aligned. The same address whatever T is.
+// The dynamic shared memory of the running block, 16-byte aligned. The address is the same for every T.
 template <typename T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char weft_dynamic_shared_memory[];

@@ -1,5 +1,5 @@
-// Reductions over the threads of a warp or a block, in an order that does not depend on timing: the same numbers give
-// the same bits. Every thread of the warp or block takes part and gets the result.
+// Reductions over the threads of a warp or a block, deterministic: equal numbers give equal bits. Every thread of the
+// warp or block takes part and gets the result.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ struct AddTo {
     return a + b;
   }
 };
-// A NaN makes a maximum NaN.
+// The maximum with a NaN is NaN.
 struct LargerOf {
   template <typename T>
   __device__ T operator()(T a, T b) const {
@@ -31,8 +31,8 @@ __device__ T reduce_warp(T value, Combine combine) {
   return value;
 }
 
-// blockDim.x is a multiple of 32, at most 1024, and the block has one dimension. `neutral` changes nothing. May be
-// called several times in one kernel.
+// The block has one dimension; blockDim.x is a multiple of 32, at most 1024. `neutral` is the neutral element of
+// `combine`. A kernel may call this several times.
 template <typename T, typename Combine>
 __device__ T reduce_block(T value, Combine combine, T neutral) {
   __shared__ T of_warp[warp_size];

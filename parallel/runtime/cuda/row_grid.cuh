@@ -1,4 +1,4 @@
-// A grid over the rows of a matrix whose rows are cut into items (vectors, words): no thread divides to find its place.
+// A grid over the rows of a matrix, with rows divided into items (vectors, words). No thread divides to find its place.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ struct RowGrid {
   dim3 blocks, threads;
 };
 
-// Blocks of about 256 threads: wide rows are shared by several blocks, narrow ones share a block.
+// Blocks have about 256 threads. Several blocks share a wide row; several narrow rows share a block.
 inline RowGrid row_grid(std::int64_t rows, std::int64_t items) {
   constexpr std::int64_t block_threads = 256;
   if (rows <= 0 || items <= 0) return {dim3(0, 1, 1), dim3(1, 1, 1)};

@@ -1,4 +1,4 @@
-// Radix sort by CUB: a pass over the pairs for each 8 bits of key or so, 16 bytes a pair and pass.
+// Radix sort by CUB: about one pass over the pairs for each 8 bits of key; 16 bytes a pair and pass.
 #include "parallel/runtime/cuda/sort.h"
 
 #include <cub/device/device_radix_sort.cuh>

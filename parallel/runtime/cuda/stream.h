@@ -1,4 +1,4 @@
-// From the device-neutral Stream to CUDA's.
+// The conversion of a device-neutral Stream to a CUDA stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace weft::cuda {
 
-// The CUDA stream behind a stream of a CUDA device (device.h); nothing else is ever handed to CUDA code.
+// The CUDA stream behind a stream of a CUDA device (device.h). CUDA code gets no other streams.
 cudaStream_t native(Stream& stream);
 
 }  // namespace weft::cuda

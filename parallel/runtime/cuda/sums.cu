@@ -1,4 +1,4 @@
-// Sums over one array, 4 bytes read an element.
+// Sums over one array; 4 bytes are read for each element.
 #include <algorithm>
 
 #include "parallel/runtime/cuda/check.h"
@@ -11,11 +11,11 @@
 namespace weft::cuda {
 namespace {
 
-// Four elements at a time are given to threads by their number alone, whatever the address, so that the order of
-// additions depends on the size alone.
+// Threads take four elements at a time by index, not by address, so that the order of additions depends on the size
+// alone.
 constexpr int sum_threads = 512, sum_width = 4;
 
-// sums[block] = the block's part of the sum of squares; added to what stands there if `adds`.
+// sums[block] = the block's part of the sum of squares; added to the previous value if `adds`.
 __global__ void __launch_bounds__(sum_threads, 2)
     square_sum_kernel(const float* data, std::int64_t count, bool aligned, bool adds, double* sums) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * sum_threads;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(sum_threads, 2)
     }
   }
   double sum = (sums_of_place[0] + sums_of_place[1]) + (sums_of_place[2] + sums_of_place[3]);
-  // Fewer than four are left, for the first threads.
+  // Up to three elements are left, one for each of the first threads.
   if (alone < count) sum += static_cast<double>(data[alone]) * data[alone];
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = adds ? sums[blockIdx.x] + sum : sum;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(sum_threads, 2) add_sums_kernel(const double* 
   if (threadIdx.x == 0) *total += sum;
 }
 
-// Memory for one operation on a stream, outside every ledger: a few KiB that nobody predicts.
+// Memory for one operation on a stream, outside every ledger: a few KiB that no prediction contains.
 class StreamScratch {
  public:
   StreamScratch(cudaStream_t stream, std::size_t bytes) : stream_(stream) {
@@ -61,7 +61,7 @@ class StreamScratch {
   }
   StreamScratch(const StreamScratch&) = delete;
   StreamScratch& operator=(const StreamScratch&) = delete;
-  // An error shows in the next call that is checked.
+  // The next checked call reports an error.
   ~StreamScratch() { static_cast<void>(cudaFreeAsync(data_, stream_)); }
   void* data() const { return data_; }
 
@@ -91,13 +91,13 @@ __global__ void __launch_bounds__(sum_threads, 2)
     found += is_nonfinite(data[i < extent.head ? i : i + in_vectors]);
   }
   found = sum_of_block(found);
-  if (threadIdx.x == 0 && found != 0) atomicAdd(count, found);  // of integers: any order gives the same
+  if (threadIdx.x == 0 && found != 0) atomicAdd(count, found);  // of integers: every order gives the same sum
 }
 
 }  // namespace
 
-// One block does small tensors alone. Of larger ones, blocks leave their sums in scratch memory, which one more block
-// adds up.
+// One block sums a small tensor. For a larger tensor, blocks write their sums to scratch memory, and one more block
+// adds them up.
 void square_sum(Stream& stream, ConstTensorView source, TensorView sum) {
   if (source.empty()) return;
   constexpr std::int64_t of_block = 32 * sum_threads * sum_width, most_blocks = 1024;

@@ -1,6 +1,6 @@
-// Thrust on a stream of ours. Only algorithms that take no memory of their own belong here (sequence, scatter,
-// transform, tabulate, for_each, searches): what they would take comes from cudaMalloc, which waits for the device.
-// The tests put a header of the same name before this one that runs them on the host (tests/cuda_emulator).
+// Thrust on a given stream. Only algorithms without memory of their own may be used here (sequence, scatter, transform,
+// tabulate, for_each, searches): their memory would come from cudaMalloc, which waits for the device. The tests put a
+// header of the same name before this one that runs the algorithms on the host (tests/cuda_emulator).
 #pragma once
 
 #include <thrust/execution_policy.h>
@@ -11,9 +11,8 @@
 
 namespace weft::cuda {
 
-// Calls queue(policy), which hands the policy to an algorithm: its kernel is queued on the stream, and nothing is
-// waited for. `queue` holds pointers and sizes by value. Throws Error naming the place of the call when it cannot be
-// queued.
+// Calls queue(policy), which passes the policy to an algorithm. The kernel is queued on the stream without a wait.
+// `queue` holds pointers and sizes by value. Throws Error naming the place of the call if queueing fails.
 template <typename Queue>
 void thrust_on(LaunchStream on, const Queue& queue) {
   try {

@@ -11,7 +11,7 @@
 
 namespace weft::cuda {
 
-// What a kernel calls the elements of a tensor.
+// The type of a tensor's elements in kernels.
 template <typename T>
 struct DeviceElement {
   using type = T;
@@ -50,8 +50,8 @@ __device__ inline __half from_float<__half>(float value) {
   return __float2half_rn(value);
 }
 
-// Elements that a thread moves at once, at an address that is a multiple of their bytes. 16 bytes if nothing is said;
-// fewer where the same elements are wider on another side, and one where nothing is aligned.
+// Elements that a thread moves at once, at an address that is a multiple of their bytes. 16 bytes by default; fewer if
+// the same elements are wider on the other side, and one element if nothing is aligned.
 template <typename T, int N = 16 / static_cast<int>(sizeof(T))>
 struct alignas(N * sizeof(T)) Vector {
   static constexpr int size = N;
@@ -73,13 +73,13 @@ __device__ void store_vector(T* to, const Vector<T, N>& vector) {
   *reinterpret_cast<Vector<T, N>*>(to) = vector;
 }
 
-// Whether rows of `columns` elements can be walked in vectors: every row begins at a multiple of 16 bytes.
+// Whether rows of `columns` elements can be accessed in vectors: every row begins at a multiple of 16 bytes.
 template <typename T>
 bool vectorises(const void* data, std::int64_t columns) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && columns % Vector<T>::size == 0;
 }
 
-// The elements as kernels see them; the tensor's dtype must be T's.
+// The elements of the tensor in the type that kernels use; the tensor's dtype must be T's.
 template <typename T>
 typename DeviceElement<T>::type* elements(TensorView tensor) {
   return reinterpret_cast<typename DeviceElement<T>::type*>(tensor.as<T>().data());
