@@ -27,7 +27,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   name.remove_prefix(name_prefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  // As it is written, so that one step has one name.
+  // Only the spelling of checkpoint_name() counts, so that a step has exactly one name.
   const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0 &&
                      checkpoint_name(step).substr(name_prefix.size()) == name;
   return whole ? std::optional(step) : std::nullopt;
@@ -66,7 +66,7 @@ bool has_tensors(const fs::path& folder) {
   return false;
 }
 
-// The name in the file, without what stands behind it.
+// The name in the file `latest`, without trailing white space.
 std::optional<std::string> latest_in(const fs::path& directory) {
   std::ifstream file(directory / latest_name);
   std::string name;
@@ -74,8 +74,8 @@ std::optional<std::string> latest_in(const fs::path& directory) {
   return name.substr(0, name.find_last_not_of(" \r\n\t") + 1);
 }
 
-// `from` takes the name of `to`, where something may stand, which is then called `from`. Where a file system cannot
-// exchange names, nothing is called `to` for a moment.
+// Renames `from` to `to`. If `to` exists it gets the name `from`. If the file system cannot exchange names, `to` does
+// not exist for a moment.
 void take_place(const fs::path& from, const fs::path& to, const ExchangeNames& exchange) {
   const auto refuse = [&](int reason) {
     fail("{} cannot be renamed to {}: {}", from.string(), to.string(), std::strerror(reason));
@@ -92,7 +92,7 @@ void take_place(const fs::path& from, const fs::path& to, const ExchangeNames& e
   if (rename(to.c_str(), old.c_str()) != 0) refuse(errno);
   if (rename(from.c_str(), to.c_str()) != 0) {
     const int reason = errno;
-    rename(old.c_str(), to.c_str());  // what stood there stays, where that can be
+    rename(old.c_str(), to.c_str());  // restores the old folder if possible
     refuse(reason);
   }
   if (rename(old.c_str(), from.c_str()) != 0) refuse(errno);
@@ -183,7 +183,7 @@ CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step
   take_place(unfinished, path, exchange);
   flush_folder(directory);
   point_latest_at({step, path});
-  fs::remove_all(unfinished, ignored);  // what was called `path` before
+  fs::remove_all(unfinished, ignored);  // the folder that had the name `path` before
   return {step, path};
 }
 
@@ -202,7 +202,7 @@ void remove_checkpoint(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(removed, ignored);
   if (rename(path.c_str(), removed.c_str()) != 0) return;
-  // On disk before anything in it goes.
+  // The new name is on disk before any file is removed.
   flush_folder(path.parent_path());
   fs::remove_all(removed, ignored);
 }

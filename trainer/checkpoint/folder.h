@@ -1,10 +1,10 @@
-// Where checkpoints stand and how one appears: a folder per step below the folder of a run's checkpoints,
+// The folder of a run's checkpoints, with one folder per step, and how a checkpoint is published in it:
 //
-//   step-00001000/       complete: it has a manifest.json and was renamed once everything was on disk
-//   step-00002000.tmp/   being written, or left by a run that was ended while it wrote
-//   step-00000500.removed.tmp/   being removed, or left by a run that was ended while it removed
-//   latest               the name of the newest
-//   latest_checkpointed_iteration.txt   its step, for scripts used to Megatron
+//   step-00001000/                      complete: has a manifest.json and was renamed after all files were on disk
+//   step-00002000.tmp/                  being written, or left by a run that ended while writing
+//   step-00000500.removed.tmp/          being removed, or left by a run that ended while removing
+//   latest                              name of the newest checkpoint
+//   latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for Megatron
 #pragma once
 
 #include <cstdint>
@@ -25,41 +25,44 @@ std::string checkpoint_name(std::int64_t step);
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* checkpoint_config_name = "config.toml";
 
-// Complete ones below `directory`, newest first; none where there is no such directory. Throws Error (failure) for one
-// that cannot be read, and for a checkpoint that cannot be looked into: that is not to have none.
+// Complete checkpoints below `directory`, newest first; none if the directory does not exist. Throws Error (failure) if
+// the directory or a checkpoint folder in it cannot be read: an unreadable checkpoint does not count as absent.
 std::vector<CheckpointFolder> find_checkpoints(const std::filesystem::path& directory);
-// Folders that a save, or the removal of a checkpoint, has left unfinished, and files of a trial or of `latest`.
+// Unfinished folders of a save or of the removal of a checkpoint, files of a trial, and partial files of `latest` and
+// latest_checkpointed_iteration.txt.
 std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& directory);
-// What keeps `complete`, found in `directory`, from being all that a run has saved, in a sentence with what to do: a
-// newer folder with tensors and no manifest, or a `latest` that names what is not there. Empty where nothing does.
+// A sentence on a checkpoint that seems to be missing among `complete`, found in `directory`, with the actions to take:
+// a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no such
+// sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
-// What somebody means by a path: a checkpoint itself, the newest below a folder of checkpoints, or that of a run's
-// directory. Its step is what the folder's name says, 0 where that says nothing. Throws Error (request) saying what was
-// looked for.
+// The checkpoint for a path given by the user: the checkpoint itself, the newest in a folder of checkpoints, or the
+// newest of a run's directory. Its step is taken from the folder's name, 0 if the name has none. Throws Error (request)
+// with the expected folders and files if there is no checkpoint.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
-// What a rank writes, and removes, to find out whether checkpoints can be saved.
+// The file that a rank writes and removes as a trial of whether checkpoints can be saved.
 std::filesystem::path trial_path(const std::filesystem::path& directory, int rank);
-// The folder that a save of `step` writes to; each rank makes it where it is not there yet.
+// The folder that a save of `step` writes to; each rank creates it if it does not exist.
 std::filesystem::path unfinished_path(const std::filesystem::path& directory, std::int64_t step);
-// Exchanges two names in one step: 0, or -1 and errno. Not every file system can; tests put one in that cannot.
+// Exchanges two names atomically: returns 0, or -1 with errno. Not every file system supports it; tests pass a function
+// that fails.
 using ExchangeNames = std::function<int(const char* a, const char* b)>;
 int exchange_names(const char* a, const char* b);
-// Gives it its name, in one step even where that is taken, points `latest` at it, and flushes the folders. Throws Error
-// (failure), also where it has no manifest.
+// Renames the folder of a save of `step` to its final name, atomically even if the name is taken, updates `latest` and
+// flushes the folders. Throws Error (failure) if a step of this fails or if the folder has no manifest.
 CheckpointFolder publish_checkpoint(const std::filesystem::path& directory, std::int64_t step,
                                     const ExchangeNames& exchange = exchange_names);
 
-// Has `latest` name a checkpoint, where it does not: a run that was ended between the two names of publishing leaves it
-// behind. Whether it did. Throws Error (failure).
+// Updates `latest` if it does not name `newest`. It is outdated if a run ended after the rename of publishing and
+// before this update. Returns whether it was updated. Throws Error (failure).
 bool point_latest_at(const CheckpointFolder& newest);
 
-// Takes the name away first, so that a removal that is cut short leaves nothing that passes for a checkpoint. Of a link
-// the link goes, and nothing it points to. What cannot be renamed stays whole.
+// Renames the folder before removing it, so that an interrupted removal leaves nothing that looks like a checkpoint. Of
+// a symbolic link only the link is removed. A folder that cannot be renamed stays complete.
 void remove_checkpoint(const std::filesystem::path& path);
 
-// Which of `complete` (newest first) are not kept: all but the newest `keep_latest` and those whose step is a multiple
-// of `keep_every`. 0 keeps all, and none for its own sake.
+// The checkpoints of `complete` (newest first) to remove: all except the newest `keep_latest` and those with a step
+// that is a multiple of `keep_every`. keep_latest 0 keeps all; keep_every 0 keeps none of the older ones.
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,
                                          std::int64_t keep_every);
 

@@ -1,13 +1,13 @@
-// How deep lists and objects stand in each other in a JSON text, before anything is made of it. A document takes far
-// more memory than its text when it is nothing but opening brackets, and the library copies, compares and writes
-// documents by recursion.
+// The nesting depth of lists and objects in a JSON text, checked before parsing. A text of opening brackets alone makes
+// a document that takes far more memory than the text, and the library copies, compares and writes documents by
+// recursion.
 #pragma once
 
 #include <string_view>
 
 namespace weft {
 
-// More levels than any file of others has.
+// Limit for files of other programs; none of them is nested so deeply.
 inline constexpr int deepest_json = 64;
 
 bool nested_deeper_than(std::string_view text, int most);

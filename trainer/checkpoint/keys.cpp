@@ -20,7 +20,7 @@ constexpr const char* names_key = "data.train";
 constexpr std::string_view content_key = "data.train[";
 constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv};
 
-// A pattern can be written in many ways.
+// The kinds of all blocks, one letter a block: the same layers can be written as different patterns.
 std::string blocks_text(const ModelConfig& model) {
   std::string text;
   for (const BlockKind kind : model.blocks) text += kind == BlockKind::dense ? 'd' : 'e';

@@ -1,5 +1,5 @@
-// What a checkpoint says about the run that wrote it, as keys of the configuration and their values: what must be equal
-// for weights to mean the same, and for data to go on where it was.
+// The configuration of the run that wrote a checkpoint, as keys and values. The keys of the model must be equal so that
+// the weights have the same meaning; those of the data, so that reading continues at the same sample.
 #pragma once
 
 #include <map>
@@ -12,16 +12,16 @@ namespace weft {
 
 using KeyValues = std::map<std::string, std::string>;  // values in TOML
 
-// All of [model] but what only losses and initial values see.
+// All keys of [model] and [model.moe], except those that affect only auxiliary losses and initial values.
 KeyValues model_keys(const Config& config);
-// What decides which tokens a sample of a given number holds: keys, and what is in each file that data.train names, as
-// data.train[0], data.train[1], ... Reads the files (TokenDataset::contents).
+// Everything that determines the tokens of a sample with a given number: keys, and the contents of each file in
+// data.train, as data.train[0], data.train[1], ... Reads the files (TokenDataset::contents).
 KeyValues data_keys(const Config& config, const TokenDataset& data);
 
-// A line for each key of the data that differs. Files are known by what is in them: their names count only where the
-// checkpoint says no more of them.
+// A line for each key of the data that differs. Files are compared by content; their names are compared only if the
+// checkpoint has no contents.
 std::string differing_data(KeyValues saved, KeyValues own);
-// A line for each key that differs: `model.hidden_size is 64 in the checkpoint and 128 here`. Empty: none does.
+// A line for each key that differs: `model.hidden_size is 64 in the checkpoint and 128 here`. Empty if all are equal.
 std::string differing_keys(const KeyValues& saved, const KeyValues& own);
 
 }  // namespace weft

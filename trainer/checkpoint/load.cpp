@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr std::size_t most_listed = 20;
-// Rows go to the device in pieces that stay in a core's cache on their way.
+// Rows are copied to the device in pieces that fit into the cache of a core.
 constexpr std::int64_t loaded_piece_bytes = std::int64_t{1} << 20;
 
 std::string full_name(const std::string& name, const std::string& state) {
@@ -45,7 +45,7 @@ void convert(std::span<const std::uint8_t> bytes, DType dtype, Staging& staging)
   fail("no rank keeps rows in this dtype");
 }
 
-// Rows of a tensor from `row_begin` on, as many as `staging` has room for, in its dtype.
+// Reads `rows` rows of a tensor from `row_begin` on into `staging`, converted to `dtype`.
 void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::int64_t row_begin, DType dtype,
                std::int64_t rows, Staging& staging) {
   if (tensor.dtype == dtype) {
@@ -64,7 +64,7 @@ void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::i
 }  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
-  // Where the last star was, and where in the text what it stands for ends so far.
+  // `star`: position of the last star in the pattern; `end`: position in the text up to which the star matches so far.
   std::size_t p = 0, t = 0, star = std::string_view::npos, end = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

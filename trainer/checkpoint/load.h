@@ -1,4 +1,4 @@
-// From a checkpoint into the rows that a rank holds, whatever layout wrote it.
+// Loads a checkpoint, written by any layout, into the rows that a rank holds.
 #pragma once
 
 #include <map>
@@ -12,24 +12,24 @@
 
 namespace weft {
 
-// How names of the checkpoint are understood. A pattern may have `*`, which stands for any characters; it is matched
-// against the name of a tensor, a state's being that of its parameter, a dot and the state's own.
+// How names of the checkpoint are mapped to the model. In a pattern `*` stands for any characters. A pattern is matched
+// against the name of a tensor; the name of a state is parameter name, dot, state name.
 struct LoadRules {
-  bool weights_only = false;                                 // states and progress are left alone
+  bool weights_only = false;                                 // states and progress are not loaded
   std::vector<std::pair<std::string, std::string>> renamed;  // parameter in the checkpoint, parameter in the model
-  std::vector<std::string> may_miss;                         // these keep their initial values
+  std::vector<std::string> may_miss;                         // these tensors keep their initial values
   std::vector<std::string> may_go_unused;
 };
 bool matches_pattern(std::string_view pattern, std::string_view text);
 
-// By name and state in the model: where it is found. Tensors that may be missing and are, are absent.
+// Saved tensors by name and state in the model. Tensors that are missing by LoadRules::may_miss have no entry.
 using LoadPlan = std::map<std::pair<std::string, std::string>, const SavedTensor*>;
-// Compares in both directions. Throws Error (request) with everything that is missing, unused, or of another shape.
+// Compares in both directions. Throws Error (request) with all tensors that are missing, unused, or of another shape.
 // The manifest outlives the plan.
 LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> expected, const LoadRules& rules);
 
-// Fills the rows, in their own dtypes: floating point values are rounded to nearest. Reads only what they need of the
-// checkpoint. Waits for the device. Throws Error (request) where the checkpoint is damaged.
+// Fills the rows, in their own dtypes: floating point values are rounded to nearest. Reads only the parts of the
+// checkpoint that the rows need. Waits for the device. Throws Error (request) if the checkpoint is damaged.
 void load_rows(const CheckpointReader& reader, const LoadPlan& plan, std::span<const CheckpointRows> rows,
                Stream& stream);
 

@@ -18,7 +18,7 @@ std::string full_name(const SavedTensor& tensor) {
   return tensor.state.empty() ? tensor.name : fmt::format("{} of {}", tensor.state, tensor.name);
 }
 
-// Two runs that write to one folder leave parts that would make whole tensors.
+// Refuses parts of different saves: two runs that write to one folder could leave parts that form whole tensors.
 void require_same_save(const Manifest& first, const Manifest& part, std::size_t rank) {
   const char* differs = !(part.progress == first.progress) ? "progress"
                         : !(part.mesh == first.mesh)       ? "mesh"
@@ -33,7 +33,7 @@ bool is_plain_file_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-// Bytes of so many rows; nothing where they do not fit into 64 bits.
+// Whether `rows` rows of the tensor take exactly `bytes` bytes; false if the product overflows 64 bits.
 bool takes(const SavedTensor& tensor, std::int64_t rows, std::int64_t bytes) {
   std::int64_t product = 0;
   return !__builtin_mul_overflow(tensor.columns, size_of(tensor.dtype), &product) &&
@@ -74,8 +74,8 @@ void find_box_faults(const Manifest& manifest, const SavedTensor& tensor, std::v
   if (next != tensor.rows) faults.push_back(fmt::format("{}: rows {} to {} are missing", name, next, tensor.rows - 1));
 }
 
-// Each byte of a file behind its prefix belongs to one tensor: what two share, one of them has wrong, and what none has
-// no checksum covers.
+// Each byte after the prefix of a file must belong to exactly one tensor. If two tensors share a byte, one of them is
+// wrong. A byte of no tensor is covered by no checksum.
 void find_span_faults(const Manifest& manifest, std::vector<std::string>& faults) {
   struct Span {
     int file;
@@ -107,7 +107,7 @@ void find_span_faults(const Manifest& manifest, std::vector<std::string>& faults
   }
 }
 
-// The ranks of a mesh, each degree of which may be absurd on its own.
+// Checks the degrees of the mesh; each of them may have any value, so products are checked for overflow.
 void find_mesh_faults(const Degrees& mesh, std::vector<std::string>& faults) {
   int dense = 1, expert = 1;
   bool fits = true;

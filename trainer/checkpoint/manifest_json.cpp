@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view format_name = "weft checkpoint";
-// The last key, and what stands behind its value.
+// The last key, and the text after its value.
 constexpr std::string_view checksum_key = ",\n\"checksum\": \"", end_of_text = "\"\n}\n";
 
 struct Degree {
@@ -60,14 +60,14 @@ Json json_of(const SavedTensor& tensor) {
   return json;
 }
 
-// A value as it stands, as much of it as is good to read.
+// The JSON text of a value, cut to a readable length.
 std::string shown(const Json& value) {
   constexpr std::size_t readable = 100;
   const std::string text = value.dump(-1, ' ', true);
   return text.size() > readable ? text.substr(0, readable) + " ..." : text;
 }
 
-// Values of a document, each of the kind it has to be.
+// Reads values of a document and checks their types.
 class Reading {
  public:
   Reading(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -152,7 +152,7 @@ SavedTensor tensor_of(const Json& json) {
   return tensor;
 }
 
-// The document, whose text ends with the right checksum.
+// Parses the document after checking the checksum at its end.
 Json verified(std::string_view text) {
   const std::size_t at = text.rfind(checksum_key);
   if (at == std::string_view::npos) fail_request("it does not end with a checksum");
@@ -164,7 +164,7 @@ Json verified(std::string_view text) {
   constexpr int deepest = 6;  // the rows of a box of a tensor
   if (nested_deeper_than(text, deepest))
     fail_request("its lists and objects are nested deeper than those of a manifest");
-  // Where nlohmann would take the text to end.
+  // nlohmann would stop parsing at a byte of 0.
   if (text.find('\0') != std::string_view::npos) fail_request("it is no JSON: it has a byte of 0");
   try {
     return Json::parse(text);
@@ -226,7 +226,7 @@ std::string text_of(const Manifest& manifest) {
                              {"prefix_bytes", file.prefix_bytes},
                              {"xxh64", checksum_text(file.checksum)}});
   }
-  // A line a tensor, for people and for diff.
+  // One line for each tensor, for people and for diff.
   std::string text = json.dump(1);
   text.resize(text.rfind('\n'));
   text += ",\n\"tensors\": [";

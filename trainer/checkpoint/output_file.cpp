@@ -53,7 +53,7 @@ void OutputFile::finish() {
     if (errno != EINTR) refuse(path_, "flushed to disk", errno);
   }
   const int descriptor = std::exchange(descriptor_, -1);
-  // Interrupted or not, it is closed then, and the bytes are on disk already.
+  // After EINTR the descriptor is closed too, and the bytes are already on disk.
   if (close(descriptor) != 0 && errno != EINTR) refuse(path_, "closed", errno);
 }
 

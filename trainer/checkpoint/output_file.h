@@ -1,4 +1,4 @@
-// A file that is written once, front to back, and is on disk when it says so.
+// A file that is written once, from front to back, and is on disk when finish() returns.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// What a file is written with; tests put failures in.
+// The system calls that write a file; tests replace them to inject failures.
 struct FileCalls {
   std::function<ssize_t(int descriptor, const void* data, std::size_t bytes)> write;
   std::function<int(int descriptor)> flush;
@@ -21,8 +21,8 @@ struct FileCalls {
 
 class OutputFile {
  public:
-  // Creates the file, which must not be there. `calls` outlives it. All throw Error (failure) with the file and the
-  // system's reason.
+  // Creates the file, which must not exist. `calls` outlives it. All functions throw Error (failure) with the file and
+  // the system's reason.
   OutputFile(const std::filesystem::path& path, const FileCalls& calls);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -31,7 +31,7 @@ class OutputFile {
   void write(std::span<const std::uint8_t> bytes);
   void write(std::string_view text);
   std::int64_t bytes() const { return bytes_; }
-  // Returns once everything is on disk; nothing is written afterwards.
+  // Returns when everything is on disk. No write may follow.
   void finish();
 
  private:
@@ -41,13 +41,13 @@ class OutputFile {
   std::int64_t bytes_ = 0;
 };
 
-// Where replace_file() writes what shall be `path`, and leaves it where the process is killed.
+// The temporary file of replace_file() for `path`; it is left over if the process is killed.
 std::filesystem::path partial_path(const std::filesystem::path& path);
-// Whole, under a name that may be taken: written beside it, flushed and renamed; or not at all.
+// Writes the whole file or nothing: writes a temporary file beside it, flushes it and renames it. `path` may exist.
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls);
-// Makes a folder and those above it, where they are not there yet, with names that last.
+// Creates a folder and its missing parents, and flushes the folders that got a new entry.
 void make_folder(const std::filesystem::path& path);
-// Makes names in a folder last.
+// Flushes the entries of a folder to disk.
 void flush_folder(const std::filesystem::path& path);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The end of a save: the parts that all ranks have written become a checkpoint.
+// The last step of a save: joins the parts of all ranks into a checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -17,8 +17,8 @@ struct PublishRequest {
   std::int64_t keep_latest = 0, keep_every = 0;
 };
 
-// Joins the parts in the folder of the save, writes the manifest, gives the folder its name and removes checkpoints
-// that are superseded. Throws Error (failure); what was there before is there still.
+// Joins the parts in the folder of the save, writes the manifest, renames the folder and removes superseded
+// checkpoints. Throws Error (failure); if the new checkpoint is not published, all earlier ones stay.
 CheckpointFolder publish(const PublishRequest& request, const FileCalls& calls);
 
 }  // namespace weft

@@ -24,7 +24,7 @@ RankCheckpoints::RankCheckpoints(const Config& config, const KeyValues& data, st
       setup_(setup) {}
 
 std::vector<double> RankCheckpoints::sum(std::span<const double> own) {
-  // In memory of the world's stream, which need not be that of the rank's device.
+  // In memory of the world's stream, which may be on another device than the rank's.
   Stream& stream = world_.stream();
   MemoryLedger ledger(stream.device(), stream);
   Tensor totals = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
@@ -38,7 +38,7 @@ Progress RankCheckpoints::load() {
   const std::vector<std::filesystem::path> unfinished = find_unfinished(directory_);
   const StartingPoint start = starting_point(config_);
   const std::vector<CheckpointFolder>& candidates = start.candidates;
-  // Ranks that see other folders would go different ways.
+  // All ranks must see the same newest checkpoint and the same data.
   const double newest = candidates.empty() ? 0.0 : static_cast<double>(candidates.front().step) + 1.0;
   std::string keys;
   for (const auto& [key, value] : data_) keys += fmt::format("{} = {}\n", key, value);
@@ -74,7 +74,8 @@ Progress RankCheckpoints::load() {
     break;
   }
   if (!loaded) fail_unreadable(candidates);
-  // What an earlier run was writing when it ended goes once all ranks have looked, and before any writes again.
+  // Unfinished folders of an earlier run are removed after all ranks have listed the directory, and before any rank
+  // writes.
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
@@ -83,7 +84,7 @@ Progress RankCheckpoints::load() {
 }
 
 void RankCheckpoints::try_to_write() {
-  // Larger than what a file system has room for beside its names.
+  // Too many bytes for a file system to store beside the file's name.
   constexpr std::size_t tried_bytes = 4096;
   const std::filesystem::path file = trial_path(directory_, world_.rank());
   std::error_code ignored;
@@ -144,7 +145,7 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
          world_.rank(), candidate.path.string());
   }
   if (totals[0] > 0.0) return std::nullopt;
-  start.load.clear();  // it names tensors of the reader
+  start.load.clear();  // it points to tensors of the reader
   return start;
 }
 
@@ -202,7 +203,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
     failure_ = fmt::format("checkpoint {} was NOT saved: {} of {} ranks could not write their parts",
                            checkpoint_name(progress.step), failed, world_.size());
     if (world_.rank() != 0) return;
-    // Half a checkpoint is no use to anybody, and the next one may need its room.
+    // An incomplete checkpoint is useless, and the next one may need its disk space.
     std::error_code ignored;
     std::filesystem::remove_all(unfinished_path(directory_, progress.step), ignored);
     setup_.say(0, *failure_ + "; the one before stays the newest");

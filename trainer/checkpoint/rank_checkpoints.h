@@ -1,10 +1,10 @@
-// The checkpoints of one run, as each of its ranks takes part in them: what the run goes on with, when it is saved, and
-// the agreement of all ranks on both.
+// One rank's share in the checkpoints of a run: the checkpoint to resume from, the time of each save, and the agreement
+// of all ranks on both.
 //
-// A save copies what a rank owns and goes on; its thread writes and flushes files to `step-N.tmp`. The ranks tell each
-// other with the totals of the next steps that they have written their parts; once all have, rank 0 writes the manifest
-// and gives the folder its name. If one could not, nobody's part counts, and the checkpoint before stays the newest.
-// One save is under way at a time. Tensors never travel between ranks for it.
+// A save copies the rows that a rank owns, and training continues. A thread of the rank writes and flushes files to
+// `step-N.tmp`. With the totals of the following steps the ranks report that their parts are written. When all parts
+// are, rank 0 writes the manifest and renames the folder. If one rank fails, the save is discarded and the checkpoint
+// before stays the newest. Only one save is in flight at a time. A save exchanges no tensors between ranks.
 #pragma once
 
 #include <functional>
@@ -24,53 +24,54 @@
 
 namespace weft {
 
-// What a run's ranks share.
+// Settings that all ranks of a run share.
 struct CheckpointSetup {
   std::string config_text = {};  // the resolved configuration, saved beside the tensors
-  // Told what happened to checkpoints, on the thread of the rank that it happened to.
+  // Called with messages about checkpoints, on the thread of the rank concerned.
   std::function<void(int rank, const std::string& text)> say = [](int, const std::string&) {};
   FileCalls calls = FileCalls::of_system();
 };
 
 class RankCheckpoints {
  public:
-  // Everything handed in outlives the object. `data` are the run's (data_keys). The rows are changed on `compute`;
-  // `world` may work elsewhere.
+  // All arguments outlive the object. `data` are data_keys() of the run. The rows are changed on `compute`; `world` may
+  // use another stream.
   RankCheckpoints(const Config& config, const KeyValues& data, std::vector<CheckpointRows> rows, Communicator& world,
                   Stream& compute, const CheckpointSetup& setup);
 
-  // All collective over the world.
+  // load(), end_step() and finish() are collective over the world.
 
-  // Before the first step: fills the rows with what the run goes on with, if there is anything, and says how far that
-  // had come. Throws Error (request) where there are checkpoints and none can be used.
+  // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
+  // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
-  // At the end of a step, with what all ranks brought to its totals.
+  // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
-  // After the last step: waits for what is under way. Throws Error (failure) when the last save failed.
+  // After the last step: waits for the save in flight. Throws Error (failure) if the last save failed.
   void finish();
 
-  // What this rank brings to the totals of the next step, besides what it was asked.
+  // This rank's votes on the save in flight, for the totals of the next step. Requests are added by the caller.
   RunVotes votes();
-  // Work that changes the rows waits for this. Blocks where checkpoint.host_memory is less than what a rank saves.
+  // Fence that work which changes the rows must wait for. Blocks if checkpoint.host_memory is smaller than the bytes
+  // that this rank saves.
   Fence copied() { return writer_ == nullptr ? nullptr : writer_->copied(); }
 
  private:
   std::vector<double> sum(std::span<const double> own);
-  // Throws Error (request) on all ranks where one cannot write where checkpoints go.
+  // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
   void try_to_write();
-  // Of rank 0.
+  // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
-  // Nothing: it is damaged for one of the ranks.
+  // Returns nothing if the candidate is damaged for one of the ranks.
   std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, bool weights_only);
   bool due(std::int64_t step) const;
   void save(const Progress& progress);
   // Waits until this rank has written its part, or has failed to.
   void finish_own_part();
-  // What is under way has been written by so many ranks, and could not be by so many.
+  // Ends the save in flight if all ranks have reported: `written` ranks have written their parts, `failed` have not.
   void settle(std::int64_t written, std::int64_t failed);
-  // Waits for what is under way, by asking everybody, and until it is published.
+  // Waits until all ranks have finished the save in flight and rank 0 has published it. Collective over the world.
   void conclude();
-  // Of rank 0: how publishing ended.
+  // Rank 0 only: reports the result of publishing.
   void report(const std::optional<std::string>& failure);
 
   const Config& config_;
@@ -81,11 +82,11 @@ class RankCheckpoints {
   Stream& compute_;
   const CheckpointSetup& setup_;
   std::unique_ptr<RankWriter> writer_;  // made by the first save
-  Manifest part_;                       // likewise: what a rank's part says of the run
+  Manifest part_;                       // made by the first save: mesh and keys of the run for a rank's part
 
-  std::optional<Progress> under_way_;   // of the save that not everybody has written
-  std::optional<bool> own_part_;        // of it: whether this rank could write its part, once it is known
-  std::optional<Progress> publishing_;  // of rank 0
+  std::optional<Progress> under_way_;   // of the save that some ranks have not written yet
+  std::optional<bool> own_part_;        // whether this rank could write its part of that save, once known
+  std::optional<Progress> publishing_;  // of the save being published; rank 0 only
   std::optional<std::string> failure_;  // of the last save
 };
 

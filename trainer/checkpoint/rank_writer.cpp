@@ -9,10 +9,10 @@
 namespace weft {
 namespace {
 
-// What a file is copied and written in, or as much of it as the host memory holds.
+// Size of the pieces that are copied and written; smaller if the allowed host memory is smaller.
 constexpr std::int64_t staged_piece_bytes = std::int64_t{8} << 20;
 
-// Under the names of whole tensors; those of parts say which rows they are.
+// The tensor of a safetensors file for these rows. Its name gives the rows if they are only a part of the tensor.
 SafetensorsTensor described(const CheckpointRows& held) {
   SafetensorsTensor tensor;
   tensor.name = held.state.empty() ? held.name : fmt::format("{}.{}", held.name, held.state);

@@ -1,7 +1,7 @@
-// One rank's part of a checkpoint, written while the run goes on: rows are copied to host memory on a lane of their
-// own, piece by piece, and a thread writes them. Where the host memory that it may take holds all of the rank's bytes,
-// training waits for no file, and for the copies only where it is about to change what they read. Where it does not,
-// a piece is copied when another has been written, and training waits for the last of them there.
+// One rank's part of a checkpoint, written while training continues: rows are copied to host memory on a separate lane,
+// piece by piece, and a thread writes them. If the allowed host memory holds all bytes of the rank, training waits for
+// no file, and for the copies only before it changes the rows. Otherwise a piece is copied after an earlier piece has
+// been written, and training waits for the last copy before it changes the rows.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@
 
 namespace weft {
 
-// Of host memory that a rank takes to save `bytes`, when it may take `most`: all of them, or whole pieces.
+// Bytes of host memory that a rank allocates to save `bytes`, if `most` bytes are allowed: `bytes`, or a number of
+// whole pieces.
 std::int64_t staging_bytes(std::int64_t bytes, std::int64_t most);
 
 class RankWriter {
@@ -30,26 +31,27 @@ class RankWriter {
   // at most `host_memory` bytes.
   RankWriter(Device& device, int rank, int world, std::vector<CheckpointRows> rows, std::int64_t host_memory,
              const FileCalls& calls);
-  // Ends what is under way; what has not been copied then is not saved.
+  // Ends the save in flight: it is abandoned if copies are still to be queued, else it is completed.
   ~RankWriter();
   RankWriter(const RankWriter&) = delete;
   RankWriter& operator=(const RankWriter&) = delete;
 
-  // All but `done` are for the thread that queues the device's work.
+  // All functions except done() are called by the thread that queues the device's work.
 
-  // Copies the rows as what is queued on `compute` so far leaves them, and starts writing
+  // Copies the rows as they are after the work queued on `compute` so far, and starts writing
   //   weights-00003-of-00008.safetensors, optimizer-00003-of-00008.safetensors, part-00003.json
-  // to `folder`, which it makes if need be. `part` says whose progress it is. Nothing else may be under way.
+  // to `folder`, which is created if it does not exist. `part` has progress, mesh and keys of the run. No other save
+  // may be in flight.
   void begin(const std::filesystem::path& folder, const Manifest& part, Stream& compute);
-  // Queues the copies that there was no room for yet, waiting for files. Work that changes the rows is queued behind
-  // the result, which is null where copies are made at once.
+  // Queues the remaining copies; waits for written files if there is no room. Work that changes the rows must wait for
+  // the returned fence, which is null if nothing has to be waited for.
   Fence copied();
 
-  // Has `job` done behind what is under way. `wait` tells how it ended too.
+  // Runs `job` on the writer's thread after the work in flight. wait() reports its failure too.
   void also(std::function<void()> job);
-  // Neither copies nor writes; says nothing about success.
+  // Whether the writer's thread has no work left, after success or failure.
   bool done() const { return !busy_; }
-  // Waits until it is done, and says what went wrong with it, if anything did.
+  // Waits until done(). Returns the first failure since the last wait(), if any.
   std::optional<std::string> wait();
 
   std::int64_t bytes() const { return bytes_; }
@@ -58,16 +60,16 @@ class RankWriter {
   struct File {
     std::string name;
     SafetensorsHeader header;
-    std::vector<std::size_t> rows;  // of rows_, by tensor of the header
+    std::vector<std::size_t> rows;  // index in rows_, by tensor of the header
   };
   struct Piece {
     std::size_t file = 0;
-    std::int64_t begin = 0, size = 0;  // of the file's tensors
+    std::int64_t begin = 0, size = 0;  // bytes in the file's tensor data
     std::int64_t offset = 0;           // in the staging memory
   };
   void add_file(const std::string& name, bool states);
   void divide();
-  // Queues copies for as many pieces as there is room for; false: the files cannot be written.
+  // Queues copies for as many pieces as there is room for. Returns false if the files cannot be written.
   bool copy_some();
   void copy(const Piece& piece);
   void write(const std::filesystem::path& folder, Manifest part);
@@ -82,15 +84,15 @@ class RankWriter {
   std::vector<File> files_;
   std::int64_t bytes_ = 0, staging_bytes_ = 0, host_memory_;
   std::vector<Piece> pieces_;
-  std::size_t room_ = 0;  // pieces that the staging memory holds
+  std::size_t room_ = 0;  // number of pieces that the staging memory holds
   std::uint8_t* staging_ = nullptr;
   std::unique_ptr<Stream> lane_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Fence> copies_;  // of the pieces that have been queued
-  std::size_t written_ = 0;    // pieces
-  bool abandoned_ = false;     // the rest will not be written
+  std::vector<Fence> copies_;  // of the pieces with queued copies
+  std::size_t written_ = 0;    // number of written pieces
+  bool abandoned_ = false;     // the remaining pieces will not be written
   std::vector<std::function<void()>> jobs_;
   std::optional<std::string> failure_;  // of the jobs since the last wait
   std::atomic<bool> busy_ = false;
@@ -98,7 +100,7 @@ class RankWriter {
   std::thread thread_;
 };
 
-// The name of rank r's part.
+// File name of a rank's part.
 std::string part_name(int rank);
 
 }  // namespace weft

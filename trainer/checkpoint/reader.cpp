@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-// Read and held against a checksum while it is in a core's cache.
+// Size of the pieces that are read and added to a checksum; a piece fits into the cache of a core.
 constexpr std::int64_t checked_piece_bytes = std::int64_t{1} << 18;
 
-// Hands out all bytes of a part of a file, in order; `take` is told where in the part a piece begins.
+// Passes `bytes` bytes of a file from `offset` on to `take`, in order, each piece with its place after `offset`.
 void read_in_pieces(const InputFile& file, std::int64_t offset, std::int64_t bytes,
                     const std::function<void(std::int64_t, std::span<const std::uint8_t>)>& take) {
   std::vector<std::uint8_t> buffer(static_cast<std::size_t>(std::min(bytes, checked_piece_bytes)));
@@ -105,7 +105,7 @@ void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_beg
               std::ssize(to) == rows * row_bytes,
           "rows of a tensor are read into as many bytes");
   if (rows == 0) return;
-  // Boxes have every row once, in order.
+  // The boxes cover every row exactly once, in order.
   auto box = std::ranges::upper_bound(tensor.boxes, row_begin, {}, &SavedBox::row_begin);
   for (box = std::prev(box); box != tensor.boxes.end() && box->row_begin < row_begin + rows; ++box) {
     const std::int64_t first = std::max(row_begin, box->row_begin);
@@ -133,7 +133,7 @@ std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& check
       return false;
     }
   };
-  // By place in their files, as these are read fastest.
+  // Boxes by file; they are read in the order of their offsets, which is fastest.
   std::vector<std::vector<std::pair<const SavedBox*, const SavedTensor*>>> boxes(manifest_.files.size());
   for (const SavedTensor& tensor : manifest_.tensors) {
     for (const SavedBox& box : tensor.boxes) boxes[static_cast<std::size_t>(box.file)].emplace_back(&box, &tensor);

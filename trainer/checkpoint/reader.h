@@ -1,5 +1,5 @@
-// A complete checkpoint: rows of its tensors by global name, each box held against its checksum before its
-// bytes are used. Safe to read from several threads at once.
+// Reads a complete checkpoint: rows of its tensors by global name. The checksum of each box is verified before its
+// bytes are used. Several threads may read at once.
 #pragma once
 
 #include <cstdint>
@@ -18,49 +18,49 @@
 
 namespace weft {
 
-// How many bytes of how many have been looked at.
+// Progress callback: `done` of `all` bytes have been checked.
 using CheckedBytes = std::function<void(std::int64_t done, std::int64_t all)>;
 
 class CheckpointReader {
  public:
-  // Reads the manifest and looks at each file's size. Throws Error (request) naming what is missing or wrong.
+  // Reads the manifest and checks the size of each file. Throws Error (request) with all missing or wrong files.
   explicit CheckpointReader(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  // Rows [row_begin, row_begin + rows) of a tensor of the manifest, in its dtype, one after another. Touches only the
-  // files and boxes that have some of them, and holds a box against its checksum when it is first touched. Throws Error
-  // (request) naming file and rows where one differs.
+  // Reads rows [row_begin, row_begin + rows) of a tensor of the manifest into `to`, in the tensor's dtype. Reads only
+  // files and boxes with some of these rows, and verifies the checksum of a box when it is first read. Throws Error
+  // (request) naming file and rows if a checksum differs.
   void read_rows(const SavedTensor& tensor, std::int64_t row_begin, std::int64_t rows,
                  std::span<std::uint8_t> to) const;
-  // Holds a file without tensors against its checksum. Throws Error (request), also where the manifest does not name
-  // it.
+  // Verifies the checksum of a file without tensors. Throws Error (request) if it differs, or if the manifest does not
+  // list the file.
   void require_unchanged(const std::string& name) const;
-  // Everything, prefixes of files and their headers included: every difference, in the order of the files. Reads all.
+  // Reads and checks everything, including prefixes and headers of files. Returns all faults in the order of the files.
   std::vector<std::string> find_faults(const CheckedBytes& checked = {}) const;
 
  private:
   friend std::vector<std::string> find_checkpoint_faults(const std::filesystem::path&, const CheckedBytes&);
-  // Without a look at the files.
+  // Does not check the files.
   CheckpointReader(std::filesystem::path folder, Manifest manifest);
 
-  // Empty where it is there, with as many bytes as were written.
+  // Empty if the file exists and has the size in the manifest.
   std::string size_fault(const SavedFile& file) const;
-  // Its prefix has been verified.
+  // The opened file, with verified prefix.
   const InputFile& file(int index) const;
-  // Bytes [first, first + to.size()) of a box, all of which is held against its checksum where it was not yet.
+  // Reads bytes [first, first + to.size()) of a box. Verifies the checksum of the whole box if that has not been done.
   void read_box(const SavedTensor& tensor, const SavedBox& box, std::int64_t first, std::span<std::uint8_t> to) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<InputFile>> files_;    // opened when first asked for
-  mutable std::set<std::pair<int, std::int64_t>> verified_;  // boxes whose checksum was right: file and offset
+  mutable std::vector<std::unique_ptr<InputFile>> files_;    // opened at first use
+  mutable std::set<std::pair<int, std::int64_t>> verified_;  // file and offset of the boxes with a verified checksum
 };
 
-// As find_faults(), of a folder whose files may be missing or of another size: the others are looked at all the same.
-// Where the manifest cannot be read, that is all there is to say.
+// As find_faults(), for a folder with missing files or files of a wrong size: all other files are checked too. If the
+// manifest cannot be read, this is the only fault.
 std::vector<std::string> find_checkpoint_faults(const std::filesystem::path& folder, const CheckedBytes& checked = {});
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // The safetensors format (huggingface/safetensors, README and src/tensor.rs): eight bytes with the length N of a header
-// (little-endian), N bytes of JSON, then the tensors' bytes one after another, rows first, little-endian. Headers are
-// plain values; data is read and written by whoever has it.
+// (little-endian), N bytes of JSON, then the bytes of the tensors one after another, row-major, little-endian. Headers
+// are plain values; callers read and write the data.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace weft {
 
 struct SafetensorsTensor {
   std::string name;
-  std::string dtype;                // as the format writes it: "F32", "BF16", ...
+  std::string dtype;                // in the format's spelling: "F32", "BF16", ...
   std::vector<std::int64_t> shape;  // empty for a scalar; sizes may be 0
-  std::int64_t begin = 0, end = 0;  // bytes, from where the data begins
+  std::int64_t begin = 0, end = 0;  // bytes, from the begin of the data
   std::int64_t bytes() const { return end - begin; }
   bool operator==(const SafetensorsTensor&) const = default;
 };
@@ -28,7 +28,7 @@ struct SafetensorsTensor {
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
   std::vector<SafetensorsTensor> tensors;  // in the order of their data
-  std::int64_t data_begin = 0;             // of the file: 8 + N
+  std::int64_t data_begin = 0;             // byte in the file: 8 + N
 
   std::int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
   const SafetensorsTensor* find(std::string_view name) const;
@@ -38,28 +38,28 @@ struct SafetensorsHeader {
 inline constexpr std::int64_t safetensors_length_bytes = 8, safetensors_largest_header = 100'000'000;
 inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
 
-// Of a whole file. Takes what the format allows: any whitespace padding, tensors in any order of names, but no key
-// twice or that the format does not have, no hole and no overlap between tensors, nothing behind the last one, no size
-// that overflows, and at most 100,000,000 bytes of header. Time and memory are linear in the header, whatever it holds.
-// Throws Error (request) naming `name` and what is wrong.
+// Parses the header of a whole file. Accepts any whitespace padding and any order of tensor names. Refuses duplicate or
+// unknown keys, holes and overlaps between tensors, bytes after the last tensor, sizes that overflow, and headers of
+// more than 100,000,000 bytes. Time and memory are linear in the size of any header. Throws Error (request) with `name`
+// and the fault.
 SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name);
-// The same of a file, of which only the header is read. Also throws as InputFile::read.
+// The same for a file on disk; reads only the header. Also throws the errors of InputFile::read.
 SafetensorsHeader read_safetensors(const InputFile& file);
 
-// Bytes that dtype and shape make. Throws Error (request): a dtype that the format does not have, an extent below zero,
-// a size that overflows or is no whole number of bytes.
+// Bytes of a tensor, from its dtype and shape. Throws Error (request) for a dtype that the format does not have, a
+// negative extent, or a size that overflows or is not a whole number of bytes.
 std::int64_t safetensors_bytes(const SafetensorsTensor& tensor);
-// Puts tensors in the reference's order (widest dtype first, then by name), one behind the other. `begin` and `end` are
-// set here. Throws Error (request) as the two functions beside it.
+// Orders the tensors as the reference does (widest dtype first, then by name) and sets `begin` and `end` without gaps.
+// Throws Error (request) as safetensors_bytes() and safetensors_prefix().
 SafetensorsHeader arrange_safetensors(std::vector<SafetensorsTensor> tensors,
                                       std::map<std::string, std::string> metadata = {{"format", "pt"}});
-// What a file begins with: length and JSON, padded with blanks to a multiple of 8 bytes. Throws Error (request) where
-// no reader could read it: a name twice, a text that is not UTF-8, a header too large.
+// The begin of a file: length and JSON, padded with blanks to a multiple of 8 bytes. Throws Error (request) for a
+// header that no reader accepts: duplicate names, a text that is not UTF-8, or too many bytes.
 std::string safetensors_prefix(const SafetensorsHeader& header);
 
 // Bits of an element; nothing for a dtype that the format does not have.
 std::optional<int> safetensors_bits(std::string_view dtype);
-// The format's word, and the way back; nothing where Weft has no such dtype.
+// Conversion from a DType to the format's name and back; nothing if Weft has no such dtype.
 std::string_view safetensors_dtype(DType dtype);
 std::optional<DType> dtype_of_safetensors(std::string_view dtype);
 

@@ -1,5 +1,5 @@
-// Reads headers as a stream of events, without a document in between: of a header that is anything else than the format
-// says, no matter how large or deep, nothing is kept beyond the place where it goes wrong.
+// Parses headers as a stream of events, without a JSON document. So an invalid header of any size or depth is parsed
+// and stored only up to its first fault.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// The functions return whether to go on; faults are thrown.
+// The functions return whether to continue. Faults throw Error.
 class HeaderEvents final : public nlohmann::json_sax<SortedJson> {
  public:
   explicit HeaderEvents(SafetensorsHeader& header) : header_(header) {}
@@ -123,13 +123,13 @@ class HeaderEvents final : public nlohmann::json_sax<SortedJson> {
 
   SafetensorsHeader& header_;
   Place place_ = Place::outside;
-  std::string key_;                          // of the value that comes next
-  std::set<std::string> keys_, inner_keys_;  // of the header, and of the object in it
+  std::string key_;                          // of the next value
+  std::set<std::string> keys_, inner_keys_;  // of the header, and of the current object in it
   SafetensorsTensor tensor_;
   std::vector<std::int64_t> offsets_;
 };
 
-// `file` goes to the end of the header at least, where that is inside `size`.
+// `file` has at least the header if the header ends within `size` bytes.
 SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t size) {
   if (size < safetensors_length_bytes) fail_request("{} bytes are too few for a header", size);
   std::uint64_t length = 0;
@@ -142,11 +142,11 @@ SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t 
   if (header.data_begin > size) fail_request("the header of {} bytes goes beyond the end of the file", length);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + safetensors_length_bytes, length);
   if (!text.starts_with('{')) fail_request("the header does not begin with {{");
-  // Where nlohmann would take the text to end.
+  // nlohmann would stop parsing at a byte of 0.
   if (text.find('\0') != std::string_view::npos) fail_request("the header is no JSON: it has a byte of 0");
   HeaderEvents events(header);
   SortedJson::sax_parse(text, &events);
-  // Tensors without bytes may stand in one place, and stay in the order of the header.
+  // Tensors without bytes may have the same place; they keep the order of the header.
   std::ranges::stable_sort(header.tensors, {}, [](const SafetensorsTensor& t) { return std::pair(t.begin, t.end); });
   std::int64_t end = 0;
   for (const SafetensorsTensor& tensor : header.tensors) {

@@ -17,7 +17,8 @@ LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
   return rules;
 }
 
-// The keys of its data that are not the run's. Throws Error (request) where the run may not go on with others.
+// A line for each data key that differs between checkpoint and run. Throws Error (request) if there are any and
+// checkpoint.allow_new_data is not set.
 std::string new_data(const Config& config, const KeyValues& data, const Manifest& manifest) {
   const std::string differing = differing_data(manifest.data, data);
   if (differing.empty() || config.checkpoint.allow_new_data) return differing;
@@ -83,7 +84,7 @@ void require_usable_start(const Config& config) {
     try {
       reader.emplace(candidate.path);
     } catch ([[maybe_unused]] const Error& damage) {
-      continue;  // passed over, as the ranks will do and say
+      continue;  // the ranks will skip it too, and report it
     }
     plan_start(config, data_keys(config, training_text(config)), *reader, start.weights_only);
     return;

@@ -27,7 +27,7 @@ void TensorFile::write(std::span<const std::uint8_t> bytes) {
   }
 }
 
-// Tensors without bytes are complete as soon as their turn comes.
+// Completes the current tensor if all its bytes are written; a tensor without bytes is complete at once.
 void TensorFile::end_tensors() {
   while (tensor_ < header_.tensors.size() && written_ == header_.tensors[tensor_].bytes()) {
     checksums_.push_back(checksum_.value());

@@ -1,4 +1,4 @@
-// A safetensors file written front to back: first what the header says of all tensors, then their bytes.
+// A safetensors file written from front to back: first the header, then the bytes of all tensors.
 #pragma once
 
 #include "parallel/runtime/checksum.h"
@@ -10,16 +10,16 @@ namespace weft {
 
 class TensorFile {
  public:
-  // Writes the prefix. `calls` outlives the file. Errors as OutputFile.
+  // Writes the prefix. `calls` outlives the file. Throws as OutputFile.
   TensorFile(const std::filesystem::path& path, SafetensorsHeader header, const FileCalls& calls);
 
-  // The bytes of all tensors in the order of the header, in pieces of any size.
+  // Writes the bytes of all tensors in the order of the header, in pieces of any size.
   void write(std::span<const std::uint8_t> bytes);
-  // Everything has been written and is on disk.
+  // Called after the last write; returns when everything is on disk.
   void finish();
 
   const SafetensorsHeader& header() const { return header_; }
-  // After finish(): the file, and a box for tensor i of the header, whose bytes are rows from `row_begin` of a tensor.
+  // After finish(): the file, and the box of a tensor of the header that holds `rows` rows from `row_begin` on.
   SavedFile saved() const;
   SavedBox box(std::size_t tensor, std::int64_t row_begin, std::int64_t rows, int file) const;
 
@@ -30,10 +30,10 @@ class TensorFile {
   SafetensorsHeader header_;
   OutputFile file_;
   std::uint64_t prefix_checksum_ = 0;
-  std::vector<std::uint64_t> checksums_;  // of the tensors that are complete
-  std::size_t tensor_ = 0;                // being written
-  std::int64_t written_ = 0;              // of it
-  RunningChecksum checksum_;              // of it
+  std::vector<std::uint64_t> checksums_;  // of the completed tensors
+  std::size_t tensor_ = 0;                // index of the tensor being written
+  std::int64_t written_ = 0;              // bytes of this tensor
+  RunningChecksum checksum_;              // of this tensor
 };
 
 }  // namespace weft

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// One rank's text on its way to the device: ids, then targets, of the microbatches of a pass.
+// The text of one rank in staging and device memory: token ids, then targets, of the microbatches of a pass.
 class PassText {
  public:
   PassText(const Config& config, const Mesh& mesh, int rank, ForwardRun& run)
@@ -23,12 +23,12 @@ class PassText {
         text_(stream_.device(), DType::int32, 2 * half_),
         on_device_(run.ledger().allocate(Bucket::workspace, DType::int32, 2 * half_, 1)) {}
 
-  // The windows that this rank reads of pass 0, 1, ...
+  // Reads this rank's windows of pass `pass`, from 0.
   StepBatch read(const TextWindows& windows, std::int64_t pass) {
     const TrainingConfig& training = config_.training;
     const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), training.microbatch_size};
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.sequence_length)), targets(tokens.size());
-    text_.finish();  // the device has taken the last pass
+    text_.finish();  // waits until the device has copied the text of the last pass
     const std::span<std::int32_t> text = text_.as<std::int32_t>();
     auto next_token = text.begin(), next_target = text.begin() + half_;
     for (std::int64_t m = 0; m < plan.microbatches; ++m) {
@@ -54,7 +54,7 @@ class PassText {
   Tensor on_device_;
 };
 
-// A global batch no larger than the text needs.
+// The configuration with a global batch no larger than the text needs.
 Config for_windows(Config config, std::int64_t windows) {
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows + of_microbatch - 1) / of_microbatch;

@@ -1,4 +1,4 @@
-// The loss of a model on held-out text, under any layout: forwards alone.
+// The loss of a model on held-out text, under any layout, with forwards only.
 #pragma once
 
 #include <cmath>
@@ -16,13 +16,13 @@ struct EvaluationResult {
   std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
 
   double perplexity() const { return std::exp(loss); }
-  // Where a token is a byte.
+  // Valid if a token is a byte.
   double bits_per_byte() const { return loss / std::log(2.0); }
 };
 
-// Runs the ranks of this process. The text is read as text_windows.h says, in windows of training.sequence_length; a
-// pass takes a global batch of them, or fewer where there are fewer. `fill_weights` as in ForwardRun. Throws Error with
-// the first failure.
+// Runs the ranks of this process. The text is read in windows of training.sequence_length tokens (text_windows.h). Each
+// pass reads a global batch of windows; the global batch is reduced if the text has fewer windows. `fill_weights` as in
+// ForwardRun. Throws Error with the first failure.
 EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
                           const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {});
 

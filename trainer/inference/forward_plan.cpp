@@ -15,12 +15,12 @@ Config without_training(Config config) {
         "shard.residency \"auto\" is solved for a training step, and nothing is trained here: say how long parameters "
         "stay, as with --shard.residency=stage");
   }
-  // Dealt for the step that was trained: other batches are no reason for other stages.
+  // Fixes the stages of the training step: a different batch must not change them.
   config.pipeline.layout = to_string(stage_layout(config), config.model);
   config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
   config.training.frozen = {Family::dense,     Family::experts, Family::routing,
                             Family::embedding, Family::head,    Family::root};
-  // Nothing is kept from which a backward would be spared.
+  // Without a backward there are no saved activations, so recompute saves nothing.
   config.training.recompute = Recompute::none;
   config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;
   return config;

@@ -1,5 +1,5 @@
-// The model without training, planned: the same stages and shard units as a run's, but nothing that only gradients
-// need, and a program of forwards alone (parallel/pipeline/passes/passes.h).
+// The plan of a model without training: the stages and shard units of a run, without everything that only gradients
+// need, and a program of forwards only (parallel/pipeline/passes/passes.h).
 #pragma once
 
 #include <vector>
@@ -8,13 +8,12 @@
 
 namespace weft {
 
-// The configuration of a run whose model is used and not trained: every family frozen, so that units have neither
-// gradients nor optimizer state, and no auxiliary losses, which only gradients need. Stages stay as the training step
-// has them. Throws Error (request) where parameters are gathered as a plan of the training step says (residency
-// "auto"): there is no such step.
+// The configuration without training: every family is frozen, so that units have neither gradients nor optimizer state,
+// and there are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
+// (request) for residency "auto", which is solved for a training step.
 Config without_training(Config config);
 
-// All that one rank needs to walk the program.
+// Everything that one rank needs to execute the program.
 struct ForwardPlan {
   PlannedInputs inputs;
   std::vector<PlannedStage> stages;  // of this rank, ascending
@@ -22,10 +21,10 @@ struct ForwardPlan {
   PredictedMemory predicted;
 };
 
-// The loss of config.microbatches() microbatches of text. `config` is without_training().
+// The plan for the loss of config.microbatches() microbatches of text. `config` is from without_training().
 ForwardPlan plan_forward(const Config& config, const Mesh& mesh, const Coordinates& at);
 
-// Puts a plan together from stages that `plan` gives, all of the model.
+// Assembles a plan; `plan` returns each stage of the model.
 ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pipeline_rank, int microbatches,
                              const std::function<PlannedStage(int stage)>& plan);
 

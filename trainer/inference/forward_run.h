@@ -1,4 +1,4 @@
-// One rank's model without training: memory, groups, stages with weights, and a forward program to walk.
+// One rank of a model without training: memory, groups, stages with weights, and a forward program.
 #pragma once
 
 #include <functional>
@@ -12,20 +12,20 @@
 
 namespace weft {
 
-// Puts weights into the rows that a rank owns; called on every rank once its stages exist, with the stream of its
-// compute lane. Until then they have the initial values of run.seed.
+// Writes weights into the rows that a rank owns. Called on every rank after its stages are made, with the stream of its
+// compute lane. The rows have the initial values of run.seed before.
 using FillWeights = std::function<void(RankStages&, Stream&)>;
 
 class ForwardRun final : private ActionHandler {
  public:
-  // Collective over the seat's world. `config` is without_training(). The arguments outlive the run.
+  // Collective over the seat's world. `config` is from without_training(). The arguments outlive the run.
   ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
              const RankSeat& seat);
 
-  // Goes on with another plan of the same configuration: microbatches of another shape through the same units.
+  // Replaces the plan by another plan of the same configuration, with microbatches of another shape and the same units.
   void replace(ForwardPlan plan);
-  // Walks the program. Collective over the world. The batch, the report's tensors and `generation`, which segments that
-  // generate are handed, stay in place until the pass is over.
+  // Executes the program. Collective over the world. `generation` is passed to segments that generate. The batch, the
+  // report's tensors and `generation` stay valid until the pass is over.
   void pass(const StepBatch& batch, StepReport report, GenerationState* generation = nullptr);
 
   Communicator& world() { return groups_.on(Lane::compute, Group::world); }

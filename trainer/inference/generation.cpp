@@ -10,8 +10,8 @@
 namespace weft {
 namespace {
 
-// The samples as they are made. Every rank follows them, each for itself: from the same tokens all come to the same
-// end.
+// The samples during generation. Every rank keeps its own copy; all ranks get the same tokens, so all end samples
+// alike.
 class Samples {
  public:
   explicit Samples(const GenerationRequest& request)
@@ -19,7 +19,7 @@ class Samples {
         stops_(static_cast<std::size_t>(request.samples), StopText(request.stop)),
         made_(stops_.size()) {}
 
-  // The next token of every sample, ended ones included. Tells of what became certain.
+  // Adds the next token of every sample; tokens of ended samples are ignored. Calls `on_text` with the new text.
   void add(std::span<const std::int32_t> tokens, const OnText& on_text) {
     for (std::size_t s = 0; s < made_.size(); ++s) {
       GeneratedSample& sample = made_[s];
@@ -57,7 +57,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// One rank's part. Gives what it made; the times are its own.
+// The part of one rank. Returns its copy of the samples, with times measured on this rank.
 GenerationResult generate_on_rank(GenerationRun& run, const Config& config, const GenerationRequest& request,
                                   const OnText& on_text) {
   const auto sequences = static_cast<std::size_t>(request.samples);
@@ -68,14 +68,14 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
   Samples samples(request);
   GenerationResult result;
   auto begin = std::chrono::steady_clock::now();
-  // All samples begin alike: one sequence, then copies.
+  // All samples begin with the prompt: it is computed for one sequence and copied.
   std::vector<float> logits = run.feed(tokens, 1);
   run.share_first_sequence();
   tokens.assign(sequences, 0);
   for (bool first = true;; first = false) {
     if (rank == run.sampler()) {
       for (std::size_t s = 0; s < sequences; ++s) {
-        // Rows that pad the vocabulary are no bytes, however probable.
+        // Tokens that pad the vocabulary are not bytes and are never sampled.
         const std::span row(logits.data() + (first ? 0 : s * vocabulary), std::min(vocabulary, bytes));
         tokens[s] = sample_token(row, request.sampling, static_cast<std::int64_t>(s), run.position());
       }
@@ -107,7 +107,7 @@ std::int64_t GenerationResult::tokens() const {
 }
 
 double GenerationResult::tokens_per_second() const {
-  // The prompt's pass made the first token of every sample.
+  // The prompt's pass produced the first token of every sample.
   const std::int64_t behind = tokens() - static_cast<std::int64_t>(samples.size());
   return seconds > 0.0 ? static_cast<double>(behind) / seconds : 0.0;
 }
@@ -139,7 +139,7 @@ GenerationResult generate(const Config& trained, const GenerationRequest& reques
   const Config config = for_generation(trained);
   const Mesh mesh(config.parallelism);
   const int first_rank = first_rank_of_process(config);
-  // The last token made is never read.
+  // The last generated token is not fed to the model.
   const std::int64_t capacity = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens - 1;
   const auto ranks = static_cast<std::size_t>(mesh.world());
   GenerationResult result;

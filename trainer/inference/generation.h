@@ -1,6 +1,6 @@
-// Text from a model, under any layout without context parallelism: the prompt in one pass, then a token a pass, sampled
-// on one rank and told to all. How long a text can become is not limited by rotary angles, which exist for every
-// position; what a model is worth beyond the positions that it was trained on is another matter.
+// Text generation, under any layout without context parallelism: one pass for the prompt, then one pass for each token.
+// One rank samples and broadcasts the token. Rotary angles exist for every position and do not limit the length of a
+// text, but the quality of a model beyond its trained positions is not assured.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 namespace weft {
 
 struct GenerationRequest {
-  std::string prompt = {};        // at least one byte, a token each
-  std::int64_t max_tokens = 128;  // new ones of each sample
+  std::string prompt = {};        // at least one byte; each byte is a token
+  std::int64_t max_tokens = 128;  // new tokens of each sample
   std::int64_t samples = 1;
   SamplingOptions sampling = {};
-  std::vector<std::string> stop = {};  // a sample ends where one of these begins
+  std::vector<std::string> stop = {};  // a sample ends before the first of these texts
 };
 
 enum class Finish : std::uint8_t { length, stop };
@@ -26,24 +26,23 @@ std::string_view name_of(Finish finish);
 
 struct GeneratedSample {
   std::string text;         // without prompt and stop
-  std::int64_t tokens = 0;  // made, those of the stop included
+  std::int64_t tokens = 0;  // generated, including those of the stop text
   Finish finish = Finish::length;
 };
 
 struct GenerationResult {
   std::vector<GeneratedSample> samples;
-  double prompt_seconds = 0.0, seconds = 0.0;    // of the prompt's pass, and of all behind it
-  std::vector<BucketBytes> predicted, measured;  // of the ranks of this process, at their peaks
+  double prompt_seconds = 0.0, seconds = 0.0;    // of the prompt's pass, and of all later passes
+  std::vector<BucketBytes> predicted, measured;  // by rank, at its peak; set only for the ranks of this process
   std::int64_t tokens() const;
-  // Behind the prompt's pass, all samples together.
+  // Rate of all samples together after the prompt's pass.
   double tokens_per_second() const;
 };
 
-// Called with a sample's text as soon as it is certain, on the thread of this process's first rank.
+// Called with new text of a sample as soon as it is certain (stop_text.h), on the thread of this process's first rank.
 using OnText = std::function<void(std::int64_t sample, std::string_view text)>;
 
-// Throws Error (request) with everything in the request that makes no sense, or does not fit the model: its vocabulary
-// must be that of its tokenizer.
+// Throws Error (request) with all faults of the request. The model must also have the vocabulary of the byte tokenizer.
 void require_sound(const GenerationRequest& request, const Config& config);
 
 // Runs the ranks of this process. `fill_weights` as in ForwardRun. Throws Error with the first failure.

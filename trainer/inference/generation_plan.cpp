@@ -24,7 +24,7 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   SegmentSetup setup = segment_setup(config, at);
   const std::int64_t tensor = setup.tensor;
   setup.microbatch_tokens = (shape.rows() + tensor - 1) / tensor * tensor;
-  // Only the attention, which has the shape, knows of sequences.
+  // Only attention depends on sequences, and it takes them from `shape`.
   setup.sequence_length = setup.microbatch_tokens;
 
   PlannedInputs inputs = plan_inputs(config, at);

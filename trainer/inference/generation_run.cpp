@@ -55,7 +55,7 @@ std::vector<float> GenerationRun::feed(std::span<const std::int32_t> tokens, std
   std::ranges::copy(tokens, ids.begin());
   Tensor on_device = run_->ledger().allocate(Bucket::workspace, DType::int32, padded, 1);
   staging.upload(stream, on_device);
-  // A head that makes logits reads no targets.
+  // A head that returns logits reads no targets, so the tokens stand in for them.
   run_->pass({on_device, on_device}, StepReport(report_, config_.model.moe.num_experts), &state_);
   state_.position += count;
   if (!state_.logits.allocated()) return {};

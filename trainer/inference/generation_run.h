@@ -1,5 +1,5 @@
-// One rank of a model that generates: tokens go in, their keys and values stay in the cache, and the logits of the last
-// ones come out where the head is. Several tokens a pass or one, in passes of any lengths.
+// One rank of a model that generates. A pass takes any number of tokens, stores their keys and values in the cache, and
+// returns the logits of the last tokens on ranks with the head.
 #pragma once
 
 #include <span>
@@ -13,32 +13,32 @@ namespace weft {
 
 class GenerationRun {
  public:
-  // Collective over the seat's world. `config` is for_generation(). Caches are made for `sequences` sequences of
-  // `capacity` positions. Config, mesh and seat outlive the run.
+  // Collective over the seat's world. `config` is from for_generation(). Caches are allocated for `sequences` sequences
+  // of `capacity` positions. Config, mesh and seat outlive the run.
   GenerationRun(const Config& config, const Mesh& mesh, std::int64_t sequences, std::int64_t capacity,
                 const FillWeights& fill_weights, const RankSeat& seat);
 
-  // The next tokens [sequences * n], sequence after sequence; the same on all ranks, over whose world the call is
-  // collective. They may be those of the first sequence alone (`sequences` 1) until share_first_sequence(). Logits of
-  // the last `wanted` tokens of each, [sequences * wanted, vocabulary], come back on the ranks that have the head,
-  // nothing on others.
+  // Feeds the next tokens [sequences * n], sequence after sequence, the same on all ranks. Collective over the world.
+  // Before share_first_sequence(), `sequences` may be 1: the tokens of the first sequence alone. Returns the logits of
+  // the last `wanted` tokens of each sequence, [sequences * wanted, vocabulary], on ranks with the head; nothing on
+  // other ranks.
   std::vector<float> feed(std::span<const std::int32_t> tokens, std::int64_t sequences, std::int64_t wanted = 1);
-  // All other sequences have the beginning that the first one has.
+  // Copies the cache of the first sequence to all other sequences.
   void share_first_sequence();
-  // So many tokens of each sequence have come.
+  // Number of tokens of each sequence so far.
   std::int64_t position() const { return state_.position; }
 
-  // The rank that samples: the first that has the head.
+  // The rank that samples: the first rank with the head.
   int sampler() const { return sampler_; }
-  // In place, [sequences]: what the sampler has, on all ranks. Collective over the world; waits for the device.
+  // Broadcasts the sampler's tokens [sequences] in place to all ranks. Collective over the world. Waits for the device.
   void broadcast(std::span<std::int32_t> tokens);
 
   ForwardRun& run() { return *run_; }
-  // Buckets of this rank at the peak of any pass, the caches among the activations.
+  // Predicted buckets of this rank at the largest peak of all passes; caches are counted as activations.
   const BucketBytes& predicted() const { return predicted_; }
 
  private:
-  // Segments and program for passes of this shape.
+  // Plans segments and program for passes of this shape, if it differs from the last shape.
   void take_shape(const GenerationShape& shape);
 
   const Config& config_;
@@ -50,7 +50,7 @@ class GenerationRun {
   GenerationShape shape_;  // of the last pass
   std::unique_ptr<ForwardRun> run_;
   GenerationState state_;
-  Tensor report_;  // what experts count goes here, and nobody reads it
+  Tensor report_;  // required by MoE blocks for their counts; never read
   BucketBytes predicted_;
 };
 

@@ -1,4 +1,4 @@
-// The weights of a checkpoint, for a model that is used and not trained.
+// Loads the weights of a checkpoint into a model without training.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,9 @@
 
 namespace weft {
 
-// What fills a rank's stages with the weights of the checkpoint in `folder`, whatever layout wrote it; ranks of this
-// process share its files. Throws Error (request) where it cannot be read, or holds another model than `config`.
+// Returns a function that fills a rank's stages with the weights of the checkpoint in `folder`, written by any layout.
+// The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, or is of
+// another model than `config`.
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
 
 }  // namespace weft

@@ -50,7 +50,7 @@ std::vector<double> token_probabilities(std::span<const float> logits, const Sam
     probabilities[token] = std::exp((static_cast<double>(logits[token]) - largest) / options.temperature);
     sum += probabilities[token];
   }
-  // What rounding leaves of the whole must not cut a token off where nothing is to be cut.
+  // With top_p 1 nothing is cut: a rounding error in `kept` could otherwise drop the last tokens.
   double kept = 0.0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     double& probability = probabilities[tokens[i]];
@@ -74,7 +74,7 @@ std::int32_t token_at(std::span<const double> probabilities, double uniform) {
     if (uniform < cumulative) return last;
   }
   require(last >= 0, "some token has a probability");
-  return last;  // the probabilities add up to a rounding less than one
+  return last;  // by rounding the probabilities may sum to slightly less than 1
 }
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t sequence,

@@ -18,7 +18,7 @@ std::string StopText::feed(std::string_view bytes) {
   for (const char byte : bytes) {
     if (stopped_) break;
     held_ += byte;
-    std::size_t complete = 0, begun = 0;  // the longest stop that ends here, and the longest beginning of one
+    std::size_t complete = 0, begun = 0;  // bytes of the longest stop, and of the longest begin of a stop, ending here
     for (const std::string& stop : stops_) {
       if (held_.ends_with(stop)) complete = std::max(complete, stop.size());
       for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > begun; --length) {

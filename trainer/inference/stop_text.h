@@ -1,5 +1,5 @@
-// Text that ends where a stop text begins, while it is being made: bytes are given on as soon as they can no longer be
-// the beginning of one.
+// Cuts generated text before the first stop text, while the text grows: bytes are returned as soon as they can no
+// longer be the begin of a stop text.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace weft {
 
 class StopText {
  public:
-  // Of several stop texts the one that is complete first ends the text; of those complete with one byte the longest.
-  // None is empty.
+  // The stop text that is complete first ends the text; the longest one, if several are complete with the same byte.
+  // Throws Error (request) if a stop text is empty.
   explicit StopText(std::vector<std::string> stops);
 
-  // What can be given on once these bytes are there; nothing behind a stop.
+  // Adds bytes and returns the text that has become certain; nothing after a stop text.
   std::string feed(std::string_view bytes);
-  // The text ends without one: what was held back.
+  // The text ends without a stop text: returns the bytes held back.
   std::string finish();
   bool stopped() const { return stopped_; }
 

@@ -11,7 +11,8 @@
 namespace weft {
 namespace {
 
-// This file is compiled without contraction of products and sums (CMakeLists.txt), or these would not be what they say.
+// This file is compiled without contraction of products and sums (CMakeLists.txt); contraction would fuse these
+// operations.
 struct HostMath {
   WEFT_INLINE static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   WEFT_INLINE static float subtract(float a, float b) { return a - b; }
@@ -22,16 +23,16 @@ struct HostMath {
   WEFT_INLINE static float from_bits(std::uint32_t a) { return std::bit_cast<float>(a); }
 };
 
-// Elements of one run.
+// The arrays of one run.
 template <typename P, typename S>
 struct Arrays {
   P* parameters;
   const float* gradients;
-  S *first_state, *second_state;  // null where the rule has fewer
+  S *first_state, *second_state;  // null if the rule has fewer
   std::int64_t count;
   std::uint64_t rounding, first_index;
 };
-// What is the same for all of them.
+// Values that are the same for all elements of a run.
 struct Common {
   UpdateFactors factors;
   float gradient_scale, rate;
@@ -45,8 +46,8 @@ WEFT_INLINE ElementValues values_at(const Arrays<P, S>& of, std::int64_t i) {
   return values;
 }
 
-// One pass over memory. Under "omp simd" the compiler would keep the values of a vector of elements as an array of
-// structs, and not vectorise.
+// One pass over memory. With "omp simd" instead of "ivdep" the compiler keeps the values of a vector of elements as an
+// array of structs and does not vectorise.
 template <typename Rule, typename P, typename S>
 WEFT_INLINE void update_loop(const Common common, const Arrays<P, S> of) {
 #pragma GCC ivdep
@@ -64,7 +65,7 @@ WEFT_INLINE void update_loop(const Common common, const Arrays<P, S> of) {
   }
 }
 
-// Adds the squares of the parameter and of lamb's direction.
+// Adds the squares of the parameter to sums[0] and those of lamb's direction to sums[1].
 template <typename P, typename S>
 WEFT_INLINE void norm_loop(const Common common, const Arrays<P, S> of, double* sums) {
   double parameter_sum = 0, direction_sum = 0;
@@ -80,7 +81,7 @@ WEFT_INLINE void norm_loop(const Common common, const Arrays<P, S> of, double* s
   sums[1] += direction_sum;
 }
 
-// An attribute of versions does not reach into templates, hence the overloads.
+// The attribute WEFT_MULTIVERSION has no effect on templates, hence the overloads.
 #define WEFT_UPDATE_LOOPS(P, S)                                                                            \
   WEFT_MULTIVERSION void update(AdamwElement<HostMath>, const Common& common, const Arrays<P, S>& of) {    \
     update_loop<AdamwElement<HostMath>>(common, of);                                                       \
@@ -118,7 +119,7 @@ Arrays<P, S> arrays_of(const UpdateRows& rows, std::int64_t step) {
           rows.first_index};
 }
 
-// Calls `with` with the run's arrays, in the types that they have.
+// Calls `with` with the arrays of the run, in their element types.
 template <typename With>
 void with_arrays(const UpdateRows& rows, std::int64_t step, With with) {
   const bool wide_states = rows.first_state.dtype() == DType::float32;
@@ -183,7 +184,7 @@ class CpuUpdate final : public RowsUpdate {
       case UpdateRule::lamb:
         return update(LambElement<HostMath>(), common, arrays);
       case UpdateRule::muon:
-        break;  // check_rows() has refused it
+        break;  // refused by check_rows()
     }
   }
 

@@ -1,8 +1,8 @@
-// The formulas of rules.h for one element, written once for every device. `Math` gives the rounded operations: no two
-// of them may be fused by a compiler, for then an element's bits would depend on the device, or on where a vector loop
-// ends and its scalar rest begins. Fused multiply-adds are written out.
+// The formulas of trainer/config/update_rules.h for one element, written once for every device. `Math` provides the
+// rounded operations. A compiler must not fuse two of them: an element's bits would then depend on the device, or on
+// the place where a vector loop ends and its scalar rest begins. Fused multiply-adds are written out.
 //
-// Moments move towards their target (m + rate (g - m)) so that a beta rounded to float32 cannot make them drift.
+// Moments are updated as m + rate (g - m), so that a beta rounded to float32 cannot make them drift.
 #pragma once
 
 #include <cmath>
@@ -21,8 +21,8 @@
 
 namespace weft {
 
-// What a rule reads and writes of an element; a rule leaves alone the states that it does not have. The gradient is
-// already scaled.
+// The values of one element that a rule reads and writes. A rule does not touch states that it does not have. The
+// gradient is already scaled.
 struct ElementValues {
   float parameter = 0, first = 0, second = 0;
 };
@@ -31,7 +31,7 @@ template <typename Math>
 struct AdamwElement {
   static constexpr int states = 2;
 
-  // Moves the moments; what is then subtracted from the parameter.
+  // Updates the moments and returns the change to subtract from the parameter.
   WEFT_ELEMENT static float direction(const UpdateFactors& factors, float gradient, ElementValues& of) {
     of.first = Math::fma(factors.first_rate, Math::subtract(gradient, of.first), of.first);
     of.second = Math::fma(factors.second_rate, Math::fma(gradient, gradient, -of.second), of.second);
@@ -55,7 +55,7 @@ struct LambElement {
   }
 };
 
-// Without momentum.
+// SGD without momentum.
 template <typename Math>
 struct SgdElement {
   static constexpr int states = 0;

@@ -29,7 +29,7 @@ double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t
   }
   const std::int64_t begin = decay_begin(scheduler, total_steps);
   if (scheduler.decay == Decay::constant || step <= begin) return peak;
-  // Both ends are met exactly: 0 in step `begin`, 1 in the last.
+  // Exactly 0 in step `begin` and exactly 1 in the last step.
   const double progress = step >= total_steps ? 1.0 : static_cast<double>(step - begin) / (total_steps - begin);
   const double remaining =
       scheduler.decay == Decay::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * progress)) : 1.0 - progress;
@@ -38,7 +38,8 @@ double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t
 
 std::vector<UpdateGroup> trained_groups(const Config& config) {
   std::set<UpdateGroup> groups;
-  // Blocks of a kind have alike parameters, of which a model may have a hundred thousand.
+  // Blocks of one kind have the same parameters, so one block of each kind is enough: a model may have a hundred
+  // thousand parameters.
   ModelConfig each_kind = config.model;
   std::ranges::sort(each_kind.blocks);
   each_kind.blocks.erase(std::ranges::unique(each_kind.blocks).begin(), each_kind.blocks.end());

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Rises linearly to `peak` over warmup_steps (step w is at w / warmup_steps of it), then follows `decay`:
+// The rate rises linearly to `peak` over warmup_steps (step w has peak * w / warmup_steps), then follows `decay`:
 //   constant  stays
 //   linear    falls on a line that ends at min_lr_ratio * peak in the last step
 //   cosine    falls on half a cosine wave between the same two points
@@ -17,15 +17,15 @@ namespace weft {
 // Steps count from 1; past total_steps the last value holds.
 double learning_rate(const SchedulerConfig& scheduler, double peak, std::int64_t step, std::int64_t total_steps);
 
-// A rate, and the groups of parameters that are stepped at it.
+// A rate, and the parameter groups that are updated with this rate.
 struct GroupRate {
   std::vector<UpdateGroup> groups;
   double rate = 0.0;
   bool operator==(const GroupRate&) const = default;
 };
-// Groups that have parameters which are trained.
+// Groups with at least one trained parameter.
 std::vector<UpdateGroup> trained_groups(const Config& config);
-// What those `groups` are stepped at in step `step`: one entry where all share a rate, none where nothing is trained.
+// The rates of `groups` in step `step`, one entry for each distinct rate. No entry if nothing is trained.
 std::vector<GroupRate> learning_rates(const Config& config, std::span<const UpdateGroup> groups, std::int64_t step);
 
 }  // namespace weft

@@ -16,7 +16,7 @@ std::int64_t size_of_move(const MatrixPlan& plan, const RowMove& move) {
   return move.rows * plan.matrices[move.matrix].columns;
 }
 
-// Elements by peer of the moves from a rank, or to it.
+// Elements by peer: of the moves from `rank` if `own` is RowMove::from, to `rank` if it is RowMove::to.
 std::vector<std::int64_t> counts(const MatrixPlan& plan, std::span<const RowMove> moves, int RowMove::*own, int rank) {
   int RowMove::*const peer = own == &RowMove::from ? &RowMove::to : &RowMove::from;
   std::vector<std::int64_t> elements(static_cast<std::size_t>(plan.ranks), 0);
@@ -161,7 +161,7 @@ Tensor Muon::exchange(Tensor sent, const Message& message) {
 void Muon::update_momentum(const MuonStep& step, ConstTensorView gradient_scale, TensorView updates) {
   const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stage_.stream());
   for (const OwnRows& own : rows_) {
-    // Straight into the message.
+    // The kernel writes the update directly into the message.
     const TensorView update =
         updates.rows_from(own.update_offset.value_or(0), own.update_offset ? own.rows.momentum.size() : 0);
     kernels_.momentum(stage_.stream(), {own.rows.owned.gradients, gradient_scale, static_cast<float>(step.momentum),
@@ -169,7 +169,7 @@ void Muon::update_momentum(const MuonStep& step, ConstTensorView gradient_scale,
   }
 }
 
-// One matrix after another, in the memory of one.
+// Orthogonalises one matrix after another, with the workspace of one matrix at a time.
 void Muon::orthogonalise(ConstTensorView updates, TensorView directions) {
   Stream& stream = stage_.stream();
   const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stream);

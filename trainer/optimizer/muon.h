@@ -1,15 +1,15 @@
-// Muon over the rows of one rank (Jordan et al. 2024; the scale that lets it share AdamW's rate is that of Liu et al.
-// 2025, "Muon is scalable for LLM training"). Of a matrix p with gradient G:
+// Muon over the rows of one rank (Jordan et al. 2024). The scale that allows AdamW's learning rate is from Liu et al.
+// 2025, "Muon is scalable for LLM training". For a matrix p with gradient G:
 //
 //   g = gradient_scale G,  M = momentum M + g,  U = g + momentum M
-//   O = newton_schulz(U)                                        of the whole matrix
+//   O = newton_schulz(U)                                        for the whole matrix
 //   p = p - learning_rate (scale O + weight_decay p)
 //
-// A rank updates the momentum of its own rows and sends U to each matrix' owner (muon_plan.h); the owner puts the
-// matrix together, orthogonalises it and sends every holder its rows of O. So a matrix is never orthogonalised in
-// parts, which would be another optimizer. All but O works element by element, and O is computed by one rank from a
-// matrix that is the same however its rows were spread: the result does not depend on the layout, to the bit where the
-// device's products depend on shapes alone.
+// A rank updates the momentum of its own rows and sends U to the owner of each matrix (muon_plan.h). The owner
+// assembles the matrix, orthogonalises it and sends every holder its rows of O. A matrix is never orthogonalised in
+// parts: that would be another optimizer. Everything except O is computed element by element. One rank computes O, from
+// the same matrix in every layout. So the result does not depend on the layout; it is bit-identical if the device's
+// products depend on shapes alone.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ double muon_scale(MuonScale scale, const PlannedMatrix& matrix);
 
 struct MuonOptions {
   MuonScale scale = MuonScale::match_adamw;
-  DType dtype = DType::float32;  // of the iteration and of what is sent; float32 or bfloat16
+  DType dtype = DType::float32;  // of the iteration and of the messages; float32 or bfloat16
 };
 
 struct MuonStep {
@@ -41,21 +41,21 @@ struct MuonStep {
   double momentum = 0.95;
 };
 
-// What a step takes on one rank of the stage, known from the plan alone.
+// Communication and memory of a step on one rank of the stage, computed from the plan alone.
 struct MuonCollective {
   CollectiveOp op = CollectiveOp::all_to_all;
   Group group = Group::tokens;
-  std::int64_t count = 0;  // a stage of one rank performs none
-  std::int64_t bytes = 0;  // what this rank sends, itself included
+  std::int64_t count = 0;  // 0 for a stage of one rank
+  std::int64_t bytes = 0;  // that this rank sends, including those to itself
   bool operator==(const MuonCollective&) const = default;
 };
 struct MuonCost {
   std::array<MuonCollective, 2> collectives;  // to the owners, and back
-  BucketBytes at_peak;                        // of what a step allocates, when its sum is largest
+  BucketBytes at_peak;                        // allocated by a step, at the largest sum
 };
 MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);
 
-// Rows of a matrix that this rank owns, and their momentum: float32, of the shape of the rows, zero before the first
+// Rows of a matrix that this rank owns, and their momentum: float32, same shape as the rows, zero before the first
 // step. The views outlive Muon.
 struct MuonRows {
   OwnedRows owned;
@@ -64,22 +64,22 @@ struct MuonRows {
 
 class Muon {
  public:
-  // `stage` joins all ranks of the stage in the order of the plan; work is queued on its stream, for which the products
-  // were made. `rows` are exactly those the plan expects of this rank, or Error (failure) names what is missing.
-  // Communicator, products and ledger outlive Muon.
+  // `stage` joins all ranks of the stage in the order of the plan. Work is queued on its stream; `products` were made
+  // for this stream. Throws Error (failure) naming the rows if `rows` are not exactly the rows that the plan expects of
+  // this rank. Communicator, products and ledger outlive Muon.
   Muon(const MatrixPlan& plan, const MuonOptions& options, std::span<const MuonRows> rows, Communicator& stage,
        MatrixProducts& products, const MuonKernels& kernels, MemoryLedger& ledger);
 
-  // Collective over the stage. Gradients are multiplied by gradient_scale [1, 1] float32 first, the same on all ranks;
-  // where that is not finite, parameters and momentum stay as they are.
+  // Collective over the stage. Gradients are first multiplied by gradient_scale [1, 1] float32, the same on all ranks.
+  // Parameters and momentum stay unchanged if gradient_scale is not finite.
   void step(const MuonStep& step, ConstTensorView gradient_scale);
 
  private:
-  // `rows` rows of a matrix from its row_begin on, found at element `offset` of a message.
+  // `rows` rows of a matrix, from row `row_begin` on, at element `offset` of a message.
   struct Piece {
     std::int64_t offset = 0, row_begin = 0, rows = 0;
   };
-  // Of one kind of move: how many elements go to, or come from, each rank.
+  // Elements sent to, and received from, each rank in one of the two exchanges.
   struct Message {
     std::vector<std::int64_t> sent, received;
   };
@@ -89,14 +89,14 @@ class Muon {
   };
   struct OwnRows {
     MuonRows rows;
-    std::optional<std::int64_t> update_offset;  // in the message to the owners, where this rank is the first holder
+    std::optional<std::int64_t> update_offset;  // in the message to the owners, if this rank is the first holder
     std::int64_t direction_offset = 0;          // in the message back
     double scale = 0.0;
   };
   void take_rows(const MatrixPlan& plan, std::span<const MuonRows> rows);
   void take_matrices(const MatrixPlan& plan);
   Tensor allocate_message(const std::vector<std::int64_t>& counts);
-  // The two collectives. The tensor handed in is released.
+  // One of the two collectives. Releases `sent` and returns the received message.
   Tensor exchange(Tensor sent, const Message& message);
   void update_momentum(const MuonStep& step, ConstTensorView gradient_scale, TensorView updates);
   void orthogonalise(ConstTensorView updates, TensorView directions);
@@ -108,7 +108,7 @@ class Muon {
   MuonKernels kernels_;
   MemoryLedger& ledger_;
   std::vector<OwnRows> rows_;
-  std::vector<OwnMatrix> matrices_;  // that this rank owns, in the order of the plan
+  std::vector<OwnMatrix> matrices_;  // owned by this rank, in the order of the plan
   Message to_owners_, to_holders_;
 };
 

@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// Fused operations are written out: the vector loop and its scalar rest must round alike, or an element's bits would
-// depend on where a shard ends.
+// Fused operations are written out: the vector loop and its scalar rest must round in the same way. Otherwise an
+// element's bits would depend on the place where a shard ends.
 template <typename Update>
 WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, float* momentum, Update* update,
                                std::int64_t count) {

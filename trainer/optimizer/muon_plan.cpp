@@ -39,7 +39,8 @@ std::vector<PlannedMatrix> matrices_of(std::span<const HeldRows> held, int ranks
   return matrices;
 }
 
-// Largest first, equal ones by name, each to the rank with the least so far, the first of equals.
+// Takes matrices by descending FLOP, equal ones by name. Each goes to the rank with the fewest FLOP so far, the lowest
+// of several.
 void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   std::vector<PlannedMatrix*> order;
   for (PlannedMatrix& matrix : matrices) order.push_back(&matrix);
@@ -52,7 +53,7 @@ void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   }
 }
 
-// Runs of rows, each of which must begin where the last one ended.
+// Runs of rows. require_exact() demands that each run begins at the end of the run before.
 class Cover {
  public:
   Cover(const PlannedMatrix& matrix, std::string what) : matrix_(matrix), what_(std::move(what)) {}
@@ -74,7 +75,7 @@ class Cover {
   std::vector<std::pair<std::int64_t, std::int64_t>> runs_;
 };
 
-// (rank, matrix, row_begin, rows) of what is held and of what moves, to be compared as sets.
+// (rank, matrix, row_begin, rows) of held rows and of moved rows, compared as sets.
 using RowsOfRank = std::tuple<int, std::string, std::int64_t, std::int64_t>;
 
 std::string to_text(const RowsOfRank& rows) {

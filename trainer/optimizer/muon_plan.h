@@ -1,9 +1,9 @@
-// Who orthogonalises which matrix, and which rows travel for it: pure data, the same on every rank of a stage.
+// The owner of each matrix, and the rows that ranks exchange for it: pure data, the same on every rank of a stage.
 //
-// Muon changes a matrix as a whole, but no rank has one: shards, tensor and expert-tensor ranks hold runs of its rows,
-// replicas hold them several times. So every matrix gets an owner; each row goes there once, from its first holder, and
-// what becomes of it comes back to every holder. Owners are chosen by cost, largest matrix first to the rank with the
-// least to do, replicas included.
+// Muon updates a matrix as a whole, but no rank holds a whole matrix: shards, tensor and expert-tensor ranks hold runs
+// of its rows, and replicas hold the same rows again. So every matrix gets an owner. The first holder of each row sends
+// it to the owner once, and the owner sends the result to every holder. Owners are chosen by cost: the largest matrix
+// first, to the rank with the fewest FLOP so far. Ranks of replicas are owners too.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace weft {
 
-// A run of rows of one matrix that a rank holds. Ranks are those of the stage (Group::tokens), from 0.
+// A run of rows of one matrix on one rank. Ranks are numbered from 0 within the stage (Group::tokens).
 struct HeldRows {
   int rank = 0;
   std::string matrix;  // global name
   std::int64_t matrix_rows = 0, columns = 0;
   bool transposed = false;  // see ParameterSpec
   std::int64_t row_begin = 0, rows = 0;
-  bool first = true;  // of several holders of the same rows, one is the first
+  bool first = true;  // exactly one holder of the same rows is the first
   bool operator==(const HeldRows&) const = default;
 };
 
@@ -29,12 +29,13 @@ struct PlannedMatrix {
   std::int64_t rows = 0, columns = 0;
   bool transposed = false;
   int owner = 0;
-  std::int64_t flops = 0;  // of orthogonalising it
+  std::int64_t flops = 0;  // of its orthogonalisation
   std::int64_t size() const { return rows * columns; }
   bool operator==(const PlannedMatrix&) const = default;
 };
 
-// Rows [row_begin, row_begin + rows) of matrix `matrix` of the plan go from one rank to another, or stay.
+// Rows [row_begin, row_begin + rows) of MatrixPlan::matrices[matrix] go from rank `from` to rank `to`, which may be
+// the same.
 struct RowMove {
   int from = 0, to = 0;
   std::size_t matrix = 0;
@@ -49,18 +50,19 @@ struct MatrixPlan {
   std::vector<RowMove> to_owners, to_holders;
 
   std::vector<std::int64_t> flops_of_ranks() const;
-  // The largest of them over their mean; 1 without matrices. At most 1 + the largest matrix over the mean.
+  // Largest of flops_of_ranks() over their mean; 1 without matrices. At most 1 + the FLOP of the largest matrix over
+  // this mean.
   double imbalance() const;
   bool operator==(const MatrixPlan&) const = default;
 };
 
-// `held` are the rows of all ranks of the stage, in any order. Throws Error (failure), naming matrix and rows, when the
-// first holders do not have every row of a matrix exactly once, a rank holds a row twice, or two ranks do not agree on
-// a matrix' shape.
+// `held` are the rows of all ranks of the stage, in any order. Throws Error (failure), naming matrix and rows, if the
+// first holders do not have every row of a matrix exactly once, a rank holds a row twice, or two ranks disagree on the
+// shape of a matrix.
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks);
 
-// Holds a plan against what ranks hold, sharing nothing with how it was made: every row of every matrix is sent to its
-// owner exactly once, by a rank that holds it, and comes back from there exactly once to each holder. Throws Error
+// Checks a plan against the held rows, without code of plan_matrices(): a rank that holds a row sends it to the owner
+// of its matrix, each row exactly once; and the owner sends each row exactly once to each holder. Throws Error
 // (failure) naming matrix and rows.
 void check_plan(const MatrixPlan& plan, std::span<const HeldRows> held);
 

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Where a rank stands among the holders of a unit.
+// Shard of a unit that a rank holds, and whether the rank is its first holder.
 struct RowPlace {
   std::int64_t shard = 0;
   bool first = false;
@@ -59,7 +59,7 @@ std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int ran
 
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
                                      const std::function<bool(const ParameterSpec&)>& takes) {
-  // Layouts differ along these axes only.
+  // Stages are planned once for each (tp, ep, etp): unit layouts depend on these coordinates only.
   std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
   std::vector<HeldRows> held;
   const int ranks = mesh.degrees().stage_ranks();
@@ -68,7 +68,7 @@ std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int
     const Coordinates at = mesh.coordinates(world_rank);
     const std::tuple axes(at.tp, at.ep, at.etp);
     if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
-    // Finding a group looks at the whole world, so it is done once for units that share theirs.
+    // The search for a group visits the whole world, so it is done once for all units with the same group.
     std::map<std::pair<Family, bool>, RowPlace> places;
     const auto add = [&](const PlannedUnit& unit) {
       const auto& specs = unit.plan.parameters;

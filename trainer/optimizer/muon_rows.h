@@ -1,4 +1,4 @@
-// Which parameters Muon takes, and where the ranks of a stage hold their rows.
+// The parameters that Muon updates, and the rows of them that each rank of a stage holds.
 #pragma once
 
 #include <functional>
@@ -10,20 +10,20 @@
 
 namespace weft {
 
-// Matrices between hidden states: those of the dense and expert families. Vectors, the router, the embedding and the
-// head are left to an element-wise optimizer.
+// Whether the parameter is a matrix between hidden states, of the dense or expert family. Vectors, the router, the
+// embedding and the head are updated by an element-wise rule.
 bool takes_muon(const ParameterSpec& parameter);
-// Whether `config` has Muon step the parameter as one of `group`.
+// Whether Muon updates the parameter under `config`, as a member of `group`.
 bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateGroup group);
-// The groups that have any such parameter, in a fixed order.
+// The groups with the rule muon: dense, then experts.
 std::vector<UpdateGroup> muon_groups(const Config& config);
 
-// The rows of all matrices that `takes` takes and the ranks of one pipeline coordinate own, as each of them computes it
-// for itself: a plan needs coordinates only, so nothing is exchanged. By rank, unit and place in the shard. Throws
+// Rows of all matrices accepted by `takes` that the ranks of one pipeline coordinate own. Every rank computes them for
+// itself: a plan needs coordinates only, so nothing is exchanged. Ordered by rank, unit and place in the shard. Throws
 // Error (failure) naming a matrix that is split by columns.
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
                                      const std::function<bool(const ParameterSpec&)>& takes = takes_muon);
-// What a step takes on one rank of the mesh, group by group.
+// Cost of a step on one rank of the mesh, one entry for each of muon_groups().
 std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank);
 
 }  // namespace weft

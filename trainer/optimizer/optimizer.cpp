@@ -87,7 +87,7 @@ void Optimizer::plan_matrices_of_stage(const Mesh& mesh, int rank) {
 }
 
 void Optimizer::step_matrices(std::int64_t step, ConstTensorView gradient_scale) {
-  if (!matrices_) return;  // nothing of the stage is trained
+  if (!matrices_) return;  // no unit was added: nothing of the stage is trained
   for (WholeMatrices& matrices : *matrices_) {
     const OptimizerConfig& group = groups_[static_cast<std::size_t>(matrices.group)];
     if (matrices.muon == nullptr) {

@@ -1,5 +1,5 @@
-// The optimizer of one rank: steps the rows the rank owns, whatever unit they come from, each group of parameters by
-// its own rule and values. State lies beside the shard it belongs to.
+// The optimizer of one rank: updates the rows that the rank owns, of all units. Each group of parameters has its own
+// rule and settings. Optimizer state is sharded like the parameters.
 #pragma once
 
 #include <map>
@@ -19,13 +19,13 @@
 
 namespace weft {
 
-// Who shares an optimizer's work, on the lane of its stream: every rank of the model, and those of the stage.
+// Communicators on the optimizer's stream: `world` has all ranks, `stage` the ranks of this rank's stage.
 struct OptimizerGroups {
   Communicator& world;
   Communicator& stage;
 };
 
-// One state of rows that a rank owns, an element for each of theirs.
+// One optimizer state of a run of owned rows: one element for each element of the rows.
 struct StateRows {
   OwnedRows owned;
   std::string_view state;  // state_name() of its rule
@@ -34,31 +34,30 @@ struct StateRows {
 
 class Optimizer {
  public:
-  // Work is queued on the stream of the groups, for which the products were made. Everything handed in outlives the
+  // Work is queued on the stream of the groups; `products` were made for this stream. All arguments outlive the
   // optimizer.
   Optimizer(const Config& config, const OptimizerKernels& kernels, const OptimizerGroups& groups,
             MatrixProducts& products, MemoryLedger& ledger, PhaseClock& clock);
 
-  // Takes on the rows of one unit that `rank` of the mesh owns; they outlive the optimizer. Rows without gradients are
-  // not trained: they are never stepped, and a unit of such rows gets no state. Before the first step only.
+  // Adds the rows of one unit that `rank` of the mesh owns; they outlive the optimizer. Rows without gradients are not
+  // trained: they are never updated, and a unit that has only such rows gets no state. Before the first step only.
   void add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows, const Mesh& mesh, int rank);
-  // Collective over the world if a rule needs norms of whole parameters, and over the stage if one needs whole
-  // matrices. `step` counts from 1; the schedule multiplies
-  // the rate of each group. Gradients are multiplied by gradient_scale [1, 1] float32 first (the clip factor); where it
-  // is not finite nothing changes.
+  // Collective over the world if a rule needs norms of whole parameters, and over the stage if a rule needs whole
+  // matrices. `step` counts from 1; the schedule multiplies the rate of each group. Gradients are first multiplied by
+  // gradient_scale [1, 1] float32 (the clip factor). Parameters and states stay unchanged if it is not finite.
   void step(std::int64_t step, ConstTensorView gradient_scale);
-  // Of rows that are trained, in the order in which they were added.
+  // States of trained rows, in the order in which the rows were added.
   std::span<const StateRows> states() const { return kept_; }
 
  private:
-  // The matrices of one group that are stepped as wholes.
+  // The matrices of one group that Muon updates.
   struct WholeMatrices {
     UpdateGroup group;
     MatrixPlan plan;
     std::vector<MuonRows> rows;
     std::unique_ptr<Muon> muon;  // over `rows`, made by the first step
   };
-  // Plans those of the stage, on all its ranks alike, with the first unit that is added.
+  // Plans the matrices of the stage, the same plan on all its ranks. Called by add(); only the first call plans.
   void plan_matrices_of_stage(const Mesh& mesh, int rank);
   void step_matrices(std::int64_t step, ConstTensorView gradient_scale);
 
@@ -71,13 +70,12 @@ class Optimizer {
   MemoryLedger& ledger_;
   PhaseClock& clock_;
   std::vector<Tensor> states_;
-  std::vector<StateRows> kept_;  // in states_
+  std::vector<StateRows> kept_;  // views into states_
   std::vector<UpdateRows> rows_;
   std::optional<std::vector<WholeMatrices>> matrices_;
-  std::map<std::string, std::int64_t>
-      tensors_;                         // parameters of the model whose norms are needed, the same on all ranks
-  Tensor norms_;                        // [2 * tensors, 1] float64, if there are any
-  std::unique_ptr<RowsUpdate> update_;  // over rows_, made by the first step
+  std::map<std::string, std::int64_t> tensors_;  // index of each parameter that needs norms, the same on all ranks
+  Tensor norms_;                                 // [2 * tensors, 1] float64, if there are any
+  std::unique_ptr<RowsUpdate> update_;           // over rows_, made by the first step
 };
 
 }  // namespace weft

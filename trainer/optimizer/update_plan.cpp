@@ -19,7 +19,7 @@ int rank_of(const Mesh& mesh, const Coordinates& at) {
 std::vector<std::string> parameters_with_norms(const Config& config) {
   const ResolvedGroups groups = resolved_groups(config);
   const auto needs_norms = [](const OptimizerConfig& options) { return needs_of(options.rule) == Needs::tensor_norms; };
-  // Most rules need none, and a model may have a hundred thousand parameters.
+  // Most rules need no norms; the return saves the list of parameters, which may have a hundred thousand entries.
   if (std::ranges::none_of(groups, needs_norms)) return {};
   std::vector<std::string> names;
   for (ParameterSpec& parameter : model_parameters(config.model)) {

@@ -1,5 +1,6 @@
-// What GRAD_NORM and STEP take on one rank, known before anything is allocated: the norm is summed over the world,
-// rules that need norms of whole parameters sum those, and rules that need whole matrices exchange their rows.
+// Communication and memory of GRAD_NORM and STEP on one rank, known before anything is allocated. The gradient norm is
+// summed over the world. Rules that need norms of whole parameters sum these norms; rules that need whole matrices
+// exchange rows.
 #pragma once
 
 #include <string>
@@ -12,10 +13,10 @@
 
 namespace weft {
 
-// Names of the parameters whose update wants the norms of whole tensors, in an order that all ranks agree on.
+// Names of the parameters with a rule that needs norms of whole tensors, in the same order on all ranks.
 std::vector<std::string> parameters_with_norms(const Config& config);
 std::vector<UpdateCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at);
-// The most that STEP holds at once.
+// Bytes that STEP allocates, at its peak.
 BucketBytes update_bytes(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What a rank computes with: a device, and the kernels and libraries that work on it. One per rank.
+// The backend of a rank: a device, and the kernels and libraries that work on it. One per rank.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ class Backend {
   virtual Device& device() = 0;
   virtual const LayerKernels& layer_kernels() const = 0;
   virtual const OptimizerKernels& optimizer_kernels() const = 0;
-  // Products queued on `stream`, with workspace from `ledger`; both outlive them.
+  // Matrix products queued on `stream`, with workspace from `ledger`. Stream and ledger outlive the products.
   virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
 };
 
-// On GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) where there is none, saying
-// why, or where this build has no CUDA.
+// A backend on GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) saying why if the
+// GPU cannot be used, or if this build has no CUDA.
 std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options = {});
-// Why no GPU can be used here, or nothing.
+// The reason why no GPU can be used here; nothing if one can.
 std::optional<std::string> why_no_cuda();
-// Bytes of memory of GPU 0 of this machine, all in all; nothing where no GPU can be used.
+// Total memory of GPU 0 of this machine, in bytes; nothing if no GPU can be used.
 std::optional<std::int64_t> cuda_memory();
 
-// Tells the calling thread's copy of the CPU's libraries to use one thread.
+// A backend on the CPU. Sets the CPU's libraries to one thread for the calling thread.
 std::unique_ptr<Backend> make_cpu_backend();
 
 }  // namespace weft

@@ -22,7 +22,7 @@ std::vector<CheckpointRows> checkpoint_rows(RankStages& stages, const Optimizer&
   std::vector<CheckpointRows> all;
   const Coordinates at = mesh.coordinates(rank);
   const auto units = stages.planned_units();
-  // By where a parameter's own rows lie, which its states refer to.
+  // By address of the parameter's rows; the states of these rows have the same key.
   std::map<const void*, bool> saved;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const bool counted = counts_unit(*units[u], mesh, rank);

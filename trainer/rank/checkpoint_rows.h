@@ -1,5 +1,5 @@
-// What a rank has of the tensors of a checkpoint, in its memory: the rows it owns of parameters and of what the
-// optimizer keeps beside them, under the global names that any layout understands.
+// The part of a checkpoint's tensors that a rank holds in memory: its rows of parameters and of optimizer states, under
+// global names that do not depend on the layout.
 #pragma once
 
 #include <string>
@@ -16,23 +16,24 @@ struct CheckpointRows {
   std::int64_t tensor_rows = 0, columns = 0;
   std::int64_t row_begin = 0;
   TensorView values;   // [rows, columns] of the tensor, from row_begin on
-  bool saved = false;  // of all ranks with these rows, this one saves them
+  bool saved = false;  // this rank saves the rows; exactly one of the ranks that hold them does
   std::int64_t rows() const { return values.size() / columns; }
 };
 
-// The tensors live as long as stages and optimizer. Together, the ranks of a mesh save every row of every tensor once.
+// The views are valid as long as stages and optimizer live. Together the ranks of a mesh save every row of every tensor
+// once.
 std::vector<CheckpointRows> checkpoint_rows(RankStages& stages, const Optimizer& optimizer, const Mesh& mesh, int rank);
 
-// The parameters alone, of a model without an optimizer, which saves nothing.
+// The parameters alone, for a model without an optimizer. No row is marked as saved.
 std::vector<CheckpointRows> parameter_rows(RankStages& stages);
 
-// A tensor of a whole run: what must be found in a checkpoint that goes on with it.
+// A tensor of the whole model that a checkpoint must have if the run resumes from it.
 struct ExpectedTensor {
   std::string name, state;
   std::int64_t rows = 0, columns = 0;
   auto operator<=>(const ExpectedTensor&) const = default;
 };
-// By name, then state.
+// Sorted by name, then state.
 std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_only);
 
 }  // namespace weft

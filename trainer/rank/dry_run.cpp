@@ -18,8 +18,8 @@
 namespace weft {
 namespace {
 
-// Choices of one rank's tokens by expert. Dealt evenly where they do not divide, experts with one more stand in equal
-// distances.
+// Number of choices of one rank's tokens, by expert. If an even routing leaves a remainder, the experts with one choice
+// more are evenly spaced.
 std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
   const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
@@ -29,7 +29,8 @@ std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing r
     const std::int64_t choices = tokens * chosen;
     std::int64_t count = (expert + 1) * choices / experts - expert * choices / experts;
     if (routing == Routing::worst) {
-      // A token chooses an expert once: from the first of this rank's on, as many experts as it may choose.
+      // A token chooses each expert at most once: all tokens choose the same `chosen` experts, from this rank's first
+      // expert on.
       const std::int64_t first = expert_rank * (experts / d.expert);
       count = (expert - first + experts) % experts < chosen ? tokens : 0;
     }
@@ -38,7 +39,7 @@ std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing r
   return counts;
 }
 
-// Expert counts as the ranks of an expert group would exchange them: a row of counts for each rank.
+// The expert counts that the ranks of an expert group exchange in a run: one row of counts for each rank.
 DryDownload exchanged_counts(const Config& config, int expert_rank, Routing routing) {
   return [counts = dealt(config, expert_rank, routing)](std::span<std::byte> destination) {
     const std::size_t row = counts.size() * sizeof(std::int32_t);
@@ -107,7 +108,7 @@ class DryBackend final : public Backend {
   };
 };
 
-// What comes and goes, in order, and during which action.
+// Records allocations and releases in order, with the action that they belong to.
 class MemoryEvents final : public MemoryObserver, public ActionObserver {
  public:
   MemoryEvents(const Program& program, int pipeline_rank)
@@ -150,7 +151,7 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     now_[bucket] -= bytes;
     if (of_units_.erase(data) == 0) beside_ -= bytes;
   }
-  // From here on the peak counts, as it does for a ledger that is reset. `kept`: what is there already.
+  // Restarts the peak, as MemoryLedger::reset_peak() does. `kept`: bytes that are already allocated.
   void begin_step(const BucketBytes& kept) {
     now_ = walk_.before = kept;
     total_ = most_ = most_now_ = beside_ = kept.total();
@@ -178,13 +179,14 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   LedgerWalk walk_;
   BucketBytes now_;
   std::int64_t total_ = 0, most_ = 0, most_now_ = 0;  // now, in the step, and in this action
-  std::int64_t beside_ = 0;                           // of the total, without what is in of_units_
+  std::int64_t beside_ = 0;                           // of total_, without the tensors in of_units_
   std::unordered_set<const void*> of_units_;          // live tensors
   std::vector<std::int64_t> beside_units_;            // by action
   std::optional<std::size_t> peak_action_;
 };
 
-// The program with as much of the lists of others as sends to this rank: a pipeline may have a thousand ranks.
+// The program with this rank's list. Of the other ranks' lists it keeps only the sends to this rank: a pipeline may
+// have a thousand ranks.
 Program list_of_rank(const Program& program, int pipeline_rank) {
   Program own{static_cast<const ProgramTables&>(program), program.microbatches, {}};
   own.ranks.resize(program.ranks.size());
@@ -202,7 +204,7 @@ Program list_of_rank(const Program& program, int pipeline_rank) {
   return own;
 }
 
-// A rank whose device has no memory and whose peers are not there.
+// A rank with a device without memory, and without peers.
 class DryRank {
  public:
   DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing)
@@ -220,7 +222,7 @@ class DryRank {
   DryDevice& device() { return backend_.device(); }
   const CommunicationCounters& counters() const { return counters_; }
 
-  // Through one step. Peak and counters are of it.
+  // Walks one step. Peak and counters are those of this step.
   void walk(std::span<ActionObserver* const> observers) {
     counters_.clear();
     step_->ledger().reset_peak();
@@ -236,7 +238,7 @@ class DryRank {
   std::optional<RankStep> step_;
 };
 
-// What `make` gives for each pipeline rank that otherwise stands where `at` does, several at a time.
+// The result of `make` for each pipeline rank with the other coordinates of `at`; several ranks at a time.
 template <typename Made, typename Make>
 std::vector<Made> by_pipeline_rank(const Mesh& mesh, const Coordinates& at, Make make) {
   std::vector<Made> made(static_cast<std::size_t>(mesh.degrees().pipeline));
@@ -253,11 +255,11 @@ bool routing_decides(const Config& config) {
 }
 
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
-  MemoryEvents events(program, mesh.coordinates(rank).pp);  // hears of what goes last, too
+  MemoryEvents events(program, mesh.coordinates(rank).pp);  // declared first: outlives the tensors that it observes
   DryRank walker(config, mesh, program, rank, routing);
   RankStep& step = walker.step();
 
-  // Tensors of the set-up are not among the events: what there is of them stays.
+  // Tensors of the set-up were allocated before the events are observed; they stay allocated.
   DryRun result;
   const BucketBytes kept = step.ledger().live();
   step.ledger().observe(events);

@@ -1,8 +1,8 @@
-// What a rank's step takes, found by walking through it: the run's own code (rank_step.h) goes through the compiled
-// list on a device without memory (runtime/dry_device.h), with peers that are not there. So every tensor is counted
-// that a run would have, workspace and what passes between segments included, and so is every call of a communicator.
+// Memory and communication of a rank's step, found by a dry run: the run's own code (rank_step.h) executes the compiled
+// list on a device without memory (runtime/dry_device.h), without peers. So every tensor of a run is counted, including
+// workspace and activations between segments, and so is every call of a communicator.
 //
-// How tokens are routed is known only in the run, so the walk is told how to deal them. On a GPU, the workspace of
+// The routing of tokens is known only in the run, so the dry run takes it as an argument. For a GPU, the workspace of
 // cuDNN and of the sums of kernels is missing.
 #pragma once
 
@@ -19,56 +19,56 @@
 
 namespace weft {
 
-// How routed tokens are dealt over the experts of a layer.
+// The assumed distribution of routed tokens over the experts of a layer.
 enum class Routing : std::uint8_t {
   even,   // equally many to each
-  worst,  // to the experts of the walking rank, as many as its router can send there: no routing takes more memory
+  worst,  // as many as possible to the experts of the walking rank: no routing takes more memory
 };
 
-// Whether memory depends on the routing: experts over several ranks. One rank that holds them all has as many rows
-// whatever is chosen.
+// Whether memory depends on the routing: it does if experts are spread over several ranks. A rank that holds all
+// experts has the same number of rows under any routing.
 bool routing_decides(const Config& config);
 
 struct RoutedBytes {
   std::int64_t even = 0;                   // with tokens routed evenly
-  std::optional<std::int64_t> worst = {};  // whatever is routed where; absent where routing does not decide
+  std::optional<std::int64_t> worst = {};  // an upper bound for any routing; absent if routing_decides() is false
 };
 
 struct DryRun {
-  LedgerWalk walk;                              // what the ledger of a run counts along the rank's list
+  LedgerWalk walk;                              // the ledger's bytes along the rank's list
   BucketBytes peak;                             // at the largest sum
-  std::optional<std::size_t> peak_action = {};  // in the rank's list: when the sum is largest first
-  std::vector<LiveTensors> live;                // at the peak, by bucket and action; together they are `peak`
-  // The most at once during each action of the rank's list, apart from the tensors that come and go with units that are
-  // not replicated: gathered parameters, unsharded gradients, and the copies and parts of their reductions.
+  std::optional<std::size_t> peak_action = {};  // index in the rank's list: the first action with the largest sum
+  std::vector<LiveTensors> live;                // at the peak, by bucket and action; their sum is `peak`
+  // Peak bytes during each action of the rank's list, without the temporary tensors of units that are not replicated:
+  // gathered parameters, unsharded gradients, and the copies and parts of their reductions.
   std::vector<std::int64_t> beside_units;
-  CommunicationCounters communication;  // of the step, as the rank's communicators count
-  std::int64_t saved_bytes = 0;         // of a checkpoint, the tensors that this rank writes
+  CommunicationCounters communication;  // of the step, counted by the rank's communicators
+  std::int64_t saved_bytes = 0;         // of the tensors that this rank writes to a checkpoint
 };
 
-// `program` is that of the rank (step_program). Linear in the length of the rank's list.
+// `program` is the rank's (step_program). Time is linear in the length of the rank's list.
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank,
                Routing routing = Routing::even);
 
-// Its peak alone, for less work.
+// DryRun::peak alone, with less work than dry_run().
 BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
                      Routing routing = Routing::even);
 
-// Tells `kernels` of every call of a kernel in the rank's step, and `actions` of what it is part of.
+// Reports every kernel call in the rank's step to `kernels`, and the actions around the calls to `actions`.
 void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
               ActionObserver& actions);
 
-// The products that the rank's step computes, each shape once.
+// The matrix products of the rank's step, each shape once.
 std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank);
 
-// As many threads as dry runs take where nothing else is to do: the host's cores, and no more than eight, each of which
-// has a rank's action list and tensors.
+// Number of threads for dry runs on an idle host: the host's cores, at most eight, because each thread holds the action
+// list and tensors of a rank.
 std::size_t dry_threads();
 
-// By pipeline rank, of those that otherwise stand where `at` does, whose program it is.
+// One dry run for each pipeline rank, with the other coordinates of `at`. `program` is the program of these ranks.
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at = {},
                              Routing routing = Routing::even);
-// The largest of their peaks, for less work.
+// The largest peak of the first rank of each pipeline coordinate, in bytes, with less work than dry_runs().
 std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program,
                               Routing routing = Routing::even);
 

@@ -10,10 +10,11 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
-// A number takes some 35 ns, starting a thread as long as a thousand of them.
+// Numbers that are worth a thread. Drawing a number takes about 35 ns; starting a thread takes as long as a thousand
+// numbers.
 constexpr std::int64_t worth_a_thread = 16'384;
 
-// Elements [begin, end) of the rows of `parameter` from `first_row` on, counted from 0 there.
+// Draws elements [begin, end) of the rows of `parameter`; element 0 is the first of row `first_row`.
 template <typename T>
 void draw(const RandomStream& random, const ParameterSpec& parameter, std::int64_t first_row, std::int64_t begin,
           std::int64_t end, std::span<T> values) {
@@ -46,7 +47,7 @@ void initialize_as(Stream& stream, const OwnedRows& rows, const Initialization& 
   const std::int64_t piece = std::clamp<std::int64_t>(piece_elements / parameter.columns, 1, rows.rows);
   Staging staging(stream.device(), dtype_of<T>, piece, parameter.columns);
   for (std::int64_t done = 0; done < rows.rows; done += piece) {
-    const std::int64_t begin = std::min(done, rows.rows - piece);  // the last piece draws some again
+    const std::int64_t begin = std::min(done, rows.rows - piece);  // the last piece may overlap the one before
     draw_rows(random, parameter, rows.row_begin + begin, staging.as<T>(), how.threads);
     staging.upload(stream, rows.values.rows_from(begin, piece));
     staging.finish();

@@ -28,7 +28,7 @@ int host_threads_of(int local_ranks) {
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,
                const Admission& admit) {
   if (config.run.launch == LaunchKind::processes) return run_process_rank(config, rank_main, admit);
-  first_rank_of_process(config);  // throws when this process is one of several
+  first_rank_of_process(config);  // throws if this process is one of several
   if (admit) admit();
   const int ranks = config.parallelism.world();
   run_local_ranks(ranks,

@@ -1,4 +1,5 @@
-// How the ranks of a run are started, and what each is handed: threads of this process, or this process as one of many.
+// Starts the ranks of a run, as threads of this process or with this process as one rank of many, and the arguments of
+// each rank.
 #pragma once
 
 #include <functional>
@@ -15,37 +16,38 @@ namespace weft {
 struct RankSeat {
   Backend& backend;
   Communicator& world;
-  // Told what the rank begins to do, for messages about communication that fails; may be empty. The names live on.
+  // Called with the name of each action that the rank begins, for messages about failed communication; may be empty.
+  // The names stay valid as long as the rank runs.
   std::function<void(std::string_view action)> begins = {};
-  int host_threads = 1;  // that it may keep busy by itself, its own among them
+  int host_threads = 1;  // that the rank may keep busy, its own thread included
 };
 using RankMain = std::function<void(const RankSeat& seat)>;
 
-// What each of so many ranks of this machine gets of its cores: equal parts, at least one.
+// Host threads of each rank if `local_ranks` ranks share this machine's cores equally; at least 1.
 int host_threads_of(int local_ranks);
 
-// Makes what a rank computes with. Called on the rank's own thread, by several ranks at once.
+// Makes the backend of a rank. Called on the rank's own thread, by several ranks at once.
 using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
 
-// What [run] says. Throws Error (request) for an attention that there is not.
+// The options in [run]. Throws Error (request) if run.attention does not name a kernel.
 GpuKernelOptions gpu_kernel_options(const Config& config);
-// What run.device says. Ranks that are threads all compute on GPU 0.
+// The backend for run.device. All ranks that are threads compute on GPU 0.
 BackendFactory backend_of(const Config& config);
 
-// Called once a run, by the process of rank 0, before ranks begin; a request that it refuses all processes refuse.
+// Called once a run, by the process of rank 0, before ranks begin. If it refuses the request, all processes refuse it.
 using Admission = std::function<void()>;
 
-// Runs `rank_main` on all ranks that live in this process and returns when they are done. Throws Error with the first
-// failure.
+// Runs `rank_main` on all ranks of this process and returns when all are done. Throws Error with the first failure.
 void run_ranks(const Config& config, const BackendFactory& make_backend, const RankMain& rank_main,
                const Admission& admit = {});
 
-// This process as one rank of run.launch = "processes" (trainer/rank/cuda/nccl_process_rank.cpp).
+// Runs this process as one rank of run.launch = "processes" (trainer/rank/cuda/nccl_process_rank.cpp).
 void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit);
-// Collective over the rendezvous: rank 0 calls `admit`, and where that throws Error (request), so do all ranks.
+// Collective over the rendezvous: rank 0 calls `admit`. If `admit` throws Error (request), all ranks throw it.
 void admit_everywhere(Rendezvous& rendezvous, int rank, const Admission& admit);
-// Which rank of such a run this process is; 0 where ranks are threads. Throws Error (request) when no launcher said, or
-// when it started another number of processes than the configuration has ranks: with threads, more than one.
+// Rank of this process in a run with run.launch = "processes"; 0 if ranks are threads. Throws Error (request) if no
+// launcher has set the rank, or if the number of started processes differs from the configuration's ranks. With
+// threads, throws Error (request) if this process is one of several.
 int first_rank_of_process(const Config& config);
 
 }  // namespace weft

@@ -32,7 +32,7 @@ void LiveLog::settle() {
 
 void LiveLog::shorten() {
   settle();
-  // What the peak had goes first: its addresses serve again.
+  // Releases of tensors that the peak had come first in the result: later allocations may reuse their addresses.
   std::vector<Entry> left;
   std::unordered_map<const void*, Entry> came;
   for (const Entry& entry : log_) {

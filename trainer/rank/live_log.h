@@ -1,5 +1,5 @@
-// Which tensors there were when there was most: from what comes and goes, without keeping all of it. A step may have
-// millions of tensors, of which few are there at once.
+// The tensors that are live at the memory peak, found from allocations and releases without keeping all of them. A step
+// may have millions of tensors, but only few are live at once.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// Tensors that are there at the peak, by the action of the rank's list that allocated them; of those without one, which
-// are there before the first action, the run keeps all.
+// Tensors that are live at the peak, by the action of the rank's list that allocated them. Tensors allocated before the
+// first action have no action; they stay live for the whole run.
 struct LiveTensors {
   Bucket bucket = Bucket::workspace;
   std::optional<std::size_t> action = {};
@@ -23,16 +23,17 @@ struct LiveTensors {
 
 class LiveLog {
  public:
-  // Shortens itself whenever it has so many entries and half of them have no effect.
+  // The log is shortened when it reaches `entries` entries, or twice the entries left after the last shortening if that
+  // is more.
   explicit LiveLog(std::size_t entries = std::size_t{1} << 20) : entries_(entries), most_entries_(entries) {}
 
   void came(const void* data, const LiveTensors& tensor) { add({data, tensor, true}); }
-  // Tensors that never came may go: those from before the log.
+  // `data` may be unknown: a tensor allocated before the log began.
   void went(const void* data) { add({data, {}, false}); }
-  // There is most now.
+  // The live bytes are now the most so far.
   void mark_peak() { of_peak_ = log_.size(); }
 
-  // What there was when mark_peak() was called last, summed and sorted by bucket and action.
+  // The tensors that were live at the last mark_peak(), summed and sorted by bucket and action.
   std::vector<LiveTensors> at_peak();
   std::size_t size() const { return log_.size(); }
 
@@ -47,14 +48,14 @@ class LiveLog {
     if (log_.size() >= most_entries_) shorten();
     log_.push_back(entry);
   }
-  // Enters what came before the peak into peak_.
+  // Applies the entries before the peak to peak_.
   void settle();
-  // Leaves out what came and went since the peak.
+  // Removes tensors that were both allocated and released since the peak.
   void shorten();
 
   std::size_t entries_, most_entries_;
   std::vector<Entry> log_;
-  std::size_t of_peak_ = 0;  // entries before this one are part of the peak
+  std::size_t of_peak_ = 0;  // number of entries before the last mark_peak()
   std::unordered_map<const void*, LiveTensors> peak_;
 };
 

@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// Where scales of float16 end: below the smallest, gradients that overflow do so for another reason; above the largest,
-// doubling says nothing any more.
+// Limits of the scale. If gradients still overflow at the smallest scale, the scale is not the cause. Doubling beyond
+// the largest scale has no benefit.
 constexpr double smallest_scale = 0x1p-14, largest_scale = 0x1p24;
 
 }  // namespace

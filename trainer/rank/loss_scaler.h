@@ -1,7 +1,7 @@
-// The scale of the loss where something is computed or reduced in float16, whose smallest numbers are not small enough
-// for gradients: "Mixed precision training" (Micikevicius et al. 2018, section 3.2), with the dynamic scale that became
-// usual. A step whose gradients overflow is left out on all ranks and halves the scale; so many good steps in a row
-// double it. A plain value, the same on every rank, because every rank sees the same norm.
+// Loss scaling for computation or reduction in float16, which underflows for small gradients: "Mixed precision
+// training" (Micikevicius et al. 2018, section 3.2), with the usual dynamic scale. A step with overflowed gradients is
+// skipped on all ranks and halves the scale; training.loss_scale_growth_steps good steps in a row double it. A plain
+// value, the same on every rank, because every rank sees the same norm.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ class LossScaler {
 
   // Whether anything is scaled; otherwise the scale is 1 and an overflow is an error.
   bool active() const { return active_; }
-  // What the next step multiplies its loss by.
+  // Factor of the loss in the next step.
   double scale() const { return scale_; }
-  // Steps that have changed the parameters; the schedule of the learning rate counts these.
+  // Steps that have changed the parameters; the learning rate schedule counts these steps.
   std::int64_t good_steps() const { return good_steps_; }
-  // Of these, the last ones since the scale changed.
+  // Good steps since the last overflow, or since the last loss_scale_growth_steps in a row.
   std::int64_t good_in_a_row() const { return in_a_row_; }
-  // Goes on where a run was saved; the scale stays as it begins where that run had none.
+  // Continues from a checkpoint. The scale keeps its initial value if the checkpoint has none.
   void resume(std::int64_t good_steps, std::int64_t good_in_a_row, std::optional<double> scale);
-  // After a step whose gradient norm was finite, or was not.
+  // Called after each step; `finite`: whether the gradient norm was finite.
   void end_step(bool finite);
 
  private:

@@ -1,4 +1,4 @@
-// What one step measured, summed over the ranks, and its JSON line.
+// The measurements of one step, summed over the ranks, and their JSON line.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double loss = 0.0;      // mean over the step's tokens, nats
   double gradient_norm = 0.0;
-  std::vector<GroupRate> learning_rates = {};  // as they were applied
-  std::optional<double> loss_scale = {};       // where something is computed in float16
-  bool skipped = false;                        // gradients overflowed: nothing was changed
+  std::vector<GroupRate> learning_rates = {};  // as applied
+  std::optional<double> loss_scale = {};       // if anything is computed in float16
+  bool skipped = false;                        // gradients overflowed: parameters and states are unchanged
   std::int64_t tokens = 0;
   double seconds = 0.0;
   std::int64_t peak_bytes = 0;          // of the rank with the most
@@ -38,7 +38,7 @@ struct StepMetrics {
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
 };
 
-// Of all steps that a process has taken; they themselves are not kept.
+// Totals of all steps that a process has taken. The metrics of single steps are not kept.
 struct RunTotals {
   std::int64_t steps = 0, tokens = 0;
   double seconds = 0.0;
@@ -47,9 +47,8 @@ struct RunTotals {
   void add(const StepMetrics& step);
 };
 
-// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the rate
-// of all groups of parameters; where theirs differ it is an object with that of each, where nothing is trained it is
-// null.
+// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the common
+// rate of all parameter groups, an object with the rate of each group if they differ, or null if nothing is trained.
 std::string to_json(const StepMetrics& metrics);
 
 }  // namespace weft

@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// Each communicator once, in the order in which all ranks make them. A group that works on two lanes has one on each:
-// calls of one communicator follow one another, those of two lanes need not.
+// Each communicator once, in the order in which all ranks make them. A group that works on two lanes has a communicator
+// on each lane: calls of one communicator run one after another, calls on two lanes may overlap.
 constexpr std::pair<Lane, Group> communicators[] = {
     {Lane::compute, Group::world},    {Lane::compute, Group::tp},           {Lane::compute, Group::cp},
     {Lane::compute, Group::etp},      {Lane::compute, Group::tokens},       {Lane::exchange, Group::ep},
@@ -22,7 +22,7 @@ constexpr std::pair<Lane, Group> communicators[] = {
 }  // namespace
 
 Transfers transfers_of(const Program& program) {
-  std::map<Lane, std::set<std::pair<int, int>>> pairs_of;  // by the lane that sends
+  std::map<Lane, std::set<std::pair<int, int>>> pairs_of;  // by sending lane
   for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
     for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
       if (is_send(action.op)) pairs_of[lane_of(program, action)].insert({rank, *action.peer});
@@ -55,7 +55,7 @@ TiedRanks tied_ranks_of(const ProgramTables& tables) {
 }
 
 MakeGroup groups_split_from(Communicator& world) {
-  // The first member names the group; a rank's place orders them.
+  // The first member is the split's color, a rank's place its key.
   return [&world](Group group, const std::vector<int>& members, int place, Stream& stream) {
     require(group != Group::world || std::ssize(members) == world.size(), "the world has one rank per mesh position");
     return world.split(members.front(), place, std::string(name_of(group)), stream);

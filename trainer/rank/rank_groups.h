@@ -1,4 +1,4 @@
-// The communicators of one rank, one a group of the mesh and lane that uses it.
+// The communicators of one rank: one for each pair of a mesh group and a lane that uses the group.
 #pragma once
 
 #include <functional>
@@ -17,44 +17,44 @@
 
 namespace weft {
 
-// Messages that share a communicator: on which lanes they run, and which rank of a pipeline sends to which.
+// Messages that share a communicator: their lanes, and the (sender, receiver) pairs of pipeline ranks.
 struct Transfer {
   MessageLanes lanes;
   std::set<std::pair<int, int>> pairs;
 };
-// Calls of one communicator follow one another, on whatever lanes they are. So that a receive never stands in front of
-// a send, no rank does both in one transfer: a pipeline's line of ranks takes two of them, a ring of odd length three.
+// Calls of one communicator run one after another, on any lane. No rank both sends and receives in one transfer, so
+// that a receive never delays a send. A line of pipeline ranks needs two transfers, a ring of odd length three.
 using Transfers = std::vector<Transfer>;
 Transfers transfers_of(const Program& program);
 
-// The pipeline ranks with the copies of a tied weight, where they are two.
+// The two pipeline ranks with the copies of a tied weight; nothing if one rank has both copies.
 using TiedRanks = std::optional<std::pair<int, int>>;
 TiedRanks tied_ranks_of(const ProgramTables& tables);
 
-// Makes the communicator of a group with these members, among which the rank has this place.
+// Makes the communicator of a group with these members; `place` is the rank's index among the members.
 using MakeGroup = std::function<std::unique_ptr<Communicator>(Group group, const std::vector<int>& members, int place,
                                                               Stream& stream)>;
-// By splitting the world, which outlives what is made: collective over it.
+// Makes communicators by splitting the world: collective over the world, which outlives them.
 MakeGroup groups_split_from(Communicator& world);
 
 class RankGroups {
  public:
-  // Every rank builds its groups in the same order. `transfers`: the messages of the step, the same on all ranks; who
-  // sends to whom is connected. `lanes` outlive the groups. `tied`: the same on all ranks; those of other pipeline
-  // positions are alone in their group.
+  // Every rank builds its groups in the same order. `transfers`: the messages of the step, the same on all ranks; each
+  // (sender, receiver) pair gets connected. `lanes` outlive the groups. `tied`: the same on all ranks; a rank of any
+  // other pipeline position is alone in its tied group.
   RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers, Lanes& lanes,
              const TiedRanks& tied, const MakeGroup& make);
-  // From the world, which outlives the groups.
+  // Splits the groups from the world, which outlives them.
   RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
              Lanes& lanes, const TiedRanks& tied = {});
 
-  // A group's calls on one lane. Which pairs exist is the table in rank_groups.cpp.
+  // The communicator of a group on one lane. The table in rank_groups.cpp lists the pairs that exist.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
-  // Of Group::pp, on a lane of messages, with a rank of the pipeline at their other end.
+  // The communicator of Group::pp on a message lane, for messages with pipeline rank `peer`.
   Communicator& messages(Lane lane, int peer) { return *message_groups_.at({lane, peer}); }
   // Waits until everything sent has been received.
   void flush_messages();
-  // On the gather lane.
+  // The communicator of an island, on the gather lane.
   Communicator& island(const Island& island) { return *islands_.at(island); }
 
  private:

@@ -13,7 +13,7 @@ std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
   return unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
 }
 
-// By entry of a table of the program: its place among those of the planned stages, whose tables follow one another.
+// By index in a table of the program: the entry's place among the entries of the planned stages, stage after stage.
 template <typename Entry>
 std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::span<const PlannedStage> planned) {
   std::vector<std::size_t> places(entries.size(), 0);
@@ -195,7 +195,7 @@ void RankStages::forward(int segment, int microbatch) {
   Tensor x = take_flowing(here.stage, microbatch);
   std::unique_ptr<Saved> kept;
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
-  // Without a backward nobody reads what the segment kept.
+  // Saved tensors are kept only if a backward reads them.
   if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
   if (here.recomputed) kept = here.segment->remembered(std::move(kept));
   if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
@@ -230,7 +230,7 @@ void RankStages::recompute(int segment, int microbatch) {
   checkpoints_.erase(found);
   std::unique_ptr<Saved>& kept = saved_[{here.segment, microbatch}];
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
-  // What the last piece makes the forward has handed on.
+  // The output of the last piece is not needed: the forward has already passed it on.
   if (!here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
 }
 
@@ -250,7 +250,7 @@ void RankStages::reduce_gradient(int unit) {
   units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
 }
 
-// The sum of two floats is the same in either order: both copies hold the same bits.
+// A sum of two floats does not depend on their order: both copies get the same bits.
 void RankStages::tie_gradient(int unit) {
   const std::size_t local = local_unit(unit);
   const auto tied = [&](std::size_t of) {
@@ -276,7 +276,7 @@ void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
   group.stream().wait_for(kernels_.stream);
   group.send(found->second.tensor, peer);
   found->second.tensor.release_on(group.stream());
-  // The peer has received the message before this one by now: its tensor may go.
+  // Replaces the message before this one, which the peer has received by now.
   sent_[{lane, peer}] = std::move(found->second.tensor);
   flowing_.erase(found);
 }

@@ -1,5 +1,5 @@
 // The pipeline stages of one rank at run time: their segments, their shard units and the microbatches in flight. They
-// do what the program's actions say and nothing on their own.
+// only execute the program's actions.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@
 namespace weft {
 
 // Tokens and targets of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in
-// device memory. All ranks of a tensor group read the same ones; context ranks read their positions of the same
+// device memory. All ranks of a tensor group read the same tokens. Context ranks read their own positions of the same
 // sequences.
 struct StepBatch {
   ConstTensorView tokens, targets;
@@ -25,27 +25,26 @@ struct StepBatch {
 
 class RankStages {
  public:
-  // Parameters are drawn as `initialization` says; without it nothing is written, neither parameters nor the table of
-  // angles. `planned`: those that `tables` puts on one pipeline rank, ascending. The other arguments outlive the
-  // stages.
+  // Parameters are drawn according to `initialization`. Without it neither parameters nor the rotary table are written.
+  // `planned`: the stages that `tables` puts on one pipeline rank, ascending. `lanes`, `groups` and `kernels` outlive
+  // the stages.
   RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
              const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
              KernelContext& kernels);
 
-  // From here on the stages compute with these: the same parameters in the same units, and segments for microbatches of
-  // another shape. Between steps.
+  // Replaces the segments by segments for microbatches of another shape, with the same parameters in the same units.
+  // Called between steps.
   void replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables);
 
-  // Lanes start after what is queued on the compute lane. The report's tensors outlive the step.
-  // `loss_scale` multiplies every gradient, and `generation` is what segments that generate are handed
-  // (layers/segment.h).
-  // Hears of the work of segments; outlives its being set.
+  // The observer is told of the work of segments. It stays valid until another one, or null, is set.
   void set_observer(WorkObserver* observer) { observer_ = observer; }
+  // All lanes wait for the work queued on the compute lane so far. The report's tensors outlive the step. `loss_scale`
+  // multiplies every gradient. `generation` is passed to segments that generate (layers/segment.h).
   void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
                   GenerationState* generation = nullptr);
-  // The caller's compute lane has waited for the reduce lane: inputs of reductions are given back.
+  // Releases the inputs of reductions. The compute lane has waited for the reduce lane before.
   void finish_reductions() { reduce_inputs_.finish(); }
-  // Every microbatch has come back; peers have what was sent.
+  // Waits until peers have received all messages. Throws Error (failure) if a microbatch has not completed.
   void end_step();
 
   // By index into the program's tables.
@@ -59,22 +58,22 @@ class RankStages {
   void reduce_gradient(int unit);
   void tie_gradient(int unit);
   void wait_reduction(int unit);
-  // Of what the stage made, or for it.
+  // `stage`: the local stage that produced the sent tensor, or that takes the received tensor.
   void send(Lane lane, int stage, int microbatch, int peer);
   void receive(Lane lane, int stage, int microbatch, int peer);
 
   const PlannedInputs& inputs() const { return inputs_; }
   std::span<const PlannedStage> planned() const { return planned_; }
-  // Of all stages, one after the other.
+  // Units of all stages, stage after stage.
   std::span<const PlannedUnit* const> planned_units() const { return planned_units_; }
-  // Rows of planned unit i that this rank owns.
+  // Rows of planned_units()[unit] that this rank owns.
   std::vector<OwnedRows> owned_rows(std::size_t unit);
-  // The first parameter whose gradient on this rank was not finite in this step, before any reduction. Waits for the
+  // The first parameter with a non-finite gradient on this rank in this step, before any reduction. Waits for the
   // device.
   std::optional<std::string> nonfinite_parameter();
 
  private:
-  // Where a segment's parameter lives.
+  // Unit, and index in the unit, of a segment's parameter.
   struct ParameterPlace {
     std::size_t unit = 0, index = 0;
   };
@@ -83,12 +82,13 @@ class RankStages {
     Segment* segment = nullptr;
     std::vector<ParameterPlace> places = {};  // by parameter
     int stage = 0;
-    // The stages on this rank that take what it makes: its own, or the neighbour's where a stage ends and the next one
-    // is here too, which hands the tensor over as it is. What goes to another rank stays with its own until it is sent.
+    // Keys in flowing_ for the segment's output (next_stage) and input gradient (previous_stage). They equal `stage`,
+    // except at the end of a stage if the neighbouring stage is on this rank too: that stage takes the tensor without a
+    // copy. A tensor for another rank stays under `stage` until it is sent.
     int next_stage = 0, previous_stage = 0;
-    int forwards = 0;  // of the step in progress
-    // In a region of the program's tables (ProgramSegment) forward saves what segments remember, and of its first piece
-    // the input; recompute hands on to the next piece, unless this is the last.
+    int forwards = 0;  // in the step in progress
+    // For a recompute region of the program's tables (ProgramSegment): forward saves Segment::remembered() of each
+    // piece and the input of the first piece. Recompute passes its output to the next piece, except at the last piece.
     bool recomputed = false, begins_region = false, ends_region = false;
   };
 
@@ -101,7 +101,7 @@ class RankStages {
   Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
   std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
   MicrobatchInput text_of(int microbatch) const;
-  // Of a segment about to be computed: the compute lane waits for the gathers under way.
+  // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
   std::vector<ConstTensorView> weights_of(const Piece& piece);
   std::vector<TensorView> gradients_of(const Piece& piece);
   LayerContext context() {
@@ -119,19 +119,19 @@ class RankStages {
             observer_};
   }
 
-  // A microbatch's tensor between segments or stages.
+  // The tensor of a microbatch between segments or stages.
   struct Flowing {
     Tensor tensor;
-    Fence arrived;  // where it came from another rank: when it is there
+    Fence arrived;  // completion of the receive; null if the tensor is from this rank
   };
   Tensor take_flowing(int stage, int microbatch);
 
   PlannedInputs inputs_;
   std::vector<PlannedStage> planned_;
   std::vector<const PlannedUnit*> planned_units_;
-  // By index into the program's tables; meaningful for what is on this rank.
+  // By index into the program's tables; valid only for segments and units on this rank.
   std::vector<std::size_t> local_segment_, local_unit_;
-  std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: the copy that it is tied to, if it is here
+  std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: its tied copy, if that is on this rank
   bool forward_only_;
   std::optional<Initialization> initialization_;
   Lanes& lanes_;
@@ -150,12 +150,12 @@ class RankStages {
   StepReport report_;
   GenerationState* generation_ = nullptr;
   WorkObserver* observer_ = nullptr;
-  // By stage and microbatch: activations on their way forward, or gradients on their way back. A stage has at most one
-  // of a microbatch.
+  // By stage and microbatch: the activation of a forward, or the gradient of a backward. A stage has at most one such
+  // tensor of a microbatch.
   std::map<std::pair<int, int>, Flowing> flowing_;
   std::map<std::pair<const Segment*, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  // By segment that takes it again and microbatch: inputs of regions between forward and recompute, and what recompute
-  // hands on inside a region.
+  // Inputs of recompute, by segment and microbatch: the input of a region between forward and recompute, and inside a
+  // region the output of the recomputed piece before.
   std::map<std::pair<const Segment*, int>, Tensor> checkpoints_;
   std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it
 };

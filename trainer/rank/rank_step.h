@@ -1,6 +1,6 @@
-// What one rank holds of a model that is trained, and does in a step: memory, groups, the compiled list, its stages and
-// its optimizer. What it reads, what is made of its totals and who watches is its caller's business (rank_run.h); so a
-// rank that only finds out what a step takes (dry_run.h) holds and does the same.
+// The training state of one rank and its step: memory, groups, the compiled list, the stages and the optimizer. The
+// caller (rank_run.h) reads the text, evaluates the totals and provides observers. So a dry run (dry_run.h) holds and
+// executes the same as a run.
 #pragma once
 
 #include <functional>
@@ -17,27 +17,28 @@
 
 namespace weft {
 
-// What differs from step to step.
+// The values that differ from step to step.
 struct StepInputs {
   double loss_scale = 1.0;
-  std::int64_t update = 1;  // of the optimizer, from 1
-  // Asked before parameters and states are changed: they stay as they are until then. May block the host.
+  std::int64_t update = 1;  // step number of the optimizer, from 1
+  // Called before the update is queued: parameters and states do not change before the returned fence. May block the
+  // host.
   std::function<Fence()> change_after = {};
 };
 
 class RankStep final : private ActionHandler {
  public:
-  // Collective over the groups that `make_group` makes. `program` is that of the rank. Contents of parameters are drawn
-  // as `initialization` says, or undefined without it. What is handed in as a reference outlives this.
+  // Collective over the groups that `make_group` makes. `program` is the rank's. Parameters are drawn according to
+  // `initialization`, or are undefined without it. Config, mesh, backend and clock outlive the RankStep.
   RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend, PhaseClock& clock,
            const MakeGroup& make_group, const std::optional<Initialization>& initialization);
 
-  // A step is begin(), once the text is there, then walk() and end().
+  // A step is begin(), then walk(), then end(). text() is filled before begin().
   void begin(const StepInputs& inputs);
   void walk(std::span<ActionObserver* const> observers);
   void end() { stages_->end_step(); }
 
-  // Ids of all microbatches, then targets, [2 * tokens, 1] int32 in device memory.
+  // Token ids of all microbatches, then their targets, [2 * tokens, 1] int32 in device memory.
   TensorView text() { return text_; }
 
   Lanes& lanes() { return lanes_; }
@@ -50,7 +51,7 @@ class RankStep final : private ActionHandler {
   RankStages& stages() { return *stages_; }
   Optimizer& optimizer() { return optimizer_; }
   StepSums& sums() { return sums_; }
-  // Of the update of the step in progress, or of the last one.
+  // Rates of the update in progress, or of the last update.
   std::vector<GroupRate> learning_rates() const {
     return weft::learning_rates(config_, trained_groups_, inputs_.update);
   }

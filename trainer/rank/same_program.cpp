@@ -26,7 +26,7 @@ std::uint64_t hash_of(const std::vector<Action>& actions) {
   return sum.value();
 }
 
-// The first few: a wrong node brings eight of them, a wrong version half the world.
+// Lists the first 16 ranks: one wrong node has eight ranks, a wrong version may affect half the world.
 std::string text_of(const std::vector<int>& ranks) {
   constexpr std::size_t shown = 16;
   const std::span<const int> first(ranks.data(), std::min(ranks.size(), shown));
@@ -34,7 +34,8 @@ std::string text_of(const std::vector<int>& ranks) {
                      ranks.size() > shown ? fmt::format(" and {} more", ranks.size() - shown) : "");
 }
 
-// By hash, the ranks that have it for one pipeline rank; the first are those the others differ from.
+// Groups of ranks with the same hash for pipeline rank `row`. The first group is the reference: the majority, or else
+// the group of rank 0.
 std::vector<std::vector<int>> camps_of(std::span<const std::vector<std::uint64_t>> hashes_of_ranks, std::size_t row) {
   std::map<std::uint64_t, std::vector<int>> by_hash;
   for (std::size_t rank = 0; rank < hashes_of_ranks.size(); ++rank)
@@ -72,12 +73,12 @@ std::optional<std::string> program_disagreement(std::span<const std::vector<std:
 
 void require_same_program(const Program& program, Communicator& world) {
   const std::vector<std::uint64_t> own = program_hashes(program);
-  std::vector<std::int32_t> words;  // the dtype of integers that communicators have
+  std::vector<std::int32_t> words;  // int32 is the integer dtype of communicators
   for (const std::uint64_t hash : own) {
     words.push_back(static_cast<std::int32_t>(hash & 0xffffffffu));
     words.push_back(static_cast<std::int32_t>(hash >> 32));
   }
-  // In memory of the world's stream, which need not be that of the rank's device.
+  // In memory of the world's stream, which may be on another device than the rank's.
   Stream& stream = world.stream();
   MemoryLedger ledger(stream.device(), stream);
   const auto count = static_cast<std::int64_t>(words.size());

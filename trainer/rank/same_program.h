@@ -1,6 +1,6 @@
-// Whether all ranks are about to run the same step. Each compiles it for itself, and with residency "auto" solves for
-// its timing, from what should be the same configuration by the same arithmetic. A rank that comes to another list
-// would make the others wait for a collective that it never joins, or join with other bytes.
+// Checks that all ranks run the same step. Each rank compiles the step for itself, and with residency "auto" solves for
+// its timing; configuration and arithmetic should be the same on all ranks. A rank with another list would not join a
+// collective that the others wait for, or would join with a different number of bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace weft {
 
-// A number for the list of each pipeline rank: equal lists have equal numbers on all machines, and of unequal ones two
-// in 2^64 are alike. Bytes are left out: they differ between the coordinates of tensor and expert groups.
+// A hash of the list of each pipeline rank. Equal lists have equal hashes on all machines; unequal lists collide with
+// probability 2^-64. Bytes of actions are not hashed: they differ between the coordinates of tensor and expert groups.
 std::vector<std::uint64_t> program_hashes(const Program& program);
 
-// By rank of the world, its program_hashes(). What is wrong where they are not all equal: for each pipeline rank, the
-// ranks that have another list than most (than rank 0, where none has a majority).
+// `hashes_of_ranks`: program_hashes() of each rank of the world. Returns nothing if all are equal. Otherwise a text
+// with, for each pipeline rank, the ranks with another list than the majority (than rank 0 if there is no majority).
 std::optional<std::string> program_disagreement(std::span<const std::vector<std::uint64_t>> hashes_of_ranks);
 
 // Collective over the world, one all-gather on its stream; blocks the host. Throws Error (failure) on every rank with
-// what program_disagreement() says.
+// the text of program_disagreement().
 void require_same_program(const Program& program, Communicator& world);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// What watches a rank's steps: NVTX ranges always (they cost nanoseconds), and in the steps that [profiling] names a
-// trace, and the word to nsys or ncu to record.
+// Profiling of a rank's steps: NVTX ranges in every step (they cost nanoseconds), and in the steps of [profiling] a
+// trace and the start of recording by nsys or ncu.
 #pragma once
 
 #include <array>
@@ -14,20 +14,21 @@ namespace weft {
 
 class StepProfiler {
  public:
-  // The arguments outlive the profiler. Names the calling thread for tools.
+  // The arguments outlive the profiler. Sets the NVTX name of the calling thread.
   StepProfiler(const ProfilingConfig& config, NvtxDomain& domain, const Program& program,
                std::span<const Action> actions, Lanes& lanes, Communicator& world);
 
-  // Around a step, outside of what it measures. Collective over the world in the first and the last step of a
-  // recording: threads share one process, which records as a whole, so it starts before any of them does.
+  // Called around a step, outside of the measured time. Collective over the world in the first and the last step of a
+  // recording: ranks that are threads share one process, which is recorded as a whole, so recording starts before the
+  // step of any rank.
   void begin_step(std::int64_t step);
   void end_step();
 
-  // For execute(), between begin and end of a step.
+  // Observers for execute(), between begin_step() and end_step().
   std::span<ActionObserver* const> observers() const { return {observers_.data(), tracing() ? 2u : 1u}; }
   StepTrace::HostSpan host(const char* name) { return {tracing() ? trace_.get() : nullptr, name}; }
 
-  // Nothing where none was asked for.
+  // Null if [profiling] asks for no trace.
   const StepTrace* trace() const { return trace_.get(); }
 
  private:

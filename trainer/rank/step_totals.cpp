@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrier) + 1;
-// Groups by name: those of the mesh, in a fixed order, so that the same key has the same place on every rank.
+// All groups in a fixed order, so that a key of the counters has the same place on every rank.
 constexpr auto groups = [] {
   std::array<Group, all_groups.size() + 3> all{};
   std::copy(all_groups.begin(), all_groups.end(), all.begin());
@@ -25,14 +25,14 @@ constexpr std::size_t group_count = groups.size();
 constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
                                     &RunVotes::saves_failed};
 
-// Where each measurement lies in the vector: what kernels add up, what the host brings, and last what is already
-// summed.
+// Places of the measurements in the vector: first those of kernels, then those of the host, and last the squared
+// gradient norm, which is already summed.
 struct Places {
   std::size_t blocks, experts, ranks;
 
   static constexpr std::size_t loss = 0;
   std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
-  std::size_t allocations() const { return block(blocks); }                 // the first that the host brings
+  std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t votes() const { return allocations() + 1; }
   std::size_t communication(std::size_t group, std::size_t op) const {
     return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
@@ -148,7 +148,7 @@ void StepSums::exchange_peak(Communicator& world, const BucketBytes& own, std::s
 }
 
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
-  // In memory of the communicator's stream, and in no ledger of the run: the peaks that it tells are past.
+  // In memory of the communicator's stream, and not in the run's ledger, so that the reported peaks do not change.
   Stream& stream = world.stream();
   MemoryLedger ledger(stream.device(), stream);
   Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1);

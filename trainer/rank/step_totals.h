@@ -1,8 +1,9 @@
-// What a step measured, on its way to everybody: losses, auxiliary losses and expert load, which kernels add up in
-// device memory, and communication counts and memory of each rank, which the host knows, travel as one vector of
-// float64 (exact for counts below 2^53) in one all-reduce. A rank of the world adds one number to it, the sum of its
-// memory; the buckets of the rank with most follow in a second one, where they are not those of the step before. It is
-// the only place of a step where the host waits for the device.
+// Measurements of a step, summed over all ranks. Kernels add up losses, auxiliary losses and expert load in device
+// memory; the host knows communication counts and memory of its rank. Both are summed as one vector of float64 (exact
+// for counts below 2^53) in one all-reduce. The vector has one element for each rank of the world, the sum of its
+// memory buckets. A second all-reduce distributes the buckets of the fullest rank, if the buckets of any rank or the
+// fullest rank have changed since the last step. In a step the host waits for the device only here and for expert
+// counts (layers/expert_exchange.h).
 #pragma once
 
 #include <optional>
@@ -15,13 +16,13 @@
 
 namespace weft {
 
-// What ranks tell each other at the end of a step, summed over them, so that all do the same next.
+// Requests and results that ranks exchange at the end of a step, summed over the ranks, so that all act alike.
 struct RunVotes {
-  std::int64_t save_requests = 0, stop_requests = 0;  // somebody asked for a checkpoint, or for the end of the run
-  std::int64_t saves_written = 0, saves_failed = 0;  // of the checkpoint under way: ranks that are done with their part
+  std::int64_t save_requests = 0, stop_requests = 0;  // requests for a checkpoint, and for the end of the run
+  std::int64_t saves_written = 0, saves_failed = 0;   // ranks that have written, or failed to write, their part
 };
 
-// What one rank's host brings.
+// Measurements from the host of one rank.
 struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
@@ -31,7 +32,7 @@ struct RankMeasurements {
 
 struct MoeTotals {
   double auxiliary_loss = 0.0, z_loss = 0.0;
-  std::vector<std::int64_t> expert_tokens;  // choices by expert
+  std::vector<std::int64_t> expert_tokens;  // number of choices, by expert
 };
 
 struct StepTotals {
@@ -39,34 +40,34 @@ struct StepTotals {
   double gradient_square_sum = 0.0;
   std::vector<MoeTotals> moe;           // by block
   CommunicationCounters communication;  // summed over ranks
-  BucketBytes at_peak;                  // of the rank with the largest sum, the first of several
+  BucketBytes at_peak;                  // of the rank with the largest sum, the lowest of several
   std::int64_t system_allocations = 0;
   RunVotes votes;
 };
 
-// The vector of one rank, kept for the whole run. Its work is queued on `stream`.
+// The vector of one rank, allocated once for the whole run. Work is queued on `stream`.
 class StepSums {
  public:
   // `num_experts` is 0 for a dense model. Stream and ledger outlive the sums.
   StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std::size_t num_experts, std::size_t ranks);
 
   void begin_step();
-  // Where kernels add.
+  // The elements that kernels add to.
   StepReport report();
-  // [1, 1] float64: the squared norm of the whole gradient, once it has been summed over the world.
+  // [1, 1] float64: the squared norm of the whole gradient, after its sum over the world.
   TensorView gradient_square_sum();
 
-  // Collective over the world, whose communicator works on the same stream. Blocks until the totals are here.
+  // Collective over the world, whose communicator uses the same stream. Blocks until the totals are on the host.
   StepTotals total(Communicator& world, const RankMeasurements& own);
 
  private:
-  // Brings the buckets of `fullest` to all ranks, where a rank's have changed.
+  // Distributes the buckets of rank `fullest` to all ranks.
   void exchange_peak(Communicator& world, const BucketBytes& own, std::size_t fullest);
 
   std::size_t blocks_, experts_, ranks_;
-  std::optional<BucketBytes> own_before_;  // at the peak of the step before
-  std::size_t fullest_ = 0;                // of the step before
-  BucketBytes at_peak_;                    // of that rank
+  std::optional<BucketBytes> own_before_;  // this rank's buckets at the peak of the last step
+  std::size_t fullest_ = 0;                // fullest rank of the last step
+  BucketBytes at_peak_;                    // buckets of rank fullest_
   Stream& stream_;
   Tensor sums_;
   Staging own_, totals_;
@@ -74,7 +75,7 @@ class StepSums {
   Staging peak_;
 };
 
-// Collective over the world: the buckets of every rank. Blocks.
+// The buckets of every rank. Collective over the world; blocks.
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own);
 
 }  // namespace weft

@@ -1,11 +1,11 @@
-// What a rank did in chosen steps, and when: every action on its lane, the work inside it, and what the host waited
-// for, for the viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing).
+// A timeline of a rank in chosen steps: every action on its lane, the work inside it, and the waits of the host, for
+// viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing).
 //
-// An action lasts from where its lane has done all that was queued before to where it has done the action, so a wait
-// for another lane or rank inside it counts as its own. Work (work.h) lasts on the compute lane; what it queues on
-// other lanes (the exchange between experts) is not shown by itself. Times come from the lanes' own clocks, counted
-// from the begin of the step, when host and device meet: the host has waited for the totals of the step before, so the
-// compute lane is idle and a fence on it is reached at once.
+// An action lasts from the moment when its lane has finished all earlier work until its lane has finished the action.
+// So a wait for another lane or rank inside an action counts as part of it. Work (work.h) is timed on the compute lane;
+// its operations on other lanes (the exchange between experts) are not shown separately. Times come from the clocks of
+// the lanes, counted from the begin of the step. Host and device times agree there: the host has waited for the totals
+// of the last step, so the compute lane is idle and reaches a fence at once.
 #pragma once
 
 #include <chrono>
@@ -20,13 +20,13 @@
 namespace weft {
 
 struct TraceSpan {
-  std::string name;          // range_names (execute.h), or what the host does
-  std::optional<Lane> lane;  // none: the host
+  std::string name;          // range_names (execute.h), or an activity of the host
+  std::optional<Lane> lane;  // nothing for the host
   std::int64_t step = 0;
   std::optional<int> microbatch;
   std::int64_t bytes = 0;
-  double begin = 0.0, end = 0.0;  // seconds of the machine's steady clock, which its processes share
-  std::string inside = {};        // of work: the action's name
+  double begin = 0.0, end = 0.0;  // seconds of the steady clock, which all processes of a machine share
+  std::string inside = {};        // for work: name of its action
 
   bool operator==(const TraceSpan&) const = default;
 };
@@ -42,14 +42,15 @@ class StepTrace final : public ActionObserver {
   void end(std::size_t action) override;
   void begin_work(Work work) override;
   void end_work() override;
-  // Waits for the step's actions and keeps them, in their order, after the step and the host's spans; and their work.
+  // Waits for the step's actions and appends their spans, in order, after the spans of the step and the host. Their
+  // work is appended to work().
   void end_step();
 
-  // Of all steps so far: all but work, and work.
+  // Spans of all steps so far: those of work in work(), all others in spans().
   const std::vector<TraceSpan>& spans() const { return spans_; }
   const std::vector<TraceSpan>& work() const { return work_; }
 
-  // Something the host does, from construction to destruction. Does nothing without a trace.
+  // Records an activity of the host from construction to destruction. Does nothing if `trace` is null.
   class HostSpan {
    public:
     HostSpan(StepTrace* trace, const char* name) : trace_(trace), name_(name) {
@@ -94,7 +95,7 @@ class StepTrace final : public ActionObserver {
   std::vector<std::pair<Work, Fences>> work_fences_;
 };
 
-// One JSON document: process `rank`, a thread for the host and for each lane.
+// One JSON document with process `rank`, and in it one thread for the host and one for each lane.
 std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work = {});
 
 }  // namespace weft

@@ -16,10 +16,10 @@
 namespace weft {
 namespace {
 
-// Largest owner table, in ranks times parameters, that a run looks over before it begins.
+// Size of the largest owner table that a run checks before it begins, in ranks times parameters.
 constexpr std::int64_t largest_checked_table = 1'000'000;
 
-// Members of groups and places in them by rank; each kind of group is listed once.
+// Members of each rank's groups, and the rank's place among them. Each kind of group is listed once.
 class GroupMembers {
  public:
   explicit GroupMembers(const Mesh& mesh) : mesh_(mesh) {}
@@ -34,7 +34,7 @@ class GroupMembers {
   struct Listed {
     std::vector<std::vector<int>> groups;
     std::vector<std::size_t> group_of;  // by rank
-    std::vector<int> place_of;          // the same
+    std::vector<int> place_of;          // by rank
   };
 
   const Listed& list(Group group) {
@@ -63,13 +63,13 @@ DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& paramet
   return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
 }
 
-// Ranks that hold the boxes of a unit and see other tokens.
+// Number of ranks that hold the same boxes of a unit and process different tokens.
 int holders_of(const PlannedUnit& unit, const Degrees& degrees) {
   if (unit.plan.replicated()) return degrees.stage_ranks();
   return unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
 }
 
-// Copies of a unit on its stage, beside those that tensor ranks hold of the same values.
+// Number of copies of a unit on its stage, without the copies that tensor ranks hold of the same values.
 int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
   const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
   return holders_of(unit, degrees) / shards;
@@ -92,7 +92,7 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
     const auto ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
     holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
   }
-  // The copies of a tied weight beside the head come after those of the embedding.
+  // Replicas of a tied weight are numbered first on the embedding's stage, then on the head's.
   if (unit.tied == TiedCopy::of_head) holder.replica += copies_of(unit, degrees);
   holder.tensor_rank = at.tp;
   holder.tensor_ranks = degrees.tensor;
@@ -126,7 +126,7 @@ DescribedUnit describe_unit(const PlannedUnit& unit, const Config& config, int r
   return described;
 }
 
-// By block, elements of routed experts that a rank holds of it, as the sizes of the model have it.
+// Elements of routed experts on one rank, by block, computed from the sizes of the model.
 std::map<int, std::int64_t> expert_elements(const Config& config) {
   const ModelConfig& model = config.model;
   std::map<int, std::int64_t> elements;
@@ -141,7 +141,7 @@ std::map<int, std::int64_t> expert_elements(const Config& config) {
 std::vector<DescribedSegment> describe_segments(const Config& config, const PlannedStage& planned) {
   std::map<int, std::int64_t> experts = expert_elements(config);
   std::vector<DescribedSegment> segments;
-  // Experts stand in the last segment of a block.
+  // Experts belong to the last segment of a block.
   for (auto segment = planned.segments.rbegin(); segment != planned.segments.rend(); ++segment) {
     const auto found = experts.find((*segment)->part().block.value_or(-1));
     segments.push_back(
@@ -151,8 +151,8 @@ std::vector<DescribedSegment> describe_segments(const Config& config, const Plan
   return segments;
 }
 
-// Calls use(rank, at, plan, first) for every stage of every rank; `first` where the plan is a new one: boxes depend on
-// the coordinates in tensor and expert groups alone.
+// Calls use(rank, at, plan, first) for every stage of every rank. `first` is true if the plan is new: boxes depend only
+// on the coordinates in tensor and expert groups, so ranks share plans.
 template <typename Use>
 void for_each_stage(const Config& config, const Mesh& mesh, Use use) {
   const int stage_ranks = mesh.degrees().stage_ranks();
@@ -195,7 +195,7 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
       }
     }
   });
-  // The whole model as one rank holds it: what a layout lost is missed here.
+  // The whole model as a single rank holds it. So a parameter that the layout has lost is still listed.
   Config lone = config;
   lone.parallelism = {};
   lone.pipeline = {};
@@ -236,7 +236,7 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (int stage = 0; stage < config.stages(); ++stage) {
     for (const auto& segment : plan_stage(config, mesh, at, stage, layout).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
-        // A tied weight belongs to both its stages.
+        // A tied weight belongs to two stages; `planned.stage` takes precedence.
         if (stage == planned.stage) description.stage_of_parameter[parameter.name] = stage;
         description.stage_of_parameter.try_emplace(parameter.name, stage);
         if (stage != planned.stage) continue;

@@ -25,7 +25,7 @@ std::string clock_time(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-// "3.000e-04", or where groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
+// "3.000e-04", or if groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
 std::string rates_text(std::span<const GroupRate> rates) {
   if (rates.empty()) return "none";
   if (rates.size() == 1) return fmt::format("{:.3e}", rates.front().rate);
@@ -38,8 +38,8 @@ std::string rates_text(std::span<const GroupRate> rates) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-// The part of a step in which the average rank waits for others, where all stages take as long, each half of a backward
-// as long as a forward, and communication nothing.
+// The fraction of a step in which the average rank waits for others. It assumes equal stages, halves of a backward that
+// take as long as a forward, and communication without cost.
 double even_bubble(const Program& program) {
   const Simulation simulation = simulate(program, even_costs(program));
   const auto ranks = static_cast<int>(program.ranks.size());

@@ -1,5 +1,5 @@
-// What a person sees of a run: a banner, a line a step, on a terminal a progress line with the time left, a table at
-// the end. Used by rank 0 only; the loss is here whatever stage computed it.
+// The console output of a run: a banner, one line a step, on a terminal a progress line with the time left, and a table
+// at the end. Used by rank 0 only; rank 0 has the loss in every layout.
 #pragma once
 
 #include <chrono>
@@ -18,19 +18,19 @@ namespace weft {
 
 class Console {
  public:
-  // `terminal`: progress lines may be drawn over. Plain logs get step lines only.
+  // `terminal`: progress lines are written and later overwritten. Other outputs get step lines only.
   Console(std::ostream& out, bool terminal) : out_(out), terminal_(terminal) {}
 
   void banner(const Config& config, const Program& program, const RoutedBytes& predicted);
-  // A line of the banner that is known once ranks have been started.
+  // A line of the banner with values that are known only after ranks have started.
   void note(std::string_view name, std::string_view text);
   void step(const StepMetrics& metrics, std::int64_t steps);
   // Predicted against measured bytes, by rank and bucket.
   void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);
   void finished(const RunTotals& totals, const std::filesystem::path& directory);
 
-  // Nobody reads what is said any more: the other end of a pipe is closed. Where it cannot be written for another
-  // reason, that is said once on standard error and the lines are lost.
+  // Whether the reader has closed the other end of a pipe. After any failed write, one message goes to standard error
+  // and the lines are lost.
   bool closed() const { return closed_; }
 
  private:
@@ -39,7 +39,7 @@ class Console {
   std::ostream& out_;
   bool terminal_;
   bool closed_ = false, lost_ = false;
-  std::int64_t taken_ = 0;  // steps of this process, which need not begin with the first
+  std::int64_t taken_ = 0;  // steps of this process, without those before the checkpoint
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -55,7 +55,7 @@ int LinesFile::write_waiting() {
       bytes_ += written;
       continue;
     }
-    // The part that was written would be taken for a line.
+    // Removes the partially written line, which a reader would take for a whole line.
     [[maybe_unused]] const int cut = ftruncate(descriptor_, bytes_);
     return reason;
   }

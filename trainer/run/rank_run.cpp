@@ -14,15 +14,15 @@
 namespace weft {
 namespace {
 
-// Looked over before anything is built on it: ranks that disagree about the messages of a step would already hang when
-// they connect.
+// The program, checked to be the same on all ranks before it is used: ranks with different messages would hang as soon
+// as they connect.
 Program shared_program(const ResolvedRun& run, Communicator& world) {
   Program program = step_program(run, run.mesh().coordinates(world.rank()));
   require_same_program(program, world);
   return program;
 }
 
-// Later minus earlier counts; keys that did not move are left out.
+// Later minus earlier counts, without keys that have not changed.
 CommunicationCounters difference(const CommunicationCounters& later, const CommunicationCounters& earlier) {
   CommunicationCounters result;
   for (const auto& [key, count] : later) {
@@ -51,7 +51,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
   if (config_.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   verify_step(config_, mesh_, world_.rank(), stages());
-  // What is wrong with it is said by the rank that sees most, before others stumble over it.
+  // Rank 0 checks most in verify_step(). The barrier ends the run with its error before other ranks fail elsewhere.
   world_.barrier();
   predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
   if (config_.run.device == DeviceKind::cpu) return;
@@ -75,7 +75,7 @@ void RankRun::read_batch() {
   const auto runs =
       context_runs(config_.training.sequence_length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
   std::vector<std::int32_t> tokens(length), targets(length);
-  // The device took the last step's text before that step ended.
+  // The staging memory is free: the device copied the last step's text before that step ended.
   const std::span<std::int32_t> text = text_.as<std::int32_t>();
   auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
   for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
@@ -186,7 +186,8 @@ void RankRun::require_finite(double norm) {
     fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
          *parameter);
   }
-  // It began elsewhere: that rank's words come first, and end this wait. If it began nowhere, a sum overflowed.
+  // If the gradient of another rank is not finite, that rank's error ends this barrier. If all gradients were finite, a
+  // sum has overflowed.
   world_.barrier();
   fail("the gradient norm of step {} is {}", step_, norm);
 }

@@ -1,5 +1,5 @@
-// A rank that trains: it reads its text, walks the step, tells its peers what it measured, and gives everybody the same
-// metrics.
+// A rank that trains: it reads its text, executes the step and sums the measurements over all ranks, so that every rank
+// has the same metrics.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace weft {
 
-// Tells whoever started the rank what it begins to do.
+// Reports the name of each action that begins to RankSeat::begins.
 class AnnouncedActions final : public ActionObserver {
  public:
   using Begins = std::function<void(std::string_view action)>;
@@ -38,20 +38,20 @@ class RankRun {
   // Collective over `world`. The arguments outlive the run.
   RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
 
-  // Hears of every action of the steps to come; outlives them.
+  // The observer is told of every action of later steps, and outlives them.
   void observe(ActionObserver& observer) { watching_.push_back(&observer); }
-  // One training step, collective over the world; `step` counts from 1, or from where the run goes on. Every rank gets
-  // the same metrics.
+  // One training step, collective over the world. Steps follow one another, from 1 or from the resumed progress. Every
+  // rank gets the same metrics.
   StepMetrics step(std::int64_t step, const RunVotes& votes = {});
-  // What all ranks have brought to the last step's totals, `votes` of each added up.
+  // The votes of the last step, summed over all ranks.
   const RunVotes& votes() const { return votes_; }
 
-  // How far the run has come, and going on from there: before the first step.
+  // Progress after the last step. resume() sets it, before the first step.
   Progress progress() const;
   void resume(const Progress& progress);
-  // What is saved of this rank, in place.
+  // The rows of this rank's parameters and states in a checkpoint; the values are views, not copies.
   std::vector<CheckpointRows> checkpoint_rows();
-  // Asked by every step to come, which changes nothing before the fence.
+  // `ask` is called by every later step; parameters and states do not change before the returned fence.
   void change_after(std::function<Fence()> ask) { change_after_ = std::move(ask); }
 
   Communicator& world() { return world_; }
@@ -67,14 +67,15 @@ class RankRun {
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets of this rank at the peak of the last step.
   const BucketBytes& measured() const { return measured_; }
-  // What computes attention on this rank, in words.
+  // Description of the attention kernel on this rank.
   std::string attention();
-  // How algorithms of matrix products were chosen, in words; nothing where there is one.
+  // Description of how the algorithms of matrix products were chosen; empty if there is no choice.
   const std::string& products() const { return products_; }
 
  private:
   void read_batch();
-  // Every rank ends when the step's norm is not finite; the ranks on which it began say where.
+  // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
+  // reduction name its parameter.
   void require_finite(double norm);
 
   const Config& config_;
@@ -89,10 +90,10 @@ class RankRun {
   PredictedMemory predicted_;
   std::string products_;
   LossScaler scaler_;
-  Staging text_;  // ids, then targets, of a step's microbatches
+  Staging text_;  // token ids, then targets, of the microbatches of a step
   BucketBytes measured_;
 
-  Progress progress_;  // after the last step; of the scaler's numbers, scaler_ has those that count
+  Progress progress_;  // after the last step; the valid values of the loss scaler are in scaler_
   std::function<Fence()> change_after_;
   RunVotes votes_;
 

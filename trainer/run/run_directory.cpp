@@ -25,7 +25,7 @@ void write_whole(const std::filesystem::path& directory, const std::string& name
   flush_folder(directory);
 }
 
-// What a run that was killed was writing. The next may write no such file, or under fewer ranks not all of them.
+// Removes temporary files of a killed run. The next run would not replace all of them, for example with fewer ranks.
 void remove_partials(const std::filesystem::path& directory) {
   std::error_code error;
   std::vector<std::filesystem::path> left;
@@ -48,7 +48,7 @@ std::string run_directory_fault(const std::filesystem::path& path) {
   };
   std::error_code error;
   std::filesystem::path there = std::filesystem::absolute(path);
-  std::size_t longest = 0;  // of the names that are to be made
+  std::size_t longest = 0;  // length of the longest name to create, in bytes
   for (;; there = there.parent_path()) {
     const std::filesystem::file_status status = std::filesystem::status(there, error);
     if (status.type() == std::filesystem::file_type::none) return text(error.message());
@@ -75,7 +75,7 @@ void RunDirectory::begin_after(std::int64_t step) {
     std::ifstream metrics(file);
     for (std::string line; std::getline(metrics, line);) {
       const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
-      // A run that was killed may have left half a line.
+      // A killed run may have left a partial line.
       if (!entry.is_object() || entry.value("step", step + 1) > step) break;
       kept += line + "\n";
     }

@@ -1,6 +1,6 @@
-// The files a run leaves behind: config.toml at the start, metrics.jsonl a line as soon as a step ends, summary.json at
-// the end, and where [profiling] asks for it trace_rank<R>.json after the last step that is recorded. Files that are
-// written whole appear whole (temporary file and rename).
+// The output files of a run: config.toml at the start, a line of metrics.jsonl after each step, summary.json at the
+// end, and if [profiling] asks for it trace_rank<R>.json after the last recorded step. All files except metrics.jsonl
+// are replaced as a whole (temporary file and rename).
 #pragma once
 
 #include <filesystem>
@@ -21,24 +21,24 @@ struct RunRecord {
   std::string versions;
 };
 
-// What keeps the directory from being created or written to; nothing is made to find that out. Empty where nothing
-// does.
+// The reason why the directory cannot be created or written to; empty if it can. The check creates nothing.
 std::string run_directory_fault(const std::filesystem::path& path);
 
 class RunDirectory {
  public:
-  // Creates the directory and holds its lock (run_lock.h). Throws Error (request) when either is refused.
+  // Creates the directory, takes its lock (run_lock.h) and writes config.toml. Throws Error (request) if the directory
+  // or the lock is refused.
   RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml);
 
-  // Before the first step: the metrics of steps after `step`, which will be taken again, go; 0: all of them.
+  // Before the first step: removes the metrics of steps after `step`, which are repeated; with 0 all metrics.
   void begin_after(std::int64_t step);
 
   const std::filesystem::path& path() const { return path_; }
-  // false: the file system has no locks, and nothing keeps a second run out.
+  // False if the file system has no locks; then a second run in the directory is not refused.
   bool locked() const { return lock_.held(); }
-  // What is wrong with the file of metrics, when it changes; the run goes on (lines_file.h).
+  // Returns a sentence when writing metrics.jsonl begins to fail or works again; the run continues (lines_file.h).
   std::optional<std::string> append(const StepMetrics& metrics);
-  // Throws Error (failure) where the summary, or a line of metrics, is not in its file.
+  // Throws Error (failure) if the summary or a line of metrics could not be written.
   void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
                const RunRecord& record);
 
@@ -48,7 +48,7 @@ class RunDirectory {
   std::optional<LinesFile> metrics_;
 };
 
-// The file of one rank in an existing directory; ranks may write theirs at the same time.
+// Writes the trace file of one rank to an existing directory. Several ranks may write at once.
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
                  std::span<const TraceSpan> work = {});
 

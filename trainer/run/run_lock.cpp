@@ -18,7 +18,7 @@
 namespace weft {
 namespace {
 
-// All folders of `path`, or none: when the last one is refused, those made on the way to it go again.
+// Creates all folders of `path`, or none: if one is refused, the folders created before it are removed.
 std::error_code create_folders(const std::filesystem::path& path) {
   std::vector<std::filesystem::path> missing;  // deepest first
   std::error_code error, ignored;
@@ -43,7 +43,7 @@ std::string own_name() {
 std::string content_of(int descriptor) {
   std::array<char, 512> text{};
   const ssize_t count = pread(descriptor, text.data(), text.size(), 0);
-  // Between taking the lock and writing its name a holder has none.
+  // The file is empty between a holder's lock and the write of its name.
   return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : "another process";
 }
 
@@ -54,13 +54,13 @@ RunLock::RunLock(const std::filesystem::path& directory, const char* key) {
     fail_request("{} {} cannot be created: {}", key, directory.string(), error.message());
   }
   const std::string file = (directory / run_lock_name).string();
-  // Open for writing: over NFS an exclusive flock is a byte-range lock, which asks for that.
+  // Opened for writing: over NFS an exclusive flock is a byte-range lock, which requires write access.
   descriptor_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail_request("{} {}: {}: {}", key, directory.string(), file, std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
     held_ = true;
     const std::string name = own_name();
-    // A name that cannot be written costs a message, not the lock.
+    // If the name cannot be written the lock is still valid; only messages lack the name.
     [[maybe_unused]] const bool named =
         ftruncate(descriptor_, 0) == 0 && pwrite(descriptor_, name.data(), name.size(), 0) > 0;
   } else if (errno == EWOULDBLOCK) {

@@ -1,5 +1,5 @@
-// One run at a time in a directory: an exclusive flock(2) on a file in it, which the kernel gives back when its holder
-// ends, however that comes. A file that a killed run has left is no obstacle; what stands in it is for messages only.
+// Allows one run at a time in a directory: an exclusive flock(2) on a file in it, which the kernel releases when the
+// holder ends for any reason. The file of a killed run does not block; its content is used for messages only.
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,16 @@ inline constexpr const char* run_lock_name = "run.lock";
 
 class RunLock {
  public:
-  // Makes the directory where it is not there; `key` is what it is called in the configuration. Throws Error (request)
-  // where that is refused, and naming process, host and start of a holder, whose files are as they were.
+  // Creates the directory if it does not exist; `key` is its key in the configuration. Throws Error (request) if it
+  // cannot be created, or, naming process, host and start time of the holder, if the lock is held. The holder's files
+  // are not changed.
   RunLock(const std::filesystem::path& directory, const char* key);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
-  // Gives the lock back and leaves the file: a file removed could be one that another run has just opened.
+  // Releases the lock and keeps the file: another run may have just opened it.
   ~RunLock();
 
-  // false: the file system has no locks.
+  // False if the file system has no locks.
   bool held() const { return held_; }
 
  private:

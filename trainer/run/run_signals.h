@@ -1,6 +1,6 @@
-// What signals ask of a run: SIGTERM, SIGINT, SIGHUP and SIGUSR1 to save and leave, SIGUSR2 to save and go on. Before
-// the first step there is nothing to save: the first four end the process at once, as a second one of them does later.
-// SIGINT and SIGHUP that whoever started the process has ignored (nohup, a shell's background) stay ignored.
+// Signals to a run: SIGTERM, SIGINT, SIGHUP and SIGUSR1 mean save and stop, SIGUSR2 means save and continue. Before the
+// first step there is nothing to save: the first four end the process at once. Later a second one of these four ends it
+// at once. SIGINT and SIGHUP stay ignored if the parent process ignored them (nohup, background of a shell).
 #pragma once
 
 #include <atomic>
@@ -9,23 +9,23 @@
 
 namespace weft {
 
-// Whether whoever started this process has it ignore the signal.
+// Whether this process ignores the signal, as set by its parent.
 bool is_ignored(int signal);
 
 class RunSignals {
  public:
-  // From here on these signals are held back from the calling thread and from those it starts, and watched by a thread
-  // of their own. Made before other threads are, once in a process.
+  // Blocks these signals in the calling thread and in threads that it starts later; a separate thread receives them.
+  // Constructed once in a process, before other threads.
   RunSignals();
   ~RunSignals();
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;
 
-  // The first step begins: from here on there is something to save.
+  // Called when the first step begins; from then on there is something to save.
   void begin() { begun_ = true; }
 
   bool asked_to_stop() const { return stop_; }
-  // Whether somebody has asked for a checkpoint since this was asked last.
+  // Whether a checkpoint was requested since the last call.
   bool take_save_request() { return save_.exchange(false); }
 
  private:

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// Shown where the first of the keys that was written stands.
+// The text with the place of the first of `keys` that the configuration sets.
 std::string placed(const ResolvedConfig& resolved, std::initializer_list<const char*> keys, const std::string& text) {
   for (const char* key : keys) {
     if (const auto found = resolved.said.find(key); found != resolved.said.end()) {

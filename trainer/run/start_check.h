@@ -1,6 +1,6 @@
-// What must be there for a run to take its first step, looked over without its ranks and their devices. `weft check`
-// and `weft train` do so alike: a run is refused by both or by neither. What only the machine tells, such as whether it
-// has a GPU and room on it, a run finds out by itself.
+// Checks before the first step of a run, without its ranks and their devices. `weft check` and `weft train` use the
+// same checks: both refuse a run or neither does. Properties of the machine, such as a GPU and its free memory, are
+// checked only by the run itself.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct CheckedStart {
   Program program;        // of rank 0
   RoutedBytes predicted;  // of the fullest rank
 };
-// The step alone: compiled, and walked through on the first rank of each pipeline coordinate.
+// Checks the step alone: compiles it and does a dry run on the first rank of each pipeline coordinate.
 CheckedStart check_step(const Config& config);
 
-// The files of data, run.directory, and what the run begins with; then its step, compiled and walked through. Throws
-// Error (request) with all that is wrong with the files, or with the first that is wrong with the step.
+// Checks data files, run.directory and the starting point (checkpoint/start.h), then the step as check_step() does.
+// Throws Error (request) with all faults of the files, or with the first fault of the step.
 CheckedStart check_start(const ResolvedConfig& resolved);
 
 }  // namespace weft

@@ -54,9 +54,9 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests) {
   const Config& config = resolved.config;
-  // Of all processes of a run, that of rank 0 writes and speaks.
+  // Only the process of rank 0 writes to run.directory and to the console.
   const bool speaks = first_rank_of_process(config) == 0;
-  // Everything that can be wrong with the request is found before anything is written.
+  // All checks of the request come before any write.
   std::optional<CheckedStart> start;
   if (speaks) start = check_start(resolved);
   if (config.run.device == DeviceKind::cuda) {
@@ -64,7 +64,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
   }
   std::optional<RunDirectory> directory;
-  std::optional<RunLock> checkpoint_lock;  // of a directory that other runs may have been given too
+  std::optional<RunLock> checkpoint_lock;  // other runs may have the same checkpoint.directory
 
   RunObserver observer;
   observer.admit = [&] {
@@ -99,7 +99,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
   };
   RunRequests polled = requests;
-  // Whoever read what the console says has gone.
+  // The run also stops if the reader of the console's pipe has gone.
   polled.stop = [&] { return requests.stop() || console.closed(); };
   TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
   if (!speaks) return result;

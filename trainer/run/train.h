@@ -1,4 +1,4 @@
-// A whole run: ranks started, steps taken, metrics on disk, the console told.
+// A whole run: starts ranks, executes steps, writes metrics to disk and output to the console.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace weft {
 
 class Console;
 
-// Called on every rank's own thread, except `admit`; observers of several ranks must guard what they share.
+// Called on the thread of every rank, except `admit`. Observers must guard data that several ranks share.
 struct RunObserver {
   std::function<void(RankRun&)> before_first_step;
   std::function<void(RankRun&, const StepMetrics&)> after_step;
@@ -25,25 +25,26 @@ struct RunObserver {
 };
 
 struct TrainResult {
-  RunTotals totals;                              // of the steps taken here; a checkpoint has those before
-  bool stopped = false;                          // a signal asked for the end before the last step
-  std::vector<BucketBytes> predicted, measured;  // by rank, at the last step's peak
+  RunTotals totals;                              // of this call's steps, without those before the checkpoint
+  bool stopped = false;                          // a stop request ended the run before the last step
+  std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
 };
 
-// What a run is asked to do while it goes on. Polled by every process of the run, on the thread of its first rank.
+// Requests to a run. Polled by every process of the run, on the thread of its first rank.
 struct RunRequests {
-  std::function<bool()> stop = [] { return false; };  // save and leave
-  std::function<bool()> save = [] { return false; };  // save and go on; true once for each request
-  std::function<void()> begin = [] {};                // told once, before the first step
+  std::function<bool()> stop = [] { return false; };  // save and stop
+  std::function<bool()> save = [] { return false; };  // save and continue; true once for each request
+  std::function<void()> begin = [] {};                // called once, before the first step
 };
 
-// Runs the ranks of this process, on what run.device says unless told otherwise, from the checkpoint that [checkpoint]
-// goes on with, and returns when they are done. Writes nothing but checkpoints. Throws Error with the first failure.
+// Runs the ranks of this process and returns when they are done. Uses the backend of run.device if `make_backend` is
+// empty, and starts from the checkpoint chosen by [checkpoint]. Writes only checkpoints. Throws Error with the first
+// failure.
 TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {},
                       const CheckpointSetup& checkpoints = {}, const RunRequests& requests = {});
 
-// The same with everything that `weft train` leaves behind in run.directory (config.toml, metrics.jsonl, summary.json)
-// and tells the console.
+// As run_steps(), with the output of `weft train` in run.directory (config.toml, metrics.jsonl, summary.json, traces)
+// and on the console.
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests = {});
 

@@ -1,6 +1,6 @@
-// All rows of a rank as the blocks of one launch: a block of threads takes one chunk of one run of rows, found in a
-// table that is uploaded once. A chunk is 8 Ki elements (AdamW in float32 moves 229 KB of them), which keeps the last
-// wave of blocks short; the tables cost 8 bytes a chunk and 64 a run.
+// All rows of a rank in one launch: each block of threads takes one chunk of one run of rows, from a table that is
+// uploaded once. A chunk has 8 Ki elements (AdamW in float32 moves 229 KB for a chunk); this keeps the last wave of
+// blocks short. The tables cost 8 bytes a chunk and 64 bytes a run.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace weft::cuda {
 inline constexpr int threads_of_block = 256;
 inline constexpr std::int64_t chunk_elements = 8192;
 
-// Nothing may be fused here that the CPU does not fuse.
+// These operations must not be fused: the CPU does not fuse them either.
 struct DeviceMath {
   __device__ static float fma(float a, float b, float c) { return fmaf(a, b, c); }
   __device__ static float subtract(float a, float b) { return __fsub_rn(a, b); }
@@ -30,7 +30,7 @@ struct DeviceMath {
   __device__ static float from_bits(std::uint32_t a) { return __uint_as_float(a); }
 };
 
-// Of one run of rows; unused states are null.
+// One run of rows; unused states are null.
 struct Descriptor {
   void* parameters;
   const float* gradients;
@@ -41,11 +41,11 @@ struct Descriptor {
   std::int32_t last_chunk_elements;
   std::int32_t group;
 };
-// A chunk of a run; the runs' last chunks may be short.
+// One chunk of a run. The last chunk of a run may have fewer elements.
 struct Chunk {
   std::int32_t descriptor, index;
 };
-// What a launch works through.
+// The chunks of one launch.
 struct ChunkTable {
   const Descriptor* descriptors;
   const Chunk* chunks;
@@ -63,7 +63,7 @@ struct ChunkArrays {
 
   __device__ ChunkArrays(const ChunkTable& table, const Descriptor& run) {
     const Chunk chunk = table.chunks[blockIdx.x];
-    // The next chunk of the list tells whether this one is the last of its run.
+    // This chunk is the last of its run if the next chunk of the list belongs to another run.
     const bool last = blockIdx.x + 1 == static_cast<unsigned>(table.chunk_count) ||
                       table.chunks[blockIdx.x + 1].descriptor != chunk.descriptor;
     const std::int64_t begin = chunk.index * chunk_elements;
@@ -76,21 +76,21 @@ struct ChunkArrays {
   }
 };
 
-// Elements of 16 bytes, the widest access.
+// Number of elements in 16 bytes, the widest access.
 template <typename T>
 constexpr int widest = 16 / static_cast<int>(sizeof(T));
-// How far `address` is from the next multiple of 16 bytes, in elements.
+// Distance from `address` to the next multiple of 16 bytes, in elements.
 template <typename T>
 __device__ int elements_to_alignment(const T* address) {
   return static_cast<int>((16 - reinterpret_cast<std::uintptr_t>(address) % 16) % 16 / sizeof(T));
 }
-// Whether 16 bytes begin `head` elements from `address`.
+// Whether `address` + `head` elements is a multiple of 16 bytes.
 template <typename T>
 __device__ bool is_aligned(const T* address, int head) {
   return elements_to_alignment(address) == head % widest<T>;
 }
 
-// `width` elements as float32, in accesses of 16 bytes where the type fills them.
+// Loads `width` elements as float32, with accesses of 16 bytes if `width` elements fill them.
 template <int width, typename T>
 __device__ void load_elements(const T* from, float (&to)[width]) {
   constexpr int piece = width < widest<T> ? width : widest<T>;
@@ -116,8 +116,8 @@ __device__ void store_elements(T* to, const float (&values)[width], const std::u
   }
 }
 
-// The bytes of a table as tensors hold them. Workspace, though they stay: the optimizer's bucket is predicted to the
-// byte and means states.
+// Uploads a table into an int32 tensor. The tensor counts as workspace although it lives as long as the optimizer: the
+// optimizer's bucket is predicted to the byte and holds states only.
 template <typename Entry>
 Tensor upload(Stream& stream, MemoryLedger& ledger, const std::vector<Entry>& entries) {
   static_assert(sizeof(Entry) % sizeof(std::int32_t) == 0);
@@ -138,7 +138,7 @@ struct ChunkRange {
   std::int32_t begin, end;
 };
 
-// The table of some runs, in device memory.
+// The chunk table of a set of runs, in device memory.
 class Chunks {
  public:
   Chunks(Stream& stream, MemoryLedger& ledger, std::span<const UpdateRows> runs) {
@@ -168,7 +168,7 @@ class Chunks {
             reinterpret_cast<const Chunk*>(chunks_.view().data()), static_cast<std::int32_t>(chunks_.rows())};
   }
   dim3 blocks() const { return dim3(static_cast<unsigned>(chunks_.rows())); }
-  // Of neighbouring runs of one tensor together.
+  // Chunk ranges; neighbouring runs of one tensor share a range.
   const std::vector<ChunkRange>& ranges() const { return ranges_; }
 
  private:

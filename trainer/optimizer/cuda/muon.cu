@@ -1,5 +1,5 @@
-// Muon's passes over elements, rounding for rounding those of the CPU: nothing may be fused here that is not fused
-// there (muon_kernels.cpp).
+// Muon's passes over elements, with the same roundings as on the CPU: an operation must not be fused here unless it is
+// fused in muon_kernels.cpp.
 //
 // Bytes an element, with messages of s bytes: momentum 12 + s, change 8 + s.
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int threads_of_block = 256;
-// Elements of a thread whose loads are under way together: rows begin anywhere, so there are no vectors.
+// Elements that a thread loads at once. Rows have no alignment, so there are no vector loads.
 constexpr int elements_in_flight = 8;
 constexpr std::int64_t most_blocks = 4096;
 
@@ -27,7 +27,7 @@ __device__ bool is_finite(float value) {
   return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
 }
 
-// Calls load(slot, i) for the elements in flight and then store(slot, i) for each of them.
+// Calls load(slot, i) for all elements in flight, then store(slot, i) for each of these elements.
 template <typename Load, typename Store>
 __device__ void for_elements(std::int64_t count, Load load, Store store) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * threads_of_block;

@@ -1,5 +1,5 @@
-// The update of all rows of a rank, however many and uneven they are, in one launch for each rule and pair of element
-// types, and the sums over parameters that lamb needs before it. AdamW in float32 moves 16 bytes an element in, 12 out.
+// The update of all rows of a rank, of any number and size: one launch for each rule and pair of element types. Also
+// the sums over parameters that lamb needs before its update. AdamW in float32 reads 16 and writes 12 bytes an element.
 #include <algorithm>
 #include <map>
 #include <type_traits>
@@ -15,7 +15,7 @@
 namespace weft::cuda {
 namespace {
 
-// Of each group, handed to a kernel by value.
+// Settings of one group, passed to a kernel by value.
 struct GroupValues {
   UpdateFactors factors;
   std::int64_t step;
@@ -24,7 +24,8 @@ struct AllGroups {
   GroupValues of[most_update_groups];
 };
 
-// `width` elements from `i` on: one anywhere, or as many as fill 16 bytes of the narrowest array where all are aligned.
+// Updates `width` elements from `i` on. `width` is 1 at any address. If all arrays are aligned it is the number of
+// elements that fill 16 bytes of the narrowest array.
 template <typename Rule, int width, typename P, typename S>
 __device__ void update_at(const ChunkArrays<P, S>& of, int i, const UpdateFactors& factors, float scale, float rate,
                           std::uint64_t rounding) {
@@ -54,7 +55,7 @@ __device__ bool is_finite(float value) {
   return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
 }
 
-// `sums` are read where the rule's rate depends on them.
+// `sums` are read only by lamb, for its rate.
 template <template <typename> class Rule, typename P, typename S>
 __global__ void __launch_bounds__(threads_of_block)
     update_kernel(const ChunkTable table, const AllGroups groups, const float* gradient_scale, const double* sums) {
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(threads_of_block)
   }
   const std::uint64_t rounding = rounding_start(run.name_key, group.step);
 
-  // Vectors where 16 bytes begin at the same element in all arrays: after `head` elements, and before the rest.
+  // Vectors are used if all arrays are aligned to 16 bytes at the same element, `head`. The elements before and after
+  // the vectors are updated one by one.
   constexpr bool all_wide = sizeof(P) == sizeof(float) && sizeof(S) == sizeof(float);
   constexpr int width = all_wide ? widest<float> : widest<bfloat16>;
   int head = max(elements_to_alignment(of.parameters), elements_to_alignment(of.gradients));
@@ -95,8 +97,8 @@ __global__ void __launch_bounds__(threads_of_block)
   }
 }
 
-// parts[2 chunk], parts[2 chunk + 1] = the sums of squares of a chunk's parameters and of lamb's direction. Threads add
-// in an order that depends on the size alone.
+// parts[2 chunk] and parts[2 chunk + 1] = the sums of squares of a chunk's parameters and of lamb's direction. The
+// order of the additions depends on the size alone.
 template <typename P, typename S>
 __global__ void __launch_bounds__(threads_of_block)
     norm_kernel(const ChunkTable table, const AllGroups groups, const float* gradient_scale, double* parts) {
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(threads_of_block)
   parts[2 * blockIdx.x + 1] = direction_sum;
 }
 
-// A block for each tensor.
+// Adds the parts of each tensor; one block for each tensor.
 __global__ void __launch_bounds__(threads_of_block)
     add_parts_kernel(const ChunkTable table, const ChunkRange* ranges, const double* parts, double* sums) {
   const ChunkRange range = ranges[blockIdx.x];
@@ -138,17 +140,17 @@ __global__ void __launch_bounds__(threads_of_block)
   sums[2 * tensor + 1] += direction_sum;
 }
 
-// One thread. As gradient_factor (trainer/plan/gradient_norm.h).
+// Launched with one thread. Same formula as gradient_factor() (trainer/plan/gradient_norm.h).
 __global__ void clip_scale_kernel(const double* square_sum, double largest, double inverse_loss_scale,
                                   float* gradient_scale) {
   const double norm = sqrt(*square_sum) * inverse_loss_scale;
   const double factor = largest > 0.0 && norm > largest ? largest / norm : 1.0;
-  // Neither a NaN nor an infinity less itself is 0.
+  // 0 if square_sum is finite, else NaN.
   const double nothing = *square_sum - *square_sum;
   *gradient_scale = static_cast<float>(factor * inverse_loss_scale + nothing);
 }
 
-// One launch of the update: what its runs have in common.
+// The common properties of the runs in one launch.
 struct Kind {
   UpdateRule rule;
   bool has_state;
@@ -164,7 +166,7 @@ struct ElementTypes {
   using Parameter = P;
   using State = S;
 };
-// Calls `with` with the element types of a kind.
+// Calls `with` with the element types of `kind`.
 template <typename With>
 void with_types(const Kind& kind, With with) {
   const bool wide_states = kind.states == DType::float32;
@@ -176,7 +178,7 @@ void with_types(const Kind& kind, With with) {
   with(ElementTypes<bfloat16, bfloat16>());
 }
 
-// The kernel of a kind.
+// The update kernel for `kind`.
 template <typename P, typename S>
 auto* kernel_of(const Kind& kind) {
   switch (kind.rule) {
@@ -187,7 +189,7 @@ auto* kernel_of(const Kind& kind) {
     case UpdateRule::lamb:
       return update_kernel<LambElement, P, S>;
     case UpdateRule::adamw:
-    case UpdateRule::muon:  // check_rows() has refused it
+    case UpdateRule::muon:  // refused by check_rows()
       break;
   }
   return update_kernel<AdamwElement, P, S>;

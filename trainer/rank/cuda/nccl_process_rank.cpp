@@ -1,4 +1,4 @@
-// A rank that is a process with a GPU and exchanges over NCCL.
+// A rank that is a process of its own, computes on a GPU and communicates over NCCL.
 #include <chrono>
 #include <cstdlib>
 #include <optional>
@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Ranks of one machine take its GPUs in turn, run.ranks_per_device on each.
+// GPU of a rank: run.ranks_per_device consecutive ranks of a machine share a GPU.
 int device_of(const ProcessPlace& place, int ranks_per_device) {
   const int needed = (place.local_world + ranks_per_device - 1) / ranks_per_device;
   const int devices = cuda::device_count();
@@ -36,7 +36,7 @@ std::string meeting_place() {
 }  // namespace
 
 void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit) {
-  first_rank_of_process(config);  // throws when the processes do not fit the configuration
+  first_rank_of_process(config);  // throws if the processes do not match the configuration
   const ProcessPlace place = *find_process_place();
   const std::unique_ptr<Backend> backend =
       make_cuda_backend(device_of(place, config.run.ranks_per_device), gpu_kernel_options(config));
