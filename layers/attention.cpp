@@ -28,7 +28,8 @@ class Attention final : public Segment {
         block_(block),
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".attention"),
-        norm_(setup, name_, Family::dense) {
+        norm_(setup, name_, Family::dense),
+        format_(setup.format_of(Family::dense)) {
     const ModelConfig& model = setup.model;
     heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
               setup.local_sequence()};
@@ -82,8 +83,11 @@ class Attention final : public Segment {
     kept->qkv = activation(kernels, tokens, heads_.columns());
     {
       const GatheredTokens normed(context, kept->norm.normed);
-      multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes,
-               kept->qkv, false);
+      multiply(kernels, format_,
+               {.a = normed.view(),
+                .b = stacked_rows(weights.subspan(q_proj, 3)),
+                .transpose_b = Transpose::yes,
+                .c = kept->qkv});
     }
     norm_.end_forward(kept->norm);
     rotate(context, weights, *kept);
@@ -98,7 +102,7 @@ class Attention final : public Segment {
     attention_forward(kernels, whole_heads(), runs_, kept->rotated, keys_values, kept->out, kept->log_sum_exp);
 
     if (remakes_rotated()) kept->rotated.reset();
-    Tensor y = onto_residual(context, kept->out, weights[o_proj], kept->norm.x);
+    Tensor y = onto_residual(context, format_, kept->out, weights[o_proj], kept->norm.x);
     saved = std::move(kept);
     return y;
   }
@@ -113,7 +117,9 @@ class Attention final : public Segment {
     kept.dy = gather_gradient(context, dy);
 
     Tensor dout = activation(kernels, tokens, kept.out.columns());
-    multiply(kernels, kept.dy, Transpose::no, weights[o_proj], Transpose::yes, dout, false);
+    multiply(
+        kernels, format_,
+        {.a = kept.dy, .b = weights[o_proj], .transpose_b = Transpose::yes, .c = dout, .gradient = GradientFactor::a});
     if (remakes_rotated()) rotate(context, weights, kept);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     if (setup_.context > 1) {
@@ -138,8 +144,9 @@ class Attention final : public Segment {
     kept.qkv.reset();
 
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
-    multiply(kernels, kept.dqkv, Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::no, partial,
-             false);
+    multiply(
+        kernels, format_,
+        {.a = kept.dqkv, .b = stacked_rows(weights.subspan(q_proj, 3)), .c = partial, .gradient = GradientFactor::a});
     const bool trains = setup_.trains(Family::dense);
     if (!trains) {
       for (Tensor* tensor : {&kept.norm.normed, &kept.out, &kept.dqkv, &kept.dq_norm, &kept.dk_norm}) tensor->reset();
@@ -158,9 +165,10 @@ class Attention final : public Segment {
     norm_.begin_backward_weight(context, kept.norm);
     {
       const GatheredTokens normed(context, kept.norm.normed);
-      add_weight_gradient(kernels, kept.dqkv, normed.view(), stacked_rows(gradients.subspan(q_proj, 3)));
+      add_weight_gradient(kernels, format_, GradientFactor::a, kept.dqkv, normed.view(),
+                          stacked_rows(gradients.subspan(q_proj, 3)));
     }
-    add_weight_gradient(kernels, kept.out, kept.dy, gradients[o_proj]);
+    add_weight_gradient(kernels, format_, GradientFactor::b, kept.out, kept.dy, gradients[o_proj]);
     norm_.backward_weight(context, gradients[norm_weight], kept.norm);
     if (setup_.model.qk_norm) {
       if (!gradients[q_norm].empty()) add(kernels.stream, kept.dq_norm, gradients[q_norm]);
@@ -197,6 +205,7 @@ class Attention final : public Segment {
   int block_;
   std::string scope_, name_;
   PreNorm norm_;
+  ProductFormat format_;
   HeadShape heads_;          // sequence_length is this context rank's part
   std::vector<Range> runs_;  // positions of this rank's queries
   std::vector<ParameterSpec> parameters_;

@@ -54,8 +54,9 @@ class CachedAttention final : public ForwardSegment {
     Tensor qkv = activation(kernels, heads_over(1).columns());
     {
       const GatheredTokens normed(context, norm.normed);
-      multiply(kernels, normed.view(), Transpose::no, stacked_rows(weights.subspan(q_proj, 3)), Transpose::yes, qkv,
-               false);
+      multiply(
+          kernels, setup_.format_of(Family::dense),
+          {.a = normed.view(), .b = stacked_rows(weights.subspan(q_proj, 3)), .transpose_b = Transpose::yes, .c = qkv});
     }
     // Angles of the positions of this pass. Padding rows are rotated by some of them; their results are not read.
     const RotaryOptions rotary{heads_over(shape_.tokens), setup_.model.rope_theta,
@@ -74,7 +75,7 @@ class CachedAttention final : public ForwardSegment {
         context.generation->caches.at(block_).view().rows_from(0, shape_.sequences * shape_.capacity);
     attention_cached(kernels, heads_over(shape_.capacity), position, rotated.view().rows_from(0, rows), cache,
                      out.view().rows_from(0, rows));
-    return onto_residual(context, out, weights[o_proj], norm.x);
+    return onto_residual(context, setup_.format_of(Family::dense), out, weights[o_proj], norm.x);
   }
 
  private:

@@ -7,12 +7,16 @@
 #include "layers/sequence_parallel.h"
 
 namespace weft {
-namespace {
 
-// Computes the products of all experts that have rows. `append(products, e, rows_of)` adds those of expert e;
-// rows_of(tensor) are its rows.
+// Elements of all factors of an expert's products: for each row, and of weights.
+struct ExpertBank::Columns {
+  std::int64_t of_rows = 0, of_weights = 0;
+};
+
+// `append(products, e, rows_of)` adds the products of expert e, which has rows; rows_of(tensor) are its rows.
 template <typename Append>
-void for_each_expert(KernelContext& kernels, std::span<const std::int64_t> expert_rows, Append append) {
+void ExpertBank::multiply(LayerContext& context, std::span<const std::int64_t> expert_rows, const Columns& columns,
+                          Append append) const {
   std::vector<Product> products;
   std::int64_t first = 0;
   for (std::size_t e = 0; e < expert_rows.size(); ++e) {
@@ -21,10 +25,16 @@ void for_each_expert(KernelContext& kernels, std::span<const std::int64_t> exper
     if (count > 0) append(products, e, rows_of);
     first += count;
   }
-  multiply_all(kernels, products);
+  // Rows in 8 bits are padded by fewer than 16 for each expert.
+  const auto bytes_of = [&](std::int64_t rows) {
+    return (rows + experts_ * float8_inner_multiple) * columns.of_rows + experts_ * columns.of_weights;
+  };
+  multiply_all(context.kernels, setup_.format_of(Family::experts), products,
+               {.bucket = Bucket::moe_routing,
+                .bytes = bytes_of(first),
+                .most_bytes = bytes_of(bound_rows()),
+                .products = 2 * experts_});
 }
-
-}  // namespace
 
 ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
     : setup_(setup),
@@ -67,23 +77,28 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
 Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
                            Tensor rows, Kept& kept) const {
   KernelContext& kernels = context.kernels;
+  const std::int64_t hidden = setup_.model.hidden_size;
   const std::int64_t count = rows.rows();
   const auto tensor = [&](std::int64_t columns) {
     return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, count, columns, bound_rows());
   };
   kept.rows = std::move(rows);
   kept.gate_up = tensor(2 * width_);
-  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-    products.push_back({rows_of(ConstTensorView(kept.rows)), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
-                        Transpose::yes, rows_of(kept.gate_up.view()), false});
-  });
+  multiply(context, expert_rows, {hidden, 2 * width_ * hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+             products.push_back({.a = rows_of(ConstTensorView(kept.rows)),
+                                 .b = stacked_rows(weights.subspan(3 * e, 2)),
+                                 .transpose_b = Transpose::yes,
+                                 .c = rows_of(kept.gate_up.view())});
+           });
   kept.activated = tensor(width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
-  Tensor out = tensor(setup_.model.hidden_size);
-  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-    products.push_back({rows_of(ConstTensorView(kept.activated)), Transpose::no, weights[3 * e + 2], Transpose::no,
-                        rows_of(out.view()), false});
-  });
+  Tensor out = tensor(hidden);
+  multiply(context, expert_rows, {width_, width_ * hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+             products.push_back(
+                 {.a = rows_of(ConstTensorView(kept.activated)), .b = weights[3 * e + 2], .c = rows_of(out.view())});
+           });
   if (setup_.remake_cheap) kept.activated.reset();
   return out;
 }
@@ -91,15 +106,20 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
 Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
                                   Tensor dout, Kept& kept) const {
   KernelContext& kernels = context.kernels;
+  const std::int64_t hidden = setup_.model.hidden_size;
   kept.dout = std::move(dout);
   const auto tensor = [&](std::int64_t columns) {
     return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, kept.dout.rows(), columns, bound_rows());
   };
   Tensor dactivated = tensor(width_);
-  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-    products.push_back({rows_of(ConstTensorView(kept.dout)), Transpose::no, weights[3 * e + 2], Transpose::yes,
-                        rows_of(dactivated.view()), false});
-  });
+  multiply(context, expert_rows, {hidden, width_ * hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+             products.push_back({.a = rows_of(ConstTensorView(kept.dout)),
+                                 .b = weights[3 * e + 2],
+                                 .transpose_b = Transpose::yes,
+                                 .c = rows_of(dactivated.view()),
+                                 .gradient = GradientFactor::a});
+           });
   if (setup_.remake_cheap && setup_.trains(Family::experts)) {
     kept.activated = tensor(width_);
     swiglu_forward(kernels, kept.gate_up, kept.activated);
@@ -107,26 +127,31 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
   // In place: the gradient overwrites gate_up.
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
-  Tensor drows = tensor(setup_.model.hidden_size);
-  for_each_expert(kernels, expert_rows, [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-    products.push_back({rows_of(ConstTensorView(kept.dgate_up)), Transpose::no, stacked_rows(weights.subspan(3 * e, 2)),
-                        Transpose::no, rows_of(drows.view()), false});
-  });
+  Tensor drows = tensor(hidden);
+  multiply(context, expert_rows, {2 * width_, 2 * width_ * hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+             products.push_back({.a = rows_of(ConstTensorView(kept.dgate_up)),
+                                 .b = stacked_rows(weights.subspan(3 * e, 2)),
+                                 .c = rows_of(drows.view()),
+                                 .gradient = GradientFactor::a});
+           });
   if (!setup_.trains(Family::experts)) kept = {};
   return drows;
 }
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
-  for_each_expert(context.kernels, expert_rows,
-                  [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-                    const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView gradient) {
-                      if (gradient.empty()) return;  // frozen
-                      products.push_back({rows_of(a), Transpose::yes, rows_of(b), Transpose::no, gradient, true});
-                    };
-                    add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)));
-                    add_product(kept.activated, kept.dout, gradients[3 * e + 2]);
-                  });
+  const std::int64_t hidden = setup_.model.hidden_size;
+  multiply(context, expert_rows, {2 * hidden + 3 * width_, 0},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+             const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView gradient,
+                                          GradientFactor which) {
+               if (gradient.empty()) return;  // frozen
+               products.push_back({rows_of(a), Transpose::yes, rows_of(b), Transpose::no, gradient, true, {}, which});
+             };
+             add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)), GradientFactor::a);
+             add_product(kept.activated, kept.dout, gradients[3 * e + 2], GradientFactor::b);
+           });
 }
 
 }  // namespace weft

@@ -36,6 +36,11 @@ class ExpertBank {
                        const Kept& kept) const;
 
  private:
+  struct Columns;
+  template <typename Append>
+  void multiply(LayerContext& context, std::span<const std::int64_t> expert_rows, const Columns& columns,
+                Append append) const;
+
   SegmentSetup setup_;
   std::string name_;
   std::int64_t experts_, width_;  // of this rank

@@ -79,14 +79,15 @@ void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const 
   rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
 }
 
-Tensor onto_residual(LayerContext& context, ConstTensorView a, ConstTensorView weight, ConstTensorView x) {
+Tensor onto_residual(LayerContext& context, ProductFormat format, ConstTensorView a, ConstTensorView weight,
+                     ConstTensorView x) {
   KernelContext& kernels = context.kernels;
   Tensor y = kernels.ledger.allocate(Bucket::activations, x.dtype(), a.rows(), weight.columns());
   if (context.tensor.size() == 1) {
-    multiply_onto(kernels, a, weight, Transpose::no, x, y);
+    multiply(kernels, format, {.a = a, .b = weight, .c = y, .addend = x});
     return y;
   }
-  multiply(kernels, a, Transpose::no, weight, Transpose::no, y, false);
+  multiply(kernels, format, {.a = a, .b = weight, .c = y});
   Tensor slice = scatter_tokens(context, std::move(y));
   const PhaseClock::Scope scope(kernels.clock, Phase::elementwise, kernels.stream);
   add(kernels.stream, x, slice);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "layers/kernels/context.h"
+#include "layers/kernels/float8.h"
 #include "layers/model_config.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
@@ -28,6 +29,8 @@ struct SegmentSetup {
   // Compute dtype of the dense parts, which is also the dtype of activations between segments; then of the other parts.
   DType compute = DType::float32;
   DType embedding_compute = DType::float32, expert_compute = DType::float32, head_compute = DType::float32;
+  // Families whose products read their factors in 8 bits (dense and experts); their compute dtype is bfloat16.
+  std::set<Family> float8;
   std::int64_t sequence_length = 0;    // whole, over the context group
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
   // Limit of the head's float32 logits in bytes: the head computes them for as many tokens at a time as fit.
@@ -50,6 +53,9 @@ struct SegmentSetup {
   void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
   // Dtype of a family's weights and of the computations with them.
   DType dtype_of(Family family) const;
+  ProductFormat format_of(Family family) const {
+    return float8.contains(family) ? ProductFormat::float8 : ProductFormat::as_stored;
+  }
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }

@@ -8,7 +8,11 @@
 namespace weft {
 
 SwigluMlp::SwigluMlp(const SegmentSetup& setup, const std::string& name, std::int64_t width)
-    : setup_(setup), name_(name), width_(width), local_width_(width / setup.tensor) {}
+    : setup_(setup),
+      name_(name),
+      format_(setup.format_of(Family::dense)),
+      width_(width),
+      local_width_(width / setup.tensor) {}
 
 std::vector<ParameterSpec> SwigluMlp::parameters() const {
   std::vector<ParameterSpec> parameters;
@@ -36,10 +40,11 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
                           Kept& kept) const {
   KernelContext& kernels = context.kernels;
   kept.gate_up = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), 2 * local_width_);
-  multiply(kernels, x, Transpose::no, stacked_rows(weights.first(2)), Transpose::yes, kept.gate_up, false);
+  multiply(kernels, format_,
+           {.a = x, .b = stacked_rows(weights.first(2)), .transpose_b = Transpose::yes, .c = kept.gate_up});
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
-  Tensor y = onto_residual(context, kept.activated, weights[2], residual);
+  Tensor y = onto_residual(context, format_, kept.activated, weights[2], residual);
   if (setup_.remake_cheap) kept.activated.reset();
   return y;
 }
@@ -47,7 +52,8 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
 Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
-  multiply(kernels, dy, Transpose::no, weights[2], Transpose::yes, dactivated, false);
+  multiply(kernels, format_,
+           {.a = dy, .b = weights[2], .transpose_b = Transpose::yes, .c = dactivated, .gradient = GradientFactor::a});
   if (setup_.remake_cheap && setup_.trains(Family::dense)) {
     kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
     swiglu_forward(kernels, kept.gate_up, kept.activated);
@@ -56,15 +62,16 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
   swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
   kept.dgate_up = std::move(kept.gate_up);
   Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
-  multiply(kernels, kept.dgate_up, Transpose::no, stacked_rows(weights.first(2)), Transpose::no, dx, false);
+  multiply(kernels, format_,
+           {.a = kept.dgate_up, .b = stacked_rows(weights.first(2)), .c = dx, .gradient = GradientFactor::a});
   if (!setup_.trains(Family::dense)) kept = {};
   return dx;
 }
 
 void SwigluMlp::backward_weight(LayerContext& context, Gradients gradients, ConstTensorView x, ConstTensorView dy,
                                 const Kept& kept) const {
-  add_weight_gradient(context.kernels, kept.dgate_up, x, stacked_rows(gradients.first(2)));
-  add_weight_gradient(context.kernels, kept.activated, dy, gradients[2]);
+  add_weight_gradient(context.kernels, format_, GradientFactor::a, kept.dgate_up, x, stacked_rows(gradients.first(2)));
+  add_weight_gradient(context.kernels, format_, GradientFactor::b, kept.activated, dy, gradients[2]);
 }
 
 }  // namespace weft

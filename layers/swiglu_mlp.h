@@ -32,6 +32,7 @@ class SwigluMlp {
  private:
   SegmentSetup setup_;
   std::string name_;
+  ProductFormat format_;
   std::int64_t width_, local_width_;
 };
 

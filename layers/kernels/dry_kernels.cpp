@@ -13,25 +13,19 @@ namespace {
 class DryProducts final : public MatrixProducts {
  public:
   DryProducts(Stream& stream, Tensor workspace) : stream_(stream), workspace_(std::move(workspace)) {}
-  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
-                bool accumulate) override {
-    multiply_onto(stream_, {a, transpose_a, b, transpose_b, c, accumulate});
-  }
-  void multiply_onto(Stream& stream, const Product& p) override {
+  void run(const Product& p) override {
     const bool turned_a = p.transpose_a == Transpose::yes, turned_b = p.transpose_b == Transpose::yes;
-    const ProductCall product{p.c.rows(),  p.c.columns(), turned_a ? p.a.rows() : p.a.columns(), turned_a, turned_b,
-                              p.a.dtype(), p.c.dtype(),   p.accumulate || !p.addend.empty()};
-    tell(stream, {.name = "multiply",
-                  .kind = KernelKind::product,
-                  .read = p.a.bytes() + p.b.bytes() + p.addend.bytes() + (p.accumulate ? p.c.bytes() : 0),
-                  .written = p.c.bytes(),
-                  .flops = 2.0 * static_cast<double>(product.rows) * static_cast<double>(product.columns) *
-                           static_cast<double>(product.inner),
-                  .dtype = product.input,
-                  .product = product});
-  }
-  void multiply_all(std::span<const Product> products) override {
-    for (const Product& product : products) multiply_onto(stream_, product);
+    const ProductCall product{p.c.rows(),  p.c.columns(), turned_a ? p.a.rows() : p.a.columns(),
+                              turned_a,    turned_b,      p.a.dtype(),
+                              p.b.dtype(), p.c.dtype(),   p.accumulate || !p.addend.empty()};
+    tell(stream_, {.name = "multiply",
+                   .kind = KernelKind::product,
+                   .read = p.a.bytes() + p.b.bytes() + p.addend.bytes() + (p.accumulate ? p.c.bytes() : 0),
+                   .written = p.c.bytes(),
+                   .flops = 2.0 * static_cast<double>(product.rows) * static_cast<double>(product.columns) *
+                            static_cast<double>(product.inner),
+                   .dtype = product.input_a,
+                   .product = product});
   }
 
  private:
@@ -113,6 +107,16 @@ EmbeddingKernels dry_embedding() {
           }};
 }
 
+// Each factor is read twice: for its scale, and to be rounded.
+void dry_round_to_float8(KernelContext& context, std::span<const Float8Factor> factors, TensorView) {
+  KernelCall call{.name = "round_to_float8"};
+  for (const Float8Factor& factor : factors) {
+    call.read += 2 * factor.source.bytes();
+    call.written += factor.rounded.bytes();
+  }
+  tell(context.stream, call);
+}
+
 void dry_move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t>,
                      std::span<const std::int64_t>, std::span<const std::int64_t> counts, TensorView) {
   const std::int64_t rows = std::reduce(counts.begin(), counts.end());
@@ -133,6 +137,7 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace) {
       .cross_entropy = {DryKernel<"vocabulary_max">(), DryKernel<"vocabulary_sums">(),
                         DryKernel<"cross_entropy_gradient">()},
       .embedding = dry_embedding(),
+      .float8 = {dry_round_to_float8},
       .load_balance = {DryKernel<"expert_statistics">(), DryKernel<"scale_counts">(), DryKernel<"auxiliary_loss">(),
                        DryKernel<"auxiliary_loss_backward", Writes::onto>(), DryKernel<"z_loss", Writes::onto>()},
       .permutation = {DryKernel<"sort_by_expert">(), DryKernel<"add_counts", Writes::onto>(),

@@ -5,6 +5,7 @@
 #include "layers/kernels/attention.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/embedding.h"
+#include "layers/kernels/float8.h"
 #include "layers/kernels/load_balance.h"
 #include "layers/kernels/permutation.h"
 #include "layers/kernels/rms_norm.h"
@@ -18,6 +19,7 @@ struct LayerKernels {
   AttentionKernels attention;
   CrossEntropyKernels cross_entropy;
   EmbeddingKernels embedding;
+  Float8Kernels float8;
   LoadBalanceKernels load_balance;
   PermutationKernels permutation;
   RmsNormKernels rms_norm;

@@ -2,18 +2,29 @@
 // shape, is called by the rank's thread only and queues its work on the stream it was made for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 
-#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/kernel_log.h"
+#include "parallel/runtime/tensor.h"
 
 namespace weft {
 
 enum class Transpose : std::uint8_t { no, yes };
+// Which factor of a product is a gradient. It decides the format if factors are rounded to 8 bits (float8.h).
+enum class GradientFactor : std::uint8_t { none, a, b };
 
-// c = op(a) op(b), added to c if `accumulate`, or to `addend` [m, n] of c's dtype if that is not empty.
+// c = op(a) op(b), which is m x n, m x k and k x n. It is added to c if `accumulate`, or to `addend` [m, n] of c's
+// dtype if that is not empty: c and addend then do not overlap, and the sum is rounded once or twice.
+//
+// dtypes: all float32; or a and b bfloat16 or float16 (both the same) with c like them or float32; or a and b of 8
+// bits, each of its own format, with c bfloat16 or float32. Sums are kept in float32. Any size may be zero: an empty
+// sum is zero.
+//
+// Factors of 8 bits have the inner size as their columns (a not transposed, b transposed), a multiple of 16, and scales
+// [1, 1] float32 in device memory: each factor stands for its elements times its scale, a power of two or NaN.
 struct Product {
   ConstTensorView a;
   Transpose transpose_a = Transpose::no;
@@ -22,22 +33,22 @@ struct Product {
   TensorView c;
   bool accumulate = false;
   ConstTensorView addend = {};
+  GradientFactor gradient = GradientFactor::none;
+  ConstTensorView scale_a = {}, scale_b = {};
 };
 
 class MatrixProducts {
  public:
   virtual ~MatrixProducts() = default;
-  // c = op(a) op(b) when `accumulate` is false, c += op(a) op(b) when true; c is m x n, op(a) m x k, op(b) k x n.
-  // dtypes: all float32; or a and b bfloat16 or float16 (both the same) with c like them or float32. Sums are kept in
-  // float32. Any size may be zero: an empty sum leaves c unchanged when accumulating and zero otherwise.
-  virtual void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b,
-                        TensorView c, bool accumulate) = 0;
-  // c = op(a) op(b) + addend, which has c's shape and dtype; rounded once or twice. c and addend do not overlap. Queued
-  // on `stream` like the product.
-  virtual void multiply_onto(Stream& stream, const Product& product);
+  // Throws Error if shapes or dtypes do not fit together.
+  virtual void run(const Product& product) = 0;
   // Independent products (one per expert): a device may run them side by side.
-  virtual void multiply_all(std::span<const Product> products) {
-    for (const Product& p : products) multiply(p.a, p.transpose_a, p.b, p.transpose_b, p.c, p.accumulate);
+  virtual void run_all(std::span<const Product> products) {
+    for (const Product& product : products) run(product);
+  }
+  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
+                bool accumulate) {
+    run({a, transpose_a, b, transpose_b, c, accumulate});
   }
   // Looks once for the fastest algorithm of products of these shapes. Waits for the device; called while nothing is in
   // flight. Returns a description of what was done, empty if there is nothing to choose.

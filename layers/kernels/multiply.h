@@ -3,11 +3,12 @@
 #pragma once
 
 #include "layers/kernels/context.h"
+#include "layers/kernels/float8.h"
 #include "layers/kernels/matrix_products.h"
 
 namespace weft {
 
-// See MatrixProducts::multiply.
+// See MatrixProducts::multiply: factors in the dtype of their tensors.
 inline void multiply(KernelContext& context, ConstTensorView a, Transpose transpose_a, ConstTensorView b,
                      Transpose transpose_b, TensorView c, bool accumulate) {
   const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
@@ -19,17 +20,23 @@ inline void add_weight_gradient(KernelContext& context, ConstTensorView a, Const
   if (!gradient.empty()) multiply(context, a, Transpose::yes, b, Transpose::no, gradient, true);
 }
 
-// See MatrixProducts::multiply_onto.
-inline void multiply_onto(KernelContext& context, ConstTensorView a, ConstTensorView b, Transpose transpose_b,
-                          ConstTensorView addend, TensorView c) {
+// See MatrixProducts::run_all and multiply_in_float8, which alone reads `room`.
+inline void multiply_all(KernelContext& context, ProductFormat format, std::span<const Product> products,
+                         const Float8Room& room = {}) {
+  if (format == ProductFormat::float8) return multiply_in_float8(context, products, room);
   const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
-  context.products.multiply_onto(context.stream, {a, Transpose::no, b, transpose_b, c, false, addend});
+  context.products.run_all(products);
 }
 
-// See MatrixProducts::multiply_all.
-inline void multiply_all(KernelContext& context, std::span<const Product> products) {
-  const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
-  context.products.multiply_all(products);
+inline void multiply(KernelContext& context, ProductFormat format, const Product& product) {
+  multiply_all(context, format, {&product, 1});
+}
+
+// The same as above in the given format; `which` of a and b is the gradient.
+inline void add_weight_gradient(KernelContext& context, ProductFormat format, GradientFactor which, ConstTensorView a,
+                                ConstTensorView b, TensorView gradient) {
+  if (gradient.empty()) return;
+  multiply(context, format, {a, Transpose::yes, b, Transpose::no, gradient, true, {}, which});
 }
 
 }  // namespace weft

@@ -1,4 +1,5 @@
-// Element types of tensors. float64 exists for references and norms; int32 for token ids and counts.
+// Element types of tensors. float64 exists for references and norms; int32 for token ids and counts; those of 8 bits for
+// the factors of products.
 #pragma once
 
 #include <bit>
@@ -6,11 +7,12 @@
 #include <string_view>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/float8.h"
 #include "parallel/runtime/multiversion.h"
 
 namespace weft {
 
-enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int32 };
+enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int32, float8_e4m3, float8_e5m2 };
 
 // Storage of one bfloat16: the upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
@@ -77,6 +79,9 @@ constexpr std::int64_t size_of(DType dtype) {
       return 8;
     case DType::int32:
       return 4;
+    case DType::float8_e4m3:
+    case DType::float8_e5m2:
+      return 1;
   }
   return 0;
 }
@@ -93,6 +98,10 @@ constexpr std::string_view name_of(DType dtype) {
       return "float64";
     case DType::int32:
       return "int32";
+    case DType::float8_e4m3:
+      return "float8_e4m3";
+    case DType::float8_e5m2:
+      return "float8_e5m2";
   }
   return "unknown";
 }
@@ -118,6 +127,14 @@ struct DTypeOf<double> {
 template <>
 struct DTypeOf<std::int32_t> {
   static constexpr DType value = DType::int32;
+};
+template <>
+struct DTypeOf<e4m3> {
+  static constexpr DType value = DType::float8_e4m3;
+};
+template <>
+struct DTypeOf<e5m2> {
+  static constexpr DType value = DType::float8_e5m2;
 };
 template <typename T>
 constexpr DType dtype_of = DTypeOf<T>::value;

@@ -1,4 +1,4 @@
-// What kernels would do, heard from a device that does nothing (dry_device.h): which, and on how much.
+// Reports of the kernels that a device without work (dry_device.h) was asked to run: name and amounts.
 #pragma once
 
 #include <compare>
@@ -19,19 +19,19 @@ constexpr std::string_view name_of(KernelKind kind) {
 struct ProductCall {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool transpose_a = false, transpose_b = false;
-  DType input = DType::float32, output = DType::float32;
-  bool adds = false;  // to c, or to another tensor
+  DType input_a = DType::float32, input_b = DType::float32, output = DType::float32;
+  bool adds = false;  // the product is added to c or to another tensor
 
   auto operator<=>(const ProductCall&) const = default;
 };
 
-// One call of a kernel. A call may be several launches (sums over rows are finished by a second one).
+// One call of a kernel. A call may be several launches (a second launch finishes sums over rows).
 struct KernelCall {
-  std::string_view name = {};  // as its function is called
+  std::string_view name = {};  // the name of its function
   KernelKind kind = KernelKind::elementwise;
-  std::int64_t read = 0, written = 0;  // bytes of its operands, each once: what a cache holds on to is not known here
+  std::int64_t read = 0, written = 0;  // bytes of its operands, each counted once; caches are not modelled
   double flops = 0.0;                  // of products and attention; 0 of all others
-  DType dtype = DType::float32;        // of what products and attention multiply
+  DType dtype = DType::float32;        // of the factors of products and attention
   ProductCall product = {};            // of a product
 };
 

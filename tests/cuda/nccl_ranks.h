@@ -175,6 +175,8 @@ class DeviceElements {
         return use(*reinterpret_cast<double*>(at));
       case DType::int32:
         return use(*reinterpret_cast<std::int32_t*>(at));
+      default:
+        fail("{} is not communicated", name_of(dtype_));
     }
   }
   void put(std::byte* data, std::int64_t i, double value) const {

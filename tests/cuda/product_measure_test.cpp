@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layers/kernels/cuda/matrix_products.h"
+#include "layers/kernels/multiply.h"
 #include "parallel/runtime/checksum.h"
 #include "tests/layers/matrix_products_fixture.h"
 #include "tests/trainer/temporary_folder.h"
@@ -40,7 +41,8 @@ class ProductTables : public ::testing::Test {
       for (std::size_t word = 0; word < std::size(algorithm.data); ++word) {
         algorithm.data[word] = ~std::uint64_t{0} / (word + static_cast<std::uint64_t>(rows));
       }
-      table.add({rows, 40, 24, true, false, DType::bfloat16, DType::float32, true, 16}, algorithm);
+      table.add({rows, 40, 24, true, false, DType::float8_e4m3, DType::float8_e5m2, DType::float32, true, 16},
+                algorithm);
     }
     return table;
   }
@@ -61,7 +63,8 @@ TEST_F(ProductTables, AreReadAsTheyWereWritten) {
   read.read(file);
   ASSERT_EQ(read.size(), written.size());
   for (std::int64_t rows = 64; rows <= 640; rows += 64) {
-    const ProductShape shape{rows, 40, 24, true, false, DType::bfloat16, DType::float32, true, 16};
+    const ProductShape shape{rows,           40,   24, true, false, DType::float8_e4m3, DType::float8_e5m2,
+                             DType::float32, true, 16};
     ASSERT_NE(read.find(shape), nullptr);
     EXPECT_TRUE(std::ranges::equal(read.find(shape)->data, written.find(shape)->data));
   }
@@ -121,8 +124,8 @@ class MeasuredProducts : public MatrixProductsTest {
     std::vector<ProductCall> calls;
     for (const Dtypes& dtypes : all_dtypes) {
       for (int layout = 0; layout < 8; ++layout) {
-        calls.push_back(
-            {m, n, k, (layout & 1) != 0, (layout & 2) != 0, dtypes.factors, dtypes.result, (layout & 4) != 0});
+        calls.push_back({m, n, k, (layout & 1) != 0, (layout & 2) != 0, dtypes.factors, dtypes.factors, dtypes.result,
+                         (layout & 4) != 0});
       }
     }
     return calls;
@@ -153,14 +156,43 @@ TEST_F(MeasuredProducts, AreRememberedByTheNextRun) {
   EXPECT_TRUE(made()->measure(calls(64, 40, 24)).starts_with("40 shapes: 40 timed"));
   const auto timed = made();
   std::vector<ProductCall> more = calls(64, 40, 24);
-  more.push_back({128, 40, 24, false, false, DType::bfloat16, DType::bfloat16, false});
-  more.push_back({120, 40, 24, false, false, DType::bfloat16, DType::bfloat16, false});  // alike when rounded
-  more.push_back({0, 40, 24, false, false, DType::bfloat16, DType::bfloat16, false});    // computes nothing
+  more.push_back({128, 40, 24, false, false, DType::bfloat16, DType::bfloat16, DType::bfloat16, false});
+  more.push_back(
+      {120, 40, 24, false, false, DType::bfloat16, DType::bfloat16, DType::bfloat16, false});  // alike when rounded
+  more.push_back(
+      {0, 40, 24, false, false, DType::bfloat16, DType::bfloat16, DType::bfloat16, false});  // computes nothing
   const std::string said = timed->measure(more);
   EXPECT_TRUE(said.starts_with("41 shapes: 1 timed")) << said;
   EXPECT_NE(said.find(", 40 known"), std::string::npos) << said;
   check_all_layouts(*timed, 64, 40, 24);
   EXPECT_EQ(made(false)->measure(more), "cuBLASLt's first choice of each");
+}
+
+// Factors of 8 bits, of one format and of both, measured and not: the same bits.
+TEST_F(MeasuredProducts, OfEightBitsAreWhatTheyWere) {
+  const Tensor a = random("a", DType::bfloat16, 64, 128), b = random("b", DType::bfloat16, 96, 128);
+  const auto results = [&](MatrixProducts& under_test) {
+    KernelContext with{ledger, clock, *stream, under_test, backend->kernels()};
+    std::vector<std::vector<double>> all;
+    for (const GradientFactor gradient : {GradientFactor::none, GradientFactor::a, GradientFactor::b}) {
+      for (const DType result : {DType::bfloat16, DType::float32}) {
+        Tensor c = poisoned(result, 64, 96);
+        multiply(with, ProductFormat::float8, {a, Transpose::no, b, Transpose::yes, c, false, {}, gradient});
+        all.push_back(doubles(c));
+      }
+    }
+    return all;
+  };
+  std::vector<ProductCall> wanted;
+  for (const DType first : {DType::float8_e4m3, DType::float8_e5m2}) {
+    for (const DType result : {DType::bfloat16, DType::float32}) {
+      wanted.push_back({64, 96, 128, false, true, first, DType::float8_e4m3, result, false});
+    }
+  }
+  const auto timed = made();
+  const std::string said = timed->measure(wanted);
+  EXPECT_TRUE(said.starts_with("4 shapes: 4 timed")) << said;
+  EXPECT_EQ(results(*timed), results(*made(false)));
 }
 
 TEST_F(MeasuredProducts, GoOnWithoutAPlaceToKeepThem) {

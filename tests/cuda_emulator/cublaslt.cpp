@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -26,12 +27,25 @@ struct Problem {
   std::uint64_t m = 0, n = 0, k = 0;
 };
 
+bool of_8_bits(std::int32_t type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 std::size_t element_bytes(std::int32_t type) {
-  return type == CUDA_R_32F ? 4 : 2;
+  return type == CUDA_R_32F ? 4 : of_8_bits(type) ? 1 : 2;
+}
+
+// Hopper's: A transposed, B not, rows of a multiple of 16 bytes, not E5M2 with itself; results bfloat16, float16 or
+// float32.
+bool supported_in_8_bits(const MatmulDescription& how, const MatrixLayout& a, const MatrixLayout& b,
+                         const MatrixLayout& d) {
+  return of_8_bits(a.type) && of_8_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
+         how.transpose_a == CUBLAS_OP_T && how.transpose_b == CUBLAS_OP_N && a.leading % 16 == 0 &&
+         b.leading % 16 == 0 && d.leading * element_bytes(d.type) % 16 == 0 && !of_8_bits(d.type);
 }
 
 bool plausible(const MatrixLayout& layout) {
-  if (layout.type != CUDA_R_32F && layout.type != CUDA_R_16BF && layout.type != CUDA_R_16F) return false;
+  if (layout.type != CUDA_R_32F && layout.type != CUDA_R_16BF && layout.type != CUDA_R_16F && !of_8_bits(layout.type))
+    return false;
   if (layout.order != CUBLASLT_ORDER_COL && layout.order != CUBLASLT_ORDER_ROW) return false;
   const std::uint64_t shortest = layout.order == CUBLASLT_ORDER_COL ? layout.rows : layout.columns;
   return layout.rows > 0 && layout.columns > 0 && layout.batch_count >= 1 &&
@@ -54,8 +68,15 @@ cublasStatus_t describe(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t
   if (how.compute_type != CUBLAS_COMPUTE_32F && how.compute_type != CUBLAS_COMPUTE_32F_PEDANTIC && !tensor_float)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   // float32 -> float32, a 16-bit type -> itself or float32; C as D.
-  if (problem.a.type != problem.b.type || problem.c.type != problem.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (problem.d.type != CUDA_R_32F && problem.d.type != problem.a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool in_8_bits = of_8_bits(problem.a.type) || of_8_bits(problem.b.type);
+  if (problem.c.type != problem.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (in_8_bits) {
+    if (!supported_in_8_bits(how, problem.a, problem.b, problem.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  } else if (problem.a.type != problem.b.type || how.scale_a != nullptr || how.scale_b != nullptr ||
+             how.fast_accumulation != 0) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!in_8_bits && problem.d.type != CUDA_R_32F && problem.d.type != problem.a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool turned_a = how.transpose_a != CUBLAS_OP_N, turned_b = how.transpose_b != CUBLAS_OP_N;
   problem.m = turned_a ? problem.a.columns : problem.a.rows;
   problem.k = turned_a ? problem.a.rows : problem.a.columns;
@@ -74,6 +95,10 @@ std::int64_t offset_of(const MatrixLayout& layout, std::uint64_t row, std::uint6
 float load(const MatrixLayout& layout, const void* data, std::int64_t offset) {
   if (layout.type == CUDA_R_32F) return static_cast<const float*>(data)[offset];
   if (layout.type == CUDA_R_16F) return __half2float(static_cast<const __half*>(data)[offset]);
+  if (of_8_bits(layout.type)) {
+    const auto format = layout.type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2;
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const std::uint8_t*>(data)[offset], format)));
+  }
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[offset]);
 }
 
@@ -98,6 +123,9 @@ void multiply(const Problem& problem, float alpha, const void* a, const void* b,
   const bool turned_a = problem.description.transpose_a != CUBLAS_OP_N;
   const bool turned_b = problem.description.transpose_b != CUBLAS_OP_N;
   std::vector<float> left(problem.m * problem.k), column(problem.m);
+  // Scales are read when the product runs.
+  const auto scale_of = [](const float* scale) { return scale == nullptr ? 1.0f : *scale; };
+  alpha *= scale_of(problem.description.scale_a) * scale_of(problem.description.scale_b);
   for (std::int32_t batch = 0; batch < problem.d.batch_count; ++batch) {
     // op(A) as float32, its columns together, so that the inner loop below is a sum of columns.
     for (std::uint64_t k = 0; k < problem.k; ++k) {
@@ -182,6 +210,11 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
   if (!allocated(a, problem.a) || !allocated(b, problem.b) || !allocated(d, problem.d))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (keep != 0.0f && !allocated(c, problem.c)) return CUBLAS_STATUS_INVALID_VALUE;
+  for (const float* factor : {problem.description.scale_a, problem.description.scale_b}) {
+    if (factor != nullptr && !machine.is_allocated(factor, sizeof(float))) return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (of_8_bits(problem.a.type) && (!aligned(a, 16) || !aligned(b, 16) || !aligned(d, 16)))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   // In place needs the same layout, as an element is read where it is written.
   if (c == d && std::memcmp(&problem.c, &problem.d, sizeof problem.c) != 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (workspace_bytes > 0 && (!aligned(workspace, 256) || !machine.is_allocated(workspace, workspace_bytes)))

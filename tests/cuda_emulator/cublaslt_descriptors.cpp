@@ -145,6 +145,10 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description,
             CUBLAS_OP_N,
             CUBLAS_OP_N,
             CUBLASLT_EPILOGUE_DEFAULT,
+            0,
+            {},
+            nullptr,
+            nullptr,
             0};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -180,6 +184,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
       return assign(description->transpose_c, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
       return assign(description->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return assign(description->fast_accumulation, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return assign(description->scale_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return assign(description->scale_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
       return CUBLAS_STATUS_SUCCESS;  // changes the time alone
     default:

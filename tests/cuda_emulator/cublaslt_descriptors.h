@@ -19,6 +19,8 @@ struct MatmulDescription {
   std::int32_t compute_type, scale_type, pointer_mode;
   std::int32_t known;
   std::int32_t transpose_a, transpose_b, transpose_c, epilogue;
+  std::int8_t fast_accumulation, aligned[3];
+  const float *scale_a, *scale_b;  // device memory; null: 1
   std::int32_t unsupported;  // an attribute was set that the emulator does not know
 };
 

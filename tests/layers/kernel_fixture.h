@@ -45,7 +45,7 @@ inline double sum_additions(std::int64_t n) {
 // For kernels that are not made of products.
 class RefusedProducts : public MatrixProducts {
  public:
-  void multiply(ConstTensorView, Transpose, ConstTensorView, Transpose, TensorView, bool) override {
+  void run(const Product&) override {
     fail("this kernel was not expected to multiply matrices");
   }
 };
@@ -88,6 +88,12 @@ class KernelTest : public DeviceTest {
       case DType::float64:
         write<double>(*stream, values, tensor);
         break;
+      case DType::float8_e4m3:
+        write<e4m3>(*stream, converted<e4m3>(values), tensor);
+        break;
+      case DType::float8_e5m2:
+        write<e5m2>(*stream, converted<e5m2>(values), tensor);
+        break;
     }
     return tensor;
   }
@@ -118,6 +124,10 @@ class KernelTest : public DeviceTest {
         return widened(read<std::int32_t>(*stream, tensor));
       case DType::float64:
         return read<double>(*stream, tensor);
+      case DType::float8_e4m3:
+        return widened(read<e4m3>(*stream, tensor));
+      case DType::float8_e5m2:
+        return widened(read<e5m2>(*stream, tensor));
     }
     return {};
   }
@@ -157,7 +167,7 @@ class KernelTest : public DeviceTest {
   static std::vector<double> widened(const std::vector<T>& values) {
     std::vector<double> result;
     for (const T& value : values) {
-      if constexpr (sizeof(T) == 2) {
+      if constexpr (sizeof(T) <= 2) {
         result.push_back(static_cast<float>(value));
       } else {
         result.push_back(value);

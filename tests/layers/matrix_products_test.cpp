@@ -49,7 +49,7 @@ TEST_F(MatrixProductsTest, AddsOntoAnotherMatrix) {
     Tensor product = poisoned(DType::float32, 100, 80), onto = poisoned(dtypes.result, 100, 80);
     products->multiply(a, Transpose::no, b, Transpose::no, product, false);
     const std::vector<double> x = doubles(addend);
-    products->multiply_onto(*stream, {a, Transpose::no, b, Transpose::no, onto, false, addend});
+    products->run({a, Transpose::no, b, Transpose::no, onto, false, addend});
     std::vector<double> expected = doubles(product), error;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       error.push_back(roundoff(dtypes.result) * std::abs(expected[i]) +
@@ -75,7 +75,7 @@ TEST_F(MatrixProductsTest, GivesTheSameBitsForManyAtOnce) {
     for (std::size_t i = 0; i < factors.size(); ++i) {
       all.push_back({factors[i], Transpose::no, b, Transpose::yes, together[i].view(), false, {}});
     }
-    products->multiply_all(all);
+    products->run_all(all);
     for (std::size_t i = 0; i < factors.size(); ++i) EXPECT_EQ(doubles(together[i]), doubles(alone[i])) << i;
   }
 }

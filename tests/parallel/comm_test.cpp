@@ -43,6 +43,8 @@ struct Buffer {
       case DType::int32:
         view().as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
         break;
+      default:
+        fail("{} is not communicated", name_of(dtype));
     }
   }
   double get(std::int64_t i) {
@@ -57,8 +59,9 @@ struct Buffer {
         return view().as<double>()[i];
       case DType::int32:
         return view().as<std::int32_t>()[i];
+      default:
+        fail("{} is not communicated", name_of(dtype));
     }
-    return 0;
   }
 
   DType dtype;

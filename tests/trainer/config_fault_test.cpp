@@ -181,9 +181,12 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"parameters = \"float32\"", "parameters = \"float16\"",
        "52:14: error: precision.parameters: \"float16\" is not available in this version; use \"float32\" or "
        "\"bfloat16\""},
-      {"compute = \"bfloat16\"", "compute = \"float8\"",
-       "53:11: error: precision.compute: \"float8\" is not available in this version; use \"float32\", \"bfloat16\" or "
-       "\"float16\""},
+      {"compute = \"bfloat16\"", "compute = \"float64\"",
+       "53:11: error: precision.compute: \"float64\" is not available in this version; use \"float32\", \"bfloat16\", "
+       "\"float16\" or \"float8\""},
+      {"[checkpoint]", "[precision.head]\ncompute = \"float8\"\n[checkpoint]",
+       "76:11: error: precision.head.compute: \"float8\" is not available in this version; use \"float32\", "
+       "\"bfloat16\" or \"float16\""},
       {"reduction = \"bfloat16\"", "reduction = \"float64\"",
        "54:13: error: precision.reduction: \"float64\" is not available in this version; use \"float32\", "
        "\"bfloat16\" or \"float16\""},

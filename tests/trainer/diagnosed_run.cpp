@@ -86,8 +86,7 @@ std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConf
   for (RankTrace& trace : run.traces) {
     const Coordinates at = mesh.coordinates(trace.rank);
     const Program program = step_program(resolved, at);
-    const ProgramCosts costs =
-        modelled_costs(resolved.config(), mesh, at, hardware_costs(hardware_of(run.config), resolved.config(), mesh));
+    const ProgramCosts costs = modelled_costs(resolved.config(), mesh, at, hardware_of(run.config));
     const Simulation& simulation = simulations.emplace_back(simulate(program, costs, LaneChannels::own()));
     const auto traced = traced_actions(program, mesh, trace);
     const auto& simulated = simulation.ranks[static_cast<std::size_t>(at.pp)];

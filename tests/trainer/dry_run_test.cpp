@@ -22,6 +22,7 @@ class DryRunOfLayouts : public testing::TestWithParam<TinyLayout> {};
 
 std::vector<TinyLayout> planned_layouts() {
   const PrecisionConfig narrow{.compute = DType::bfloat16};
+  const PrecisionConfig float8{.compute = ComputeType::in_float8()};
   constexpr Recompute selective = Recompute::selective, full = Recompute::full;
   return {
       {.name = "one_rank"},
@@ -49,6 +50,13 @@ std::vector<TinyLayout> planned_layouts() {
       {.name = "frozen", .layers = "d e d e", .degrees = {.data_shard = 2}, .frozen = {Family::experts}},
       {.name = "selective", .layers = "d e d e", .degrees = {.pipeline = 2, .tensor = 2}, .recompute = selective},
       {.name = "full", .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2}, .recompute = full},
+      {.name = "float8", .layers = "d e d e", .precision = float8, .wide = true},
+      {.name = "float8_pp2_tp2",
+       .layers = "d e d e",
+       .degrees = {.pipeline = 2, .tensor = 2},
+       .precision = float8,
+       .recompute = selective,
+       .wide = true},
       {.name = "full_zbv",
        .degrees = {.pipeline = 2},
        .schedule = "zbv",

@@ -29,6 +29,10 @@ TEST(Hardware, EveryFigureHasASource) {
         EXPECT_FALSE(entry.figure);
         continue;
       }
+      if (hardware.name.starts_with("a100") && entry.name == "flops_per_second_8bit") {
+        EXPECT_FALSE(entry.figure);
+        continue;
+      }
       ASSERT_TRUE(entry.figure) << hardware.name << " " << entry.name;
       EXPECT_GT(entry.figure->source.size(), 10u) << hardware.name << " " << entry.name;
       // Ranks that are threads take nothing beside their ledgers.

@@ -18,10 +18,10 @@ using muon_reference::Matrix;
 // What is asked of a matrix, in floating-point operations.
 class CountedProducts final : public MatrixProducts {
  public:
-  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
-                bool accumulate) override {
-    flops += 2 * c.size() * (transpose_a == Transpose::yes ? a.rows() : a.columns());
-    inner_->multiply(a, transpose_a, b, transpose_b, c, accumulate);
+  void run(const Product& product) override {
+    const bool turned = product.transpose_a == Transpose::yes;
+    flops += 2 * product.c.size() * (turned ? product.a.rows() : product.a.columns());
+    inner_->run(product);
   }
   std::int64_t flops = 0;
 

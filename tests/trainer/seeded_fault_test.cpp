@@ -18,7 +18,8 @@ namespace {
 constexpr double seeded_fault_tolerance = 1e-5;
 constexpr double visible = 10 * seeded_fault_tolerance;
 
-const TinyLayout mesh8{.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
+const TinyLayout faulty_layout{.layers = "d e d e",
+                               .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
 
 RunDifference against_one_rank(const TinyLayout& layout, const StepCopy& copy) {
   return difference(learn_by_copy(config_of(layout), copy), learn(tiny_config(layout.layers)));
@@ -26,11 +27,11 @@ RunDifference against_one_rank(const TinyLayout& layout, const StepCopy& copy) {
 
 // What is changed below is the fault and nothing else.
 TEST(SeededFault, TheCopyWithoutAFaultIsTheTrainer) {
-  const LearnedRun copy = learn_by_copy(config_of(mesh8)), trainer = learn(config_of(mesh8));
+  const LearnedRun copy = learn_by_copy(config_of(faulty_layout)), trainer = learn(config_of(faulty_layout));
   EXPECT_TRUE(copy.faults.empty());
   EXPECT_TRUE(difference(copy, trainer).bitwise_equal);
   EXPECT_EQ(copy.gradient_norms, trainer.gradient_norms);
-  const RunDifference apart = against_one_rank(mesh8, {});
+  const RunDifference apart = against_one_rank(faulty_layout, {});
   EXPECT_LT(apart.loss, seeded_fault_tolerance);
   EXPECT_LT(apart.gradient_norm, seeded_fault_tolerance);
   EXPECT_LT(apart.weights, seeded_fault_tolerance);
@@ -74,10 +75,10 @@ TEST(SeededFault, AuxiliaryLossDroppedOrScaledUnderPipelining) {
 TEST(SeededFault, ClippingByTheSquareOfTheNorm) {
   StepCopy copy;
   copy.clip = [](double norm, double largest) { return norm > largest ? largest / (norm * norm) : 1.0; };
-  Config config = config_of(mesh8);
+  Config config = config_of(faulty_layout);
   config.training.max_grad_norm = 0.3;
   const LearnedRun faulty = learn_by_copy(config, copy);
-  Config one = tiny_config(mesh8.layers);
+  Config one = tiny_config(faulty_layout.layers);
   one.training.max_grad_norm = 0.3;
   const LearnedRun right = learn(one);
   for (double norm : right.gradient_norms) EXPECT_GT(norm, 0.3);  // every step clips

@@ -26,6 +26,7 @@ struct TinyLayout {
   bool tied = false;  // one weight for embedding and head
   Recompute recompute = Recompute::none;
   AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
+  bool wide = false;  // sizes that products in float8 can have
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -42,6 +43,13 @@ inline Config config_of(const TinyLayout& layout) {
   config.training.frozen = layout.frozen;
   config.training.recompute = layout.recompute;
   config.model.moe.aux_loss = layout.aux_loss;
+  if (layout.wide) {
+    config.model.hidden_size = 48;
+    config.model.head_dim = 16;
+    config.model.intermediate_size = 96;
+    config.model.moe.moe_intermediate_size = 64;
+    if (config.model.moe.shared_expert_intermediate_size > 0) config.model.moe.shared_expert_intermediate_size = 32;
+  }
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;
 }

@@ -67,8 +67,9 @@ double element(DType dtype, const std::vector<std::uint8_t>& bytes, std::size_t 
       return read_as<double>(at);
     case DType::int32:
       return read_as<std::int32_t>(at);
+    default:
+      fail("a checkpoint has no {}", name_of(dtype));
   }
-  return 0.0;
 }
 
 // Compares two tensors, a few rows at a time.

@@ -142,7 +142,7 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
     return {step_costs(config, mesh, mesh.coordinates(0)), channels};
   }
   const Hardware hardware = hardware_for(config);
-  return {modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
+  return {modelled_costs(program, timed_flops(config, program, hardware), hardware_costs(hardware, config, mesh),
                          group_sizes(mesh)),
           hardware.name == "cpu" ? LaneChannels::serial() : LaneChannels::own()};
 }

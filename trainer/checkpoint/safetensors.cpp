@@ -19,7 +19,7 @@ struct FormatDtype {
   std::string_view name;
   int bits;
 };
-// In the order of the reference's enumeration, which sorts tensors.
+// In the order of the reference's enumeration, which is used to sort tensors.
 constexpr std::array<FormatDtype, 22> dtypes = {
     {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
      {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
@@ -73,7 +73,7 @@ SafetensorsHeader arrange_safetensors(std::vector<SafetensorsTensor> tensors,
   return header;
 }
 
-// A line a tensor is put together here: a document of nlohmann looks through all keys before it takes another.
+// The text of each tensor is formatted here, not by nlohmann: its documents search all keys before they insert one.
 std::string safetensors_prefix(const SafetensorsHeader& header) {
   std::string text = "{";
   std::set<std::string_view> names;
@@ -120,8 +120,9 @@ std::string_view safetensors_dtype(DType dtype) {
       return "F64";
     case DType::int32:
       return "I32";
+    default:
+      fail("a checkpoint has no {}", name_of(dtype));
   }
-  return "F32";
 }
 
 std::optional<DType> dtype_of_safetensors(std::string_view dtype) {

@@ -61,6 +61,15 @@ int ShardPolicy::reduce_every() const {
   fail_request("reduction \"{}\" is not auto, each_microbatch, last_microbatch or \"every N\"", reduction);
 }
 
+std::string_view name_of(const ComputeType& type) {
+  return type.float8 ? "float8" : name_of(type.dtype);
+}
+
+bool uses_float8(const Config& config, Family family) {
+  if (!offers_float8(family) || !config.precision_of(family).compute.float8) return false;
+  return family == Family::dense || config.model.has(BlockKind::moe);
+}
+
 bool uses_float16(const Config& config) {
   const auto narrow = [](const PrecisionConfig& precision) {
     return precision.compute == DType::float16 || precision.reduction == DType::float16;

@@ -93,9 +93,32 @@ struct ShardPolicy {
   bool operator==(const ShardPolicy&) const = default;
 };
 
+// What a family computes in: the dtype of its tensors. In float8 that is bfloat16, and matrix products round their
+// factors to 8 bits (layers/kernels/float8.h).
+struct ComputeType {
+  DType dtype = DType::float32;
+  bool float8 = false;
+
+  constexpr ComputeType() = default;
+  constexpr ComputeType(DType tensors) : dtype(tensors) {}  // NOLINT(google-explicit-constructor)
+  static constexpr ComputeType in_float8() {
+    ComputeType type(DType::bfloat16);
+    type.float8 = true;
+    return type;
+  }
+  constexpr operator DType() const { return dtype; }  // NOLINT(google-explicit-constructor)
+  bool operator==(const ComputeType&) const = default;
+  bool operator==(DType tensors) const { return dtype == tensors; }
+};
+std::string_view name_of(const ComputeType& type);
+// Whether products of this family can be in float8: dense and experts, whose weights lie between hidden states.
+constexpr bool offers_float8(Family family) {
+  return family == Family::dense || family == Family::experts;
+}
+
 struct PrecisionConfig {
   DType parameters = DType::float32;
-  DType compute = DType::float32;
+  ComputeType compute;
   DType reduction = DType::float32;
 
   bool operator==(const PrecisionConfig&) const = default;
@@ -245,6 +268,12 @@ struct Config {
     if (pipeline.own_order) return static_cast<int>(pipeline.own_order->stage_ranks.size());
     return parallelism.pipeline * pipeline.chunks;
   }
+  // The default's, for a family without one of its own.
+  PrecisionConfig inherited_precision(Family family) const {
+    PrecisionConfig inherited = precision;
+    if (!offers_float8(family)) inherited.compute = inherited.compute.dtype;
+    return inherited;
+  }
   const PrecisionConfig& precision_of(Family family) const {
     const auto own = precision_by_family.find(family);
     return own == precision_by_family.end() ? precision : own->second;
@@ -255,5 +284,7 @@ struct Config {
 
 // Whether a family that is in use is computed or reduced in float16.
 bool uses_float16(const Config& config);
+// Whether the products of a family that is in use are in float8.
+bool uses_float8(const Config& config, Family family);
 
 }  // namespace weft

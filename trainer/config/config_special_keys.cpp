@@ -84,7 +84,7 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
 
 PrecisionConfig& precision_of(Config& config, std::optional<Family> family) {
   if (!family) return config.precision;
-  return config.precision_by_family.try_emplace(*family, config.precision).first->second;
+  return config.precision_by_family.try_emplace(*family, config.inherited_precision(*family)).first->second;
 }
 const PrecisionConfig& precision_of(const Config& config, std::optional<Family> family) {
   return family ? config.precision_of(*family) : config.precision;
@@ -179,13 +179,24 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   const std::vector<Choice<DType>> stored = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
   const std::vector<Choice<DType>> used = {
       {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
+  std::vector<Choice<ComputeType>> computed;
+  for (const auto& [name, dtype] : used) computed.push_back({name, dtype});
+  // The default says float8 for dense and experts only.
+  std::vector<std::string> no_compute = {"float64"};
+  if (!family || offers_float8(*family)) {
+    computed.push_back({"float8", ComputeType::in_float8()});
+  } else {
+    no_compute.insert(no_compute.begin(), "float8");
+  }
   std::vector<ConfigKey> keys = {
       choice_key<DType>(
           section + ".parameters", "stored shards", stored,
           {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
-      choice_key<DType>(
-          section + ".compute", "gathered and computed in", used,
-          {"float8", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
+      choice_key<ComputeType>(
+          section + ".compute",
+          family && !offers_float8(*family) ? "gathered and computed in"
+                                            : "gathered and computed in; float8: bfloat16, with products of 8 bits",
+          computed, no_compute, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
       choice_key<DType>(
           section + ".reduction", "gradients are reduced in", used,
           {"float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),

@@ -33,6 +33,8 @@ constexpr Figure eight_of_200{200e9, "DGX A100 user guide: eight ConnectX-6 of 2
 constexpr Figure one_of_200{25e9, "assumed: one adapter of 200 Gbit/s; such servers have no usual number of them"};
 constexpr Figure hopper_16bit{
     989.4e12, "NVIDIA's data sheet, SXM: bfloat16 on tensor cores 1,979 TFLOP/s with sparsity, dense half of it"};
+constexpr Figure hopper_8bit{
+    1978.9e12, "NVIDIA's data sheet, SXM: FP8 on tensor cores 3,958 TFLOP/s with sparsity, dense half of it"};
 constexpr Figure hopper_float32{66.9e12, "NVIDIA's data sheet, SXM: float32 (products are not done in TF32)"};
 constexpr Figure ampere_16bit{312e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"};
 constexpr Figure ampere_float32{19.5e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"};
@@ -48,6 +50,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{3.35e12, "NVIDIA's data sheet, SXM: HBM3"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
+        .flops_per_second_8bit = hopper_8bit,
         .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink4,
@@ -65,6 +68,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{4.8e12, "NVIDIA's data sheet: HBM3e"},
         .flops_per_second_16bit = hopper_16bit,
         .flops_per_second_float32 = hopper_float32,
+        .flops_per_second_8bit = hopper_8bit,
         .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = nvlink4,
@@ -120,6 +124,8 @@ constexpr std::array<Hardware, 8> rows = {
              "NVIDIA's HGX B200 figures: bfloat16 on tensor cores 4.5 PFLOP/s with sparsity, dense "
              "half of it"},
         .flops_per_second_float32 = {80e12, "NVIDIA's HGX B200 figures: float32 (products are not done in TF32)"},
+        .flops_per_second_8bit =
+            Figure{4500e12, "NVIDIA's HGX B200 figures: FP8 9 PFLOP/s with sparsity, dense half of it"},
         .reached = half_reached,
         .ranks_per_node = eight,
         .link_bytes_per_second = {900e9, "NVIDIA's data sheet: NVLink 1.8 TB/s, both directions together"},
@@ -138,6 +144,7 @@ constexpr std::array<Hardware, 8> rows = {
         .memory_bytes_per_second = Figure{864e9, "NVIDIA's data sheet: GDDR6"},
         .flops_per_second_16bit = {362.05e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"},
         .flops_per_second_float32 = {91.6e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"},
+        .flops_per_second_8bit = Figure{733e12, "NVIDIA's data sheet: FP8 on tensor cores, dense"},
         .reached = half_reached,
         .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {25e9,
@@ -159,6 +166,8 @@ constexpr std::array<Hardware, 8> rows = {
         .flops_per_second_16bit = {165.2e12,
                                    "NVIDIA's Ada white paper: bfloat16 on tensor cores with float32 sums, dense"},
         .flops_per_second_float32 = {82.6e12, "NVIDIA's Ada white paper: float32 (products are not done in TF32)"},
+        .flops_per_second_8bit =
+            Figure{330.3e12, "NVIDIA's Ada white paper: FP8 on tensor cores with float32 sums, dense"},
         .reached = half_reached,
         .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {12.5e9,
@@ -178,6 +187,7 @@ constexpr std::array<Hardware, 8> rows = {
                                    "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
         .flops_per_second_float32 = {100e9,
                                      "measured: half of what two cores of an AMD EPYC (Zen 4) do, docs/performance.md"},
+        .flops_per_second_8bit = Figure{200e9, "as in 16 bits: factors of 8 bits are widened to bfloat16"},
         .reached = {1.0, "the rates are measured ones"},
         .ranks_per_node = {1 << 20, "all ranks are threads of one machine"},
         .link_bytes_per_second = {8e9, "estimate: copies in shared memory, most ranks copying at once"},
@@ -194,6 +204,18 @@ constexpr std::pair<std::string_view, std::string_view> aliases[] = {
 };
 
 }  // namespace
+
+const Figure& Hardware::flops_per_second(DType factors) const {
+  if (factors == DType::float32) return flops_per_second_float32;
+  if (size_of(factors) == 2) return flops_per_second_16bit;
+  if (!flops_per_second_8bit) {
+    fail_request(
+        "{} multiplies nothing in 8 bits: precision.compute = \"float8\" needs a card of compute capability 8.9 "
+        "or later, such as h100, h200, b200, l40s and rtx4090",
+        name);
+  }
+  return *flops_per_second_8bit;
+}
 
 std::span<const Hardware> known_hardware() {
   return rows;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel/pipeline/simulation/cost_model.h"
+#include "parallel/runtime/dtype.h"
 
 namespace weft {
 
@@ -26,11 +27,14 @@ struct Hardware {
   Figure reserved_memory = {};        // bytes of `memory` that no ledger counts: driver, CUDA context, NCCL, libraries
   std::optional<Figure> memory_bytes_per_second = {};  // of the card's memory; none if no figure was measured
   Figure flops_per_second_16bit = {}, flops_per_second_float32 = {};  // peak of dense products
+  std::optional<Figure> flops_per_second_8bit = {};                   // likewise; none if the card has no such products
   Figure reached = {};                                                // fraction of the peak, by the products of a step
   Figure ranks_per_node = {};
   Figure link_bytes_per_second = {}, link_latency = {};  // to another rank of the node, one direction; seconds
   Figure node_bytes_per_second = {}, node_latency = {};  // out of a node through all its adapters; seconds
 
+  // The peak of products whose factors have this dtype. Throws Error (request) if the card has no such products.
+  const Figure& flops_per_second(DType factors) const;
   int node_ranks() const { return static_cast<int>(ranks_per_node.value); }
   LinkCost inside() const { return {link_latency.value, link_bytes_per_second.value}; }
   LinkCost between_nodes() const { return {node_latency.value, node_bytes_per_second.value}; }

@@ -40,6 +40,7 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware) {
           {"memory_bytes_per_second", "bytes/s", hardware.memory_bytes_per_second},
           {"flops_per_second_16bit", "FLOP/s", hardware.flops_per_second_16bit},
           {"flops_per_second_float32", "FLOP/s", hardware.flops_per_second_float32},
+          {"flops_per_second_8bit", "FLOP/s", hardware.flops_per_second_8bit},
           {"reached", "of the peak", hardware.reached},
           {"ranks_per_node", "ranks", hardware.ranks_per_node},
           {"link_bytes_per_second", "bytes/s", hardware.link_bytes_per_second},
@@ -49,8 +50,7 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware) {
 }
 
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh) {
-  const Figure& peak =
-      computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit;
+  const Figure& peak = hardware.flops_per_second(config.precision_of(Family::dense).compute);
   const double seconds = 1.0 / (hardware.reached.value * peak.value);
   HardwareCosts costs{.seconds_per_flop_forward = seconds, .seconds_per_flop_backward = seconds};
   // Stages share a node only if a node holds several whole stages. Otherwise each stage counts as a node of its own.

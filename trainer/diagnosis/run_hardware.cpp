@@ -59,8 +59,7 @@ RunHardware run_hardware(const Config& config, const std::string& name, DType co
   if (config.memory_budget) {
     hardware.memory = std::min(hardware.memory.value_or(*config.memory_budget), *config.memory_budget);
   }
-  const Figure& peak = compute == DType::float32 ? card.flops_per_second_float32 : card.flops_per_second_16bit;
-  hardware.flops_per_second = peak.value * card.reached.value;
+  hardware.flops_per_second = card.flops_per_second(compute).value * card.reached.value;
   return hardware;
 }
 

@@ -52,13 +52,13 @@ ConstTensorView newton_schulz(Stream& stream, MatrixProducts& products, TensorVi
   const TensorView gram = space.gram_, polynomial = space.polynomial_;
   double scale = 1.0;
   for (int step = 0; step < newton_schulz_steps; ++step) {
-    // B / a in terms of Z Z^T = A / s^2.
+    // `polynomial` becomes B / a, from `gram` = Z Z^T = A / s^2.
     products.multiply(z, tall ? Transpose::yes : Transpose::no, z, tall ? Transpose::no : Transpose::yes, gram, false);
     products.multiply(gram, Transpose::no, gram, Transpose::no, polynomial, false);
     combine(stream, static_cast<float>(b / a * scale * scale), gram, static_cast<float>(c / a * std::pow(scale, 4)),
             polynomial);
     const ConstTensorView left = tall ? z : polynomial, right = tall ? polynomial : z;
-    products.multiply_onto(stream, {left, Transpose::no, right, Transpose::no, next, false, z});
+    products.run({left, Transpose::no, right, Transpose::no, next, false, z});
     std::swap(z, next);
     scale *= a;
   }

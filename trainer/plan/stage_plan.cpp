@@ -182,6 +182,9 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
   setup.embedding_compute = config.precision_of(Family::embedding).compute;
   setup.expert_compute = config.precision_of(Family::experts).compute;
   setup.head_compute = config.precision_of(Family::head).compute;
+  for (const Family family : {Family::dense, Family::experts}) {
+    if (uses_float8(config, family)) setup.float8.insert(family);
+  }
   setup.remake_cheap = config.training.recompute == Recompute::selective;
   setup.frozen = config.training.frozen;
   setup.sequence_length = config.training.sequence_length;

@@ -230,8 +230,7 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
 }
 
 double reached_flops_per_second(const Config& config, const Hardware& hardware) {
-  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
-  return hardware.reached.value * (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
 }
 
 double compute_seconds(const Config& config, const Hardware& hardware) {

@@ -59,7 +59,7 @@ std::string_view phase_of(Op op) {
 
 std::string kernel_text(const KernelCall& call) {
   if (call.kind != KernelKind::product) return std::string(call.name);
-  const std::string_view dtype = call.dtype == DType::float32 ? " float32" : "";
+  const std::string_view dtype = call.dtype == DType::float32 ? " float32" : size_of(call.dtype) == 1 ? " float8" : "";
   return fmt::format("{} {} x {} x {}{}", call.name, call.product.rows, call.product.columns, call.product.inner,
                      dtype);
 }
@@ -100,10 +100,6 @@ class KernelSum final : public KernelObserver, public ActionObserver {
   std::vector<KernelRow> rows_;
 };
 
-double peak_of(DType dtype, const Hardware& hardware) {
-  return (dtype == DType::float32 ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
-}
-
 }  // namespace
 
 KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
@@ -123,7 +119,7 @@ KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
     if (call.kind == KernelKind::attention) {
       share = call.name == "attention_backward" ? attention_backward_share : attention_forward_share;
     }
-    const double computed = call.flops / (share * peak_of(call.dtype, hardware));
+    const double computed = call.flops / (share * hardware.flops_per_second(call.dtype).value);
     seconds.at[i] = std::max({least_seconds, moved, computed});
   }
   return seconds;
@@ -156,7 +152,7 @@ KernelPlan plan_kernels(const ResolvedRun& run, const Hardware& hardware) {
   const Mesh& mesh = run.mesh();
   KernelPlan plan;
   plan.world = mesh.world();
-  plan.peak = peak_of(config.precision_of(Family::dense).compute, hardware);
+  plan.peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   plan.step_flops = published_step_flops(config);
   const Program program = step_program(run, mesh.coordinates(0));
   double longest = -1.0;

@@ -124,7 +124,7 @@ LaneChannels channels_of(const Config& config) {
 }
 
 ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  return weft::modelled_costs(program, segment_flops(config, program), hardware_costs(hardware, config, mesh),
+  return weft::modelled_costs(program, timed_flops(config, program, hardware), hardware_costs(hardware, config, mesh),
                               group_sizes(mesh));
 }
 
@@ -194,8 +194,7 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
     time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
     time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
   }
-  const bool whole = config.precision_of(Family::dense).compute == DType::float32;
-  const double peak = (whole ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit).value;
+  const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);
   return time;
 }

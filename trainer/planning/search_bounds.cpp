@@ -216,7 +216,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   // The sample may have more stages than the mesh has pipeline ranks; the cost of its messages is not used.
   on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
   const ProgramCosts costs =
-      modelled_costs(tables, segment_flops(sample.config, tables), on_hardware, group_sizes(mesh));
+      modelled_costs(tables, timed_flops(sample.config, tables, hardware), on_hardware, group_sizes(mesh));
   std::vector<ModelPiece> pieces(sample.stages.size());
   for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = static_by_stage[s];
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {

@@ -37,7 +37,7 @@ class Reader {
     for (const ConfigKey& key : schema_) read_key(key);
     for (const Family family : shard_families) {
       config_.shard_by_family.try_emplace(family, config_.shard);
-      config_.precision_by_family.try_emplace(family, config_.precision);
+      config_.precision_by_family.try_emplace(family, config_.inherited_precision(family));
     }
     const ResolvedGroups groups = resolved_groups(config_);
     for (const UpdateGroup group : update_groups) {

@@ -299,9 +299,9 @@ Rules profiling_rules() {
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group :
-       {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(), run_rules(),
-        optimizer_rules(), muon_width_rules(), tied_rules(), profiling_rules(), shard_rules(), size_rules()}) {
+  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(),
+                     run_rules(), optimizer_rules(), muon_width_rules(), tied_rules(), profiling_rules(), shard_rules(),
+                     size_rules(), float8_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

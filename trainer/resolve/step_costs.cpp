@@ -24,14 +24,21 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   return flops;
 }
 
-}  // namespace
+// Products in float8 count `float8_share` times.
+TokenFlops shortened(const Config& config, TokenFlops flops, double float8_share) {
+  if (uses_float8(config, Family::dense)) {
+    for (double* part : {&flops.attention_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= float8_share;
+  }
+  if (uses_float8(config, Family::experts)) flops.routed_experts *= float8_share;
+  return flops;
+}
 
-std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables) {
+std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, double float8_share) {
   const double tokens =
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    const TokenFlops token = part_token_flops(config, segment.part);
+    const TokenFlops token = shortened(config, part_token_flops(config, segment.part), float8_share);
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
@@ -41,15 +48,28 @@ std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTable
   return flops;
 }
 
-ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at,
-                            const HardwareCosts& hardware) {
+}  // namespace
+
+std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables) {
+  return flops_of_segments(config, tables, 1.0);
+}
+
+std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware) {
+  if (!uses_float8(config, Family::dense) && !uses_float8(config, Family::experts))
+    return segment_flops(config, tables);
+  const double tensors = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
+  return flops_of_segments(config, tables, tensors / hardware.flops_per_second(DType::float8_e4m3).value);
+}
+
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at, const Hardware& hardware) {
   const ProgramTables tables = program_tables(config, mesh, at);
-  return modelled_costs(tables, segment_flops(config, tables), hardware, group_sizes(mesh));
+  return modelled_costs(tables, timed_flops(config, tables, hardware), hardware_costs(hardware, config, mesh),
+                        group_sizes(mesh));
 }
 
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at) {
   if (!config.pipeline.has_cost_table()) {
-    return modelled_costs(config, mesh, at, hardware_costs(hardware_of(config), config, mesh));
+    return modelled_costs(config, mesh, at, hardware_of(config));
   }
   const std::string text = InputFile(config.pipeline.costs).text();
   return table_costs(parse_cost_table(text, config.pipeline.costs), program_tables(config, mesh, at),

@@ -5,6 +5,7 @@
 
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/config/config.h"
+#include "trainer/config/hardware_table.h"
 
 namespace weft {
 
@@ -13,13 +14,16 @@ namespace weft {
 // weights, so both their gradients count as input gradient. A segment with frozen units only has no weight gradient.
 // The embedding copies and a passage hands on: both cost 0.
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables);
+// The same in operations at the peak rate of the compute dtype: products in float8 count as many as take their time at
+// the peak rate in 8 bits. The time of rounding is not in it (`weft plan --kernels` has it). Throws Error (request) if
+// the hardware has no products in 8 bits.
+std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware);
 
 // Costs as pipeline.costs says: from the table of a file, or from a model of the hardware that [hardware] names. Throws
 // Error (request) with the faults of the file.
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // Sizes as seen from a rank's coordinates. Throws Error (request) for a group without a link.
-ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at,
-                            const HardwareCosts& hardware);
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at, const Hardware& hardware);
 
 }  // namespace weft

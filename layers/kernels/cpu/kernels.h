@@ -8,6 +8,7 @@ namespace weft::cpu {
 extern const AttentionKernels attention_kernels;
 extern const CrossEntropyKernels cross_entropy_kernels;
 extern const EmbeddingKernels embedding_kernels;
+extern const Float8Kernels float8_kernels;
 extern const LoadBalanceKernels load_balance_kernels;
 extern const PermutationKernels permutation_kernels;
 extern const RmsNormKernels rms_norm_kernels;

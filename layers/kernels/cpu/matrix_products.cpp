@@ -2,7 +2,8 @@
 // and rounded again, because the library has float16 products on few processors: correct, but slower than float32.
 // bfloat16 needs a primitive prepared for its exact shape, which costs 0.1 to 0.5 ms the first time. Routed experts
 // have a different number of tokens at every call. That number is cut into a multiple of 64 and a rest, so that few
-// shapes recur; two calls cost some 2 % more than one.
+// shapes recur; two calls cost some 2 % more than one. Factors of 8 bits are widened to bfloat16, which holds their
+// elements times their scales exactly.
 #include "layers/kernels/matrix_products.h"
 
 #include <omp.h>
@@ -15,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "layers/kernels/cpu/float8.h"
 #include "layers/kernels/cpu/library_products.h"
 #include "parallel/runtime/cpu/elementwise.h"
 #include "parallel/runtime/element_type.h"
@@ -75,7 +77,9 @@ class PreparedProduct {
     arguments_ = {{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratchpad_}};
   }
 
-  std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  std::size_t scratchpad_bytes() const {
+    return scratchpad_bytes_;
+  }
   void execute(const dnnl::stream& stream, const void* a, const void* b, void* c, void* scratchpad) {
     a_.set_data_handle(const_cast<void*>(a));
     b_.set_data_handle(const_cast<void*>(b));
@@ -96,8 +100,24 @@ class LibraryProducts final : public MatrixProducts {
  public:
   explicit LibraryProducts(bool bfloat16_products) : bfloat16_products_(bfloat16_products) {}
 
-  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
-                bool accumulate) override {
+  void run(const Product& product) override {
+    if (size_of(product.a.dtype()) == 1) return run_scaled(product);
+    multiply_plain(product.a, product.transpose_a, product.b, product.transpose_b, product.c, product.accumulate);
+    if (!product.addend.empty()) cpu::add(product.addend, product.c);
+  }
+
+ private:
+  void run_scaled(const Product& product) {
+    require(product.transpose_a == Transpose::no && product.transpose_b == Transpose::yes,
+            "factors of 8 bits have the inner size as their columns");
+    Product wide = product;
+    wide.a = cpu::from_float8(product.a, product.scale_a, scaled_a_);
+    wide.b = cpu::from_float8(product.b, product.scale_b, scaled_b_);
+    run(wide);
+  }
+
+  void multiply_plain(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
+                      bool accumulate) {
     const bool turned_a = transpose_a == Transpose::yes, turned_b = transpose_b == Transpose::yes;
     const std::int64_t k = turned_a ? a.rows() : a.columns();
     require((turned_a ? a.columns() : a.rows()) == c.rows(), "op(a) has as many rows as c");
@@ -122,7 +142,6 @@ class LibraryProducts final : public MatrixProducts {
     }
   }
 
- private:
   // dnnl_sgemm loses a third of its speed on weight gradients much taller than wide; elsewhere it is as fast or faster.
   static bool suits_primitive(const ProductShape& product) {
     return product.transpose_a && !product.transpose_b && product.m >= 4 * product.n && product.k >= token_block;
@@ -202,6 +221,7 @@ class LibraryProducts final : public MatrixProducts {
   std::uint64_t uses_ = 0;
   std::vector<std::byte> scratchpad_;
   std::vector<float> wide_a_, wide_b_, wide_c_;
+  std::vector<bfloat16> scaled_a_, scaled_b_;
 };
 
 }  // namespace

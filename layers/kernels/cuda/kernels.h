@@ -15,6 +15,7 @@ void cached_attention(KernelContext& context, const HeadShape& heads, std::int64
                       ConstTensorView cache, TensorView out);
 extern const CrossEntropyKernels cross_entropy_kernels;
 extern const EmbeddingKernels embedding_kernels;
+extern const Float8Kernels float8_kernels;
 extern const LoadBalanceKernels load_balance_kernels;
 extern const PermutationKernels permutation_kernels;
 extern const RmsNormKernels rms_norm_kernels;

@@ -24,35 +24,27 @@ class CublasProducts final : public MatrixProducts {
     for (auto& side : side_streams_) side->wait_for(stream);
   }
 
-  void multiply(ConstTensorView a, Transpose transpose_a, ConstTensorView b, Transpose transpose_b, TensorView c,
-                bool accumulate) override {
-    run(stream_, 0, {a, transpose_a, b, transpose_b, c, accumulate, {}});
-  }
-
   // The library adds the addend before it rounds.
-  void multiply_onto(Stream& stream, const Product& product) override {
-    require(&stream == &stream_, "products are queued on the stream they were made for");
-    run(stream_, 0, product);
-  }
+  void run(const Product& product) override { run_on(stream_, 0, product); }
 
   std::string measure(std::span<const ProductCall> products) override {
     if (!measured_) return "cuBLASLt's first choice of each";
     return measure_products(plans_, stream_, ledger_, workspace_.view().data(), products, product_table_file());
   }
 
-  void multiply_all(std::span<const Product> products) override {
-    if (products.size() == 1) return run(stream_, 0, products.front());
+  void run_all(std::span<const Product> products) override {
+    if (products.size() == 1) return run(products.front());
     const std::size_t used = std::min(products.size(), product_side_streams);
     const Fence begin = stream_.record();
     for (std::size_t s = 0; s < used; ++s) side_streams_[s]->wait(begin);
     for (std::size_t i = 0; i < products.size(); ++i) {
-      run(*side_streams_[i % product_side_streams], 1 + i % product_side_streams, products[i]);
+      run_on(*side_streams_[i % product_side_streams], 1 + i % product_side_streams, products[i]);
     }
     for (std::size_t s = 0; s < used; ++s) stream_.wait_for(*side_streams_[s]);
   }
 
  private:
-  void run(Stream& stream, std::size_t workspace, const Product& product) {
+  void run_on(Stream& stream, std::size_t workspace, const Product& product) {
     const ProductShape shape = shape_of(product);
     if (shape.rows == 0 || shape.columns == 0) return;
     if (shape.inner == 0) {

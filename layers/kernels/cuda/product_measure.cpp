@@ -42,6 +42,8 @@ class RandomOperands {
     if (dtype == DType::float32) draw<float>();
     if (dtype == DType::bfloat16) draw<bfloat16>();
     if (dtype == DType::float16) draw<float16>();
+    if (dtype == DType::float8_e4m3) draw<e4m3>();
+    if (dtype == DType::float8_e5m2) draw<e5m2>();
   }
   // Queued on the stream; this object must outlive the copies.
   void fill(TensorView matrix) {
@@ -67,8 +69,8 @@ class RandomOperands {
 };
 
 ProductShape shape_of_call(const ProductCall& call) {
-  return rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input,
-                         call.output, call.adds, 16});
+  return rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input_a,
+                         call.input_b, call.output, call.adds, 16});
 }
 
 class Measurement {
@@ -83,11 +85,11 @@ class Measurement {
     const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
       return ledger_.allocate_on(stream_, Bucket::workspace, dtype, rows, columns);
     };
-    Tensor a = s.transpose_a ? matrix(s.input, s.inner, s.rows) : matrix(s.input, s.rows, s.inner);
-    Tensor b = s.transpose_b ? matrix(s.input, s.columns, s.inner) : matrix(s.input, s.inner, s.columns);
+    Tensor a = s.transpose_a ? matrix(s.input_a, s.inner, s.rows) : matrix(s.input_a, s.rows, s.inner);
+    Tensor b = s.transpose_b ? matrix(s.input_b, s.columns, s.inner) : matrix(s.input_b, s.inner, s.columns);
     Tensor c = matrix(s.output, s.rows, s.columns);
-    random_of(s.input).fill(a);
-    random_of(s.input).fill(b);
+    random_of(s.input_a).fill(a);
+    random_of(s.input_b).fill(b);
     random_of(s.output).fill(c);
     const Product product{a, s.transpose_a ? Transpose::yes : Transpose::no,
                           b, s.transpose_b ? Transpose::yes : Transpose::no,
@@ -124,7 +126,7 @@ class Measurement {
   std::map<DType, RandomOperands> random_;
 };
 
-constexpr std::string_view title = "weft products 1";
+constexpr std::string_view title = "weft products 2";
 
 }  // namespace
 
@@ -152,9 +154,9 @@ const cublasLtMatmulAlgo_t* ProductTable::find(const ProductShape& shape) const 
 std::string ProductTable::text() const {
   std::string text = fmt::format("{}\n{}\n", title, machine_);
   for (const auto& [s, algorithm] : algorithms_) {
-    text += fmt::format("{} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner, static_cast<int>(s.transpose_a),
-                        static_cast<int>(s.transpose_b), static_cast<int>(s.input), static_cast<int>(s.output),
-                        static_cast<int>(s.accumulate), s.alignment);
+    text += fmt::format("{} {} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner, static_cast<int>(s.transpose_a),
+                        static_cast<int>(s.transpose_b), static_cast<int>(s.input_a), static_cast<int>(s.input_b),
+                        static_cast<int>(s.output), static_cast<int>(s.accumulate), s.alignment);
     for (const std::uint64_t word : algorithm.data) text += fmt::format(" {}", word);
     text += '\n';
   }
@@ -178,12 +180,14 @@ void ProductTable::read(const std::string& file) {
   while (std::getline(lines, line)) {
     std::istringstream words(line);
     ProductShape s;
-    int transpose_a = 0, transpose_b = 0, input = 0, output = 0, adds = 0;
-    words >> s.rows >> s.columns >> s.inner >> transpose_a >> transpose_b >> input >> output >> adds >> s.alignment;
+    int transpose_a = 0, transpose_b = 0, input_a = 0, input_b = 0, output = 0, adds = 0;
+    words >> s.rows >> s.columns >> s.inner >> transpose_a >> transpose_b >> input_a >> input_b >> output >> adds >>
+        s.alignment;
     s.transpose_a = transpose_a != 0;
     s.transpose_b = transpose_b != 0;
     s.accumulate = adds != 0;
-    s.input = static_cast<DType>(input);
+    s.input_a = static_cast<DType>(input_a);
+    s.input_b = static_cast<DType>(input_b);
     s.output = static_cast<DType>(output);
     cublasLtMatmulAlgo_t algorithm{};
     for (std::uint64_t& word : algorithm.data) words >> word;

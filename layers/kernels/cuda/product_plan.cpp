@@ -16,8 +16,12 @@ cudaDataType_t library_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::float16:
       return CUDA_R_16F;
+    case DType::float8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::float8_e5m2:
+      return CUDA_R_8F_E5M2;
     default:
-      fail("a matrix product takes float32, bfloat16 or float16, not {}", name_of(dtype));
+      fail("a matrix product does not take {}", name_of(dtype));
   }
 }
 
@@ -27,9 +31,14 @@ std::int64_t rounded(std::int64_t size) {
   constexpr std::int64_t unit = 64;
   return (size + unit - 1) / unit * unit;
 }
-// Tokens are counted by the inner size in weight gradients, and by the rows in other products.
+bool in_float8(const ProductShape& shape) {
+  return size_of(shape.input_a) == 1;
+}
+// Tokens are counted by the inner size in weight gradients, and by the rows in other products. Factors of 8 bits are
+// never transposed here; of their products only weight gradients are float32.
 std::int64_t& tokens_of(ProductShape& shape) {
-  return shape.transpose_a ? shape.inner : shape.rows;
+  const bool weight_gradient = shape.transpose_a || (in_float8(shape) && shape.output == DType::float32);
+  return weight_gradient ? shape.inner : shape.rows;
 }
 
 // A row-major rows x columns matrix: for the library a column-major columns x rows matrix.
@@ -50,8 +59,8 @@ ProductShape rounded_tokens(ProductShape shape) {
 
 struct ProductPlans::Layouts {
   explicit Layouts(const ProductShape& s)
-      : a(s.input, s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner),
-        b(s.input, s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns),
+      : a(s.input_a, s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner),
+        b(s.input_b, s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns),
         c(s.output, s.rows, s.columns) {}
   Layout a, b, c;
 };
@@ -63,7 +72,7 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
 }
 
 ProductShape shape_of(const Product& product) {
-  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend] = product;
+  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scale_a, scale_b] = product;
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
   const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
                          reinterpret_cast<std::uintptr_t>(c.data()) | reinterpret_cast<std::uintptr_t>(addend.data()) |
@@ -74,6 +83,7 @@ ProductShape shape_of(const Product& product) {
                            ta,
                            tb,
                            a.dtype(),
+                           b.dtype(),
                            c.dtype(),
                            accumulate || !addend.empty(),
                            std::uint32_t{1} << std::countr_zero(addresses)};
@@ -83,7 +93,8 @@ ProductShape shape_of(const Product& product) {
   require(addend.empty() || (!accumulate && addend.rows() == c.rows() && addend.columns() == c.columns() &&
                              addend.dtype() == c.dtype()),
           "what a product is added to is like its result");
-  require(a.dtype() == b.dtype(), "both factors of a product have one dtype");
+  require(a.dtype() == b.dtype() || (size_of(a.dtype()) == 1 && size_of(b.dtype()) == 1),
+          "both factors of a product have one dtype, or 8 bits each");
   return shape;
 }
 
@@ -92,12 +103,13 @@ ProductPlans::ProductPlans() {
 }
 
 ProductPlans::~ProductPlans() {
-  for (auto& [transpositions, description] : descriptions_) cublasLtMatmulDescDestroy(description);
+  for (auto& [kind, description] : descriptions_) cublasLtMatmulDescDestroy(description);
   cublasLtDestroy(handle_);
 }
 
 cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
-  cublasLtMatmulDesc_t& description = descriptions_[{shape.transpose_a, shape.transpose_b}];
+  const bool float8 = in_float8(shape), forward = shape.input_a == shape.input_b;
+  cublasLtMatmulDesc_t& description = descriptions_[{shape.transpose_a, shape.transpose_b, float8, float8 && forward}];
   if (description != nullptr) return description;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   // The library's first operand is our second operand.
@@ -105,6 +117,13 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
   const cublasOperation_t second = shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
+  if (float8 && forward) {
+    // Hopper's tensor cores add up products of 8 bits in some 14 bits. Sums of gradients leave them for float32 every
+    // 128 terms, which costs time; sums of a forward need not.
+    const std::int8_t fast = 1;
+    WEFT_CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
+  }
   return description;
 }
 
@@ -133,7 +152,7 @@ std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape
   }
   if (algorithms.empty()) {
     fail("cuBLASLt has no algorithm for a product of {} x {} by {} x {}, {} to {}: {}", shape.rows, shape.inner,
-         shape.inner, shape.columns, name_of(shape.input), name_of(shape.output), cublasLtGetStatusName(status));
+         shape.inner, shape.columns, name_of(shape.input_a), name_of(shape.output), cublasLtGetStatusName(status));
   }
   return algorithms;
 }
@@ -174,9 +193,16 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
   const float one = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
   Layouts layouts(shape);
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
-  return cublasLtMatmul(handle_, description(shape), &one, product.b.data(), &layouts.b.value, product.a.data(),
-                        &layouts.a.value, &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value, &algorithm,
-                        workspace, static_cast<std::size_t>(product_workspace_bytes), stream);
+  cublasLtMatmulDesc_t how = description(shape);
+  if (in_float8(shape)) {
+    const void *first = product.scale_b.data(), *second = product.scale_a.data();
+    WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof(first)));
+    WEFT_CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof(second)));
+  }
+  return cublasLtMatmul(handle_, how, &one, product.b.data(), &layouts.b.value, product.a.data(), &layouts.a.value,
+                        &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value, &algorithm, workspace,
+                        static_cast<std::size_t>(product_workspace_bytes), stream);
 }
 
 void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {

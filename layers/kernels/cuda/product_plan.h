@@ -25,7 +25,7 @@ void check(cublasStatus_t status, std::string_view expression,
 struct ProductShape {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool transpose_a = false, transpose_b = false;
-  DType input = DType::float32, output = DType::float32;
+  DType input_a = DType::float32, input_b = DType::float32, output = DType::float32;
   bool accumulate = false;
   // Common alignment of the three addresses in bytes: a power of two, at most 16, because no kernel requires more. The
   // library would assume 256.
@@ -62,6 +62,10 @@ class ProductPlans {
 
  private:
   struct Layouts;
+  struct Kind {  // of products that share a description
+    bool transpose_a = false, transpose_b = false, float8 = false, forward = false;
+    auto operator<=>(const Kind&) const = default;
+  };
   const cublasLtMatmulAlgo_t* kept_near(const ProductShape& rounded) const;
   const cublasLtMatmulAlgo_t& algorithm(const ProductShape& shape);
   cublasLtMatmulDesc_t description(const ProductShape& shape);
@@ -70,7 +74,7 @@ class ProductPlans {
   std::map<ProductShape, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
   std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape, all in use
   std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact shape, if the rounded shape's is refused
-  std::map<std::pair<bool, bool>, cublasLtMatmulDesc_t> descriptions_;  // by transpositions
+  std::map<Kind, cublasLtMatmulDesc_t> descriptions_;
 };
 
 }  // namespace weft::cuda

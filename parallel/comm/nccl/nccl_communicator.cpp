@@ -28,8 +28,9 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclFloat64;
     case DType::int32:
       return ncclInt32;
+    default:
+      fail("{} is not communicated", name_of(dtype));
   }
-  return ncclNumTypes;
 }
 
 bool all_equal(std::span<const std::int64_t> counts) {
@@ -40,20 +41,20 @@ std::size_t number(std::int64_t elements) {
   return static_cast<std::size_t>(elements);
 }
 
-// The same on all machines, unlike std::hash.
+// The same value on all machines, unlike std::hash.
 std::int32_t fingerprint(std::string_view text) {
   std::uint32_t hash = 2166136261u;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
   return static_cast<std::int32_t>(hash);
 }
 
-// Device memory for what the backend itself exchanges: a few numbers a rank.
+// Device memory for data that the backend itself exchanges: a few numbers for each rank.
 class Scratch {
  public:
   Scratch(std::int64_t bytes, Stream& stream)
       : bytes_(bytes), stream_(stream), data_(stream.device().allocate(bytes, stream)) {}
   ~Scratch() {
-    // After a failure the device may refuse, and the first error is the one to tell.
+    // After a failure the device may refuse the call. Only the first error is reported.
     try {
       stream_.device().release(data_, bytes_, stream_);
     } catch (const Error&) {
@@ -72,14 +73,14 @@ class Scratch {
 }  // namespace
 
 NcclHandle::~NcclHandle() {
-  // A rank that throws ends without its peers: they would wait here for ever.
+  // A rank that throws ends without its peers; finalising would wait for the peers until the timeout.
   const bool failed = std::uncaught_exceptions() > 0;
   try {
     const auto entered = watch_.enter();
     watch_.remove(&communicator_);
     if (communicator_ == nullptr) return;
     if (!failed) {
-      // What has been aborted forgets them by itself.
+      // An abort removes the registrations by itself.
       for (const auto& [block, registration] : registrations_) ncclCommDeregister(communicator_, registration);
     }
     bool quiet = false;
@@ -94,7 +95,7 @@ NcclHandle::~NcclHandle() {
     }
     quiet ? ncclCommDestroy(communicator_) : ncclCommAbort(communicator_);
   } catch (const Error&) {
-    // Given up, and so aborted.
+    // The watch has given up and aborted the communicator.
     watch_.remove(&communicator_);
   }
 }
@@ -112,7 +113,7 @@ ncclConfig_t NcclSettings::config(const std::string& name) const {
   config.blocking = 0;
   config.commName = name.c_str();
   if (options.ranks_per_device > 1) {
-    // The kernels of all ranks must fit on the GPU beside each other.
+    // The kernels of all ranks must fit on the GPU together.
     config.minCTAs = 1;
     config.maxCTAs = 2;
     config.cgaClusterSize = 0;
@@ -134,11 +135,11 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::un
 
 NcclCommunicator::~NcclCommunicator() {
   if (to_higher_->reaches_any() && std::uncaught_exceptions() == 0) {
-    // Memory is deregistered when no call uses it any more.
+    // Memory is deregistered after the last call that uses it.
     try {
       stream().synchronize();
     } catch (const Error&) {
-      // Given up, and so aborted.
+      // The watch has given up and aborted the communicators.
     }
   }
   to_lower_.reset();
@@ -168,7 +169,7 @@ Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, C
                      fmt::format("group {}, rank {}: {} of {} bytes {} failed: {}", group(), rank(), name_of(op),
                                  data.bytes(), name_of(data.dtype()), describe_nccl(issued, handle.get())));
     }
-    // Until then nothing need have been queued on the stream.
+    // Before this, the call may not be queued on the stream yet.
     watch_.finish(handle.get(), call);
   }
   Fence end = on.record();
@@ -181,8 +182,8 @@ void NcclCommunicator::queue(CollectiveOp op, ConstTensorView data, Issue issue)
   if (!data.empty()) queue(*to_higher_, stream(), op, data, -1, issue);
 }
 
-// Uneven parts are broadcast, each by its owner, all in one launch: NCCL passes a part along a ring, while with
-// send and receive the rank with the largest part would have to send it to each of the others.
+// Uneven parts are broadcast, each by its owner, all in one launch. NCCL passes a part along a ring; with send and
+// receive, the rank with the largest part would have to send the part to each other rank.
 void NcclCommunicator::do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
   const ncclDataType_t type = nccl_type(output.dtype());
   queue(CollectiveOp::all_gather, output, [&](ncclComm_t communicator, cudaStream_t on) {
@@ -249,7 +250,7 @@ void NcclCommunicator::do_all_to_all(ConstTensorView input, std::span<const std:
   queue(*to_higher_, stream(), CollectiveOp::all_to_all, input, -1, [&](ncclComm_t communicator, cudaStream_t on) {
     ncclResult_t result = ncclSuccess;
     for (int step = 1; step < size() && accepted(result); ++step) {
-      // In each step every rank sends to one and receives from one.
+      // In each step every rank sends to one rank and receives from one rank.
       const int next = (rank() + step) % size(), previous = (rank() + size() - step) % size();
       if (!from(next).empty()) {
         result = ncclSend(from(next).data(), number(from(next).size()), type, next, communicator, on);
@@ -274,14 +275,14 @@ void NcclCommunicator::do_barrier() {
   const TensorView one(scratch.data(), DType::int32, 1, 1);
   watch_.wait(
       queue(*to_higher_, stream(), CollectiveOp::barrier, one, -1, [&](ncclComm_t communicator, cudaStream_t on) {
-        // What is in the memory does not matter.
+        // The contents of the memory do not matter.
         return ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, communicator, on);
       }));
 }
 
 void NcclCommunicator::do_send(ConstTensorView data, int peer) {
   if (send_stream_ == nullptr) send_stream_ = stream().device().create_stream("send");
-  // From here on the lane may overwrite the previous message.
+  // Work queued on the lane from here on may overwrite the previous message.
   stream().wait(sent_[peer]);
   if (data.empty()) return;
   send_stream_->wait_for(stream());
@@ -309,7 +310,7 @@ void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
   const Scratch scratch(size_of(DType::int32), stream());
   const TensorView one(scratch.data(), DType::int32, 1, 1);
   for (const auto& [source, destination] : pairs) {
-    // All ranks take the pairs in this order, so the first that is not done has both its ranks.
+    // All ranks process the pairs in this order, so both ranks of the first unfinished pair are always ready.
     NcclHandle& handle = carrier(source, destination);
     if (source == rank()) {
       queue(handle, stream(), CollectiveOp::send, one, destination, [&](ncclComm_t communicator, cudaStream_t on) {
@@ -355,7 +356,7 @@ std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const Nccl
     watch_.give_up(entered, fmt::format("group {}, rank {}: the split of {} failed: {}", group(), rank(), name,
                                         describe_nccl(result, to_higher_->get())));
   }
-  // The parent first: before it is done, the new one need not even have an address.
+  // The parent first: the new communicator may have no address before the parent has finished.
   watch_.finish(to_higher_->get(), call);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   handle->watched(members);
@@ -364,7 +365,7 @@ std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const Nccl
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, const std::string& name, Stream& on) {
-  // Who is with whom; NCCL itself does not tell.
+  // The members of each new group; NCCL itself does not report them.
   constexpr int fields = 3;
   const std::vector<std::int32_t> all = gather_from_all({color, key, fingerprint(name)});
   const auto field = [&](int member, int which) { return all[static_cast<std::size_t>(member * fields + which)]; };
@@ -388,7 +389,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   next->rank = own;
   for (int member : members) next->world_ranks.push_back(members_->world_ranks[static_cast<std::size_t>(member)]);
 
-  // All ranks of this group take part even if they end up alone. Colors of NCCL must not be negative.
+  // All ranks of this group take part, including ranks that end up alone. Colors of NCCL must not be negative.
   std::unique_ptr<NcclHandle> to_higher, to_lower;
   const bool alone = members.size() == 1;
   if (any_group) {

@@ -47,7 +47,7 @@ WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count)
   for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
 }
 
-// The fused operation is written out, so that the vector loop and its scalar rest round alike.
+// The fused operation is explicit, so that the vector loop and its scalar remainder round alike.
 template <typename T>
 WEFT_INLINE void combine_loop(float factor, const T* from, float to_factor, T* to, std::int64_t count) {
 #pragma omp simd
@@ -91,7 +91,7 @@ WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int6
   return found;
 }
 
-void add(Stream&, ConstTensorView source, TensorView destination) {
+void add_on(Stream&, ConstTensorView source, TensorView destination) {
   add_elements(source, destination);
 }
 
@@ -141,6 +141,10 @@ void copy_columns(Stream&, ConstTensorView source, std::int64_t source_column, T
 
 }  // namespace
 
+void add(ConstTensorView source, TensorView destination) {
+  add_elements(source, destination);
+}
+
 void cast(ConstTensorView source, TensorView destination) {
   if (source.dtype() == destination.dtype()) {
     std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()));
@@ -166,10 +170,12 @@ void fill(TensorView destination, float value) {
     case DType::int32:
       std::ranges::fill(destination.as<std::int32_t>(), static_cast<std::int32_t>(value));
       break;
+    default:
+      fail("{} is not filled", name_of(destination.dtype()));
   }
 }
 
-const ElementwiseKernels elementwise_kernels = {cast_on, add,        scale,           combine,      divide_by_root,
+const ElementwiseKernels elementwise_kernels = {cast_on, add_on,     scale,           combine,      divide_by_root,
                                                 fill_on, square_sum, count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cpu

@@ -9,7 +9,7 @@
 namespace weft::cpu {
 namespace {
 
-// Partial results of a block stay in the first-level cache while one input after another is added.
+// The partial results of a block stay in the first-level cache while the inputs are added one after another.
 constexpr std::int64_t block_elements = 4096;
 
 struct Sum {
@@ -38,7 +38,7 @@ WEFT_INLINE void one_more_loop(const T* input, A* partial, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) partial[i] = Combine::combine(partial[i], A(input[i]));
 }
 
-// An attribute of versions does not reach into templates, hence the overloads.
+// target_clones has no effect inside templates, hence the overloads.
 WEFT_MULTIVERSION void first_two(Sum, const float* a, const float* b, float* p, std::int64_t n) {
   first_two_loop<Sum>(a, b, p, n);
 }
@@ -64,7 +64,7 @@ WEFT_MULTIVERSION void one_more(Sum, const float16* input, float* p, std::int64_
   one_more_loop<Sum>(input, p, n);
 }
 
-// Integers and maxima serve counts and norms, never a gradient: the floor's instructions are enough.
+// Integers and maxima serve counts and norms, never a gradient: the instructions of the baseline are sufficient.
 template <typename Combine, typename T, typename A>
 void first_two(Combine, const T* a, const T* b, A* p, std::int64_t n) {
   first_two_loop<Combine>(a, b, p, n);
@@ -86,7 +86,7 @@ WEFT_MULTIVERSION void round_all(const float* partial, float16* rounded, std::in
   round_loop(partial, rounded, count);
 }
 
-// T is what is stored, A what is computed in.
+// T is the stored type, A the type of the computation.
 template <typename Combine, typename T, typename A>
 void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
                    std::span<std::byte* const> outputs) {
@@ -121,6 +121,8 @@ void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int6
       return reduce_blocks<Combine, double, double>(inputs, begin, count, outputs);
     case DType::int32:
       return reduce_blocks<Combine, std::int32_t, std::int32_t>(inputs, begin, count, outputs);
+    default:
+      fail("{} is not reduced", name_of(dtype));
   }
 }
 

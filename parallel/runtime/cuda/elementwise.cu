@@ -16,9 +16,9 @@
 namespace weft::cuda {
 namespace {
 
-// An operation has a vector `width`, a type Loaded, load(at) that reads the vector at element `at`, store(at, loaded)
-// that writes it, and one(at) that does both for a single element. What it writes it read itself, if at all, so source
-// and destination may be one.
+// An Operation has a vector `width`, a type Loaded and three functions. load(at) reads the vector at element `at`,
+// store(at, loaded) writes that vector, and one(at) does both for a single element. Only the thread that writes an
+// element reads that element, so source and destination may be the same tensor.
 template <typename Operation>
 __global__ void __launch_bounds__(extent_threads, 4) apply_kernel(const Operation operation, const Extent extent) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * extent_threads;
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(extent_threads, 4) apply_kernel(const Operatio
     typename Operation::Loaded loaded[vectors_in_flight];
 #pragma unroll
     for (int i = 0; i < vectors_in_flight; ++i) {
-      // Past the end, the first again, so that no load waits for a condition.
+      // Past the end, load the first vector again, so that no load waits for a condition.
       const std::int64_t vector = first + i * threads;
       loaded[i] = operation.load(place(vector < extent.vectors ? vector : first));
     }
@@ -255,10 +255,12 @@ void fill(Stream& stream, TensorView destination, float value) {
     case DType::int32:
       return fill_elements(native(stream), elements<std::int32_t>(destination), destination.size(),
                            static_cast<std::int32_t>(value));
+    default:
+      fail("{} is not filled", name_of(destination.dtype()));
   }
 }
 
-// A rectangle of words. Steps are from row to row, in words.
+// Copies a rectangle of words. `from_step` and `to_step` are the distances between rows, in words.
 template <typename Word>
 __global__ void copy_rows_kernel(const Word* from, std::int64_t from_step, Word* to, std::int64_t to_step,
                                  std::int64_t rows, std::int64_t words) {
@@ -269,9 +271,9 @@ __global__ void copy_rows_kernel(const Word* from, std::int64_t from_step, Word*
 struct RowCopy {
   const std::byte* from;
   std::byte* to;
-  std::int64_t from_step, to_step, bytes, rows;  // of a row in bytes
+  std::int64_t from_step, to_step, bytes, rows;  // bytes of a row, and bytes from row to row
 
-  // Whether all of it consists of whole aligned words.
+  // Whether the whole copy consists of aligned words.
   template <typename Word>
   bool in_words() const {
     const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |

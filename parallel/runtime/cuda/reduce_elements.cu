@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t most_arrays = 64;
 
-// What is stored, and what it is combined in.
+// The type in which elements of type T are combined.
 template <typename T>
 struct Accumulator {
   using type = T;
@@ -26,7 +26,7 @@ template <>
 struct Accumulator<__half> {
   using type = float;
 };
-// Wraps around.
+// Unsigned, so that sums wrap around.
 template <>
 struct Accumulator<std::int32_t> {
   using type = std::uint32_t;
@@ -49,7 +49,7 @@ __device__ T narrowed(A value) {
   }
 }
 
-// Passed by value, as the pointers are known to the host only.
+// Passed by value, because only the host knows the pointers.
 template <typename T>
 struct Arrays {
   const T* inputs[most_arrays];
@@ -74,7 +74,7 @@ __device__ void reduce_at(const Arrays<T>& arrays, std::int64_t at) {
   for (int rank = 0; rank < arrays.output_count; ++rank) store_vector(arrays.outputs[rank] + at, loaded);
 }
 
-// An element is written by the thread that has read it from every input: an output may be one of them.
+// The thread that writes an element has read it from every input, so an output may be one of the inputs.
 template <typename T, typename A, typename Combine>
 __global__ void __launch_bounds__(extent_threads, 4)
     reduce_kernel(const __grid_constant__ Arrays<T> arrays, const Extent extent) {
@@ -94,7 +94,7 @@ template <typename Element, typename Combine>
 void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs, std::int64_t begin,
                    std::int64_t count, std::span<std::byte* const> outputs) {
   using T = typename DeviceElement<Element>::type;
-  // Maxima of integers are those of signed ones.
+  // Maxima of integers compare signed integers.
   using A = std::conditional_t<std::is_same_v<T, std::int32_t> && std::is_same_v<Combine, LargerOf>, T,
                                typename Accumulator<T>::type>;
   constexpr int width = common_width<T>;
@@ -102,7 +102,7 @@ void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs
   Extent extent{};
   const auto note = [&](const T* array, bool first) {
     const Extent own = extent_of(count, width, array);
-    // All in vectors or none.
+    // All arrays are accessed in vectors, or none.
     if (first || own.vectors == 0) extent = own;
     if (own.head != extent.head) extent = {count, 0, 0};
     return extent.vectors > 0;
@@ -139,6 +139,8 @@ void reduce_any(cudaStream_t stream, DType dtype, std::span<const std::byte* con
       return reduce_arrays<double, Combine>(stream, inputs, begin, count, outputs);
     case DType::int32:
       return reduce_arrays<std::int32_t, Combine>(stream, inputs, begin, count, outputs);
+    default:
+      fail("{} is not reduced", name_of(dtype));
   }
 }
 

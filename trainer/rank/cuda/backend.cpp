@@ -25,6 +25,7 @@ class CudaBackend final : public Backend {
         layer_kernels_{cuda::make_attention_kernels(compute_capability(device), options),
                        cuda::cross_entropy_kernels,
                        cuda::embedding_kernels,
+                       cuda::float8_kernels,
                        cuda::load_balance_kernels,
                        cuda::permutation_kernels,
                        cuda::rms_norm_kernels,

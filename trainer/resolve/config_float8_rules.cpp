@@ -1,0 +1,79 @@
+// Sizes that products in float8 can have.
+#include "layers/kernels/float8.h"
+#include "trainer/resolve/config_rules.h"
+
+namespace weft {
+namespace {
+
+// A width between hidden states, of which each of `ranks` has an equal part.
+struct Float8Width {
+  Family family;
+  std::string_view what;
+  std::vector<std::string> keys;
+  std::int64_t (*width)(const ModelConfig&);
+  int (*ranks)(const Degrees&);
+  bool (*exists)(const ModelConfig&);
+};
+
+ConfigRule width_rule(const Float8Width& one) {
+  std::vector<std::string> keys = {"precision.compute", fmt::format("precision.{}.compute", name_of(one.family))};
+  keys.insert(keys.end(), one.keys.begin(), one.keys.end());
+  return {keys, [one](const Config& c) {
+            if (!uses_float8(c, one.family) || !one.exists(c.model)) return none_or(true, "");
+            const std::int64_t width = one.width(c.model), ranks = one.ranks(c.parallelism);
+            return none_or(width % (ranks * float8_inner_multiple) == 0,
+                           fmt::format("float8 multiplies sizes of multiples of {}, but {} {} over {} ranks is {:g}: "
+                                       "write another, or precision.{}.compute = \"bfloat16\"",
+                                       float8_inner_multiple, one.what, width, ranks,
+                                       static_cast<double>(width) / static_cast<double>(ranks), name_of(one.family)));
+          }};
+}
+
+}  // namespace
+
+std::vector<ConfigRule> float8_rules() {
+  const auto of_tensor = [](const Degrees& p) { return p.tensor; };
+  const auto alone = [](const Degrees&) { return 1; };
+  const auto always = [](const ModelConfig&) { return true; };
+  const auto moe = [](const ModelConfig& m) { return m.has(BlockKind::moe); };
+  const auto hidden = [](const ModelConfig& m) { return m.hidden_size; };
+  const std::vector<Float8Width> widths = {
+      {Family::dense, "hidden_size", {"model.hidden_size"}, hidden, alone, always},
+      {Family::experts, "hidden_size", {"model.hidden_size"}, hidden, alone, always},
+      {Family::dense,
+       "num_attention_heads x head_dim",
+       {"model.head_dim", "model.num_attention_heads", "parallelism.tensor"},
+       [](const ModelConfig& m) { return m.num_attention_heads * m.head_dim; },
+       of_tensor,
+       always},
+      {Family::dense,
+       "2 x num_key_value_heads x head_dim",
+       {"model.head_dim", "model.num_key_value_heads", "parallelism.tensor"},
+       [](const ModelConfig& m) { return 2 * m.num_key_value_heads * m.head_dim; },
+       of_tensor,
+       always},
+      {Family::dense,
+       "intermediate_size",
+       {"model.intermediate_size", "parallelism.tensor"},
+       [](const ModelConfig& m) { return m.intermediate_size; },
+       of_tensor,
+       [](const ModelConfig& m) { return m.has(BlockKind::dense); }},
+      {Family::dense,
+       "shared_expert_intermediate_size",
+       {"model.moe.shared_expert_intermediate_size", "parallelism.tensor"},
+       [](const ModelConfig& m) { return m.moe.shared_expert_intermediate_size; },
+       of_tensor,
+       moe},
+      {Family::experts,
+       "moe_intermediate_size",
+       {"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
+       [](const ModelConfig& m) { return m.moe.moe_intermediate_size; },
+       [](const Degrees& p) { return p.expert_tensor; },
+       moe},
+  };
+  std::vector<ConfigRule> rules;
+  for (const Float8Width& width : widths) rules.push_back(width_rule(width));
+  return rules;
+}
+
+}  // namespace weft
