@@ -2,7 +2,7 @@
 # What wants a GPU, in parts of at most ten minutes on a machine that has one: builds for that GPU, tests, checks memory
 # and races, measures.
 #   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
-#                                        bench listed compare table counters home
+#                                        bench float8 products listed compare table counters home
 #   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
 # Writes into the folder OUT: environment.txt, a text for each part, and summary.txt with a line "name seconds exit-code"
 # for each thing run (124: it outlasted its limit), eight files at most in a call. A part that fails does not keep the next
@@ -37,12 +37,12 @@ case "$call" in
   2) set -- table counters compare listed; only_first=1 ;;
   3) set -- compare; but_first=1 ;;
   4) set -- memcheck racecheck training ;;
-  5) set -- processes overlap ;;
+  5) set -- processes overlap float8 products; only_first=1 ;;
 esac
 
 # Kernels in one process: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
-kernel_tests+=':*LoadBalance*:*Attention*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
+kernel_tests+=':*LoadBalance*:*Attention*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
 # racecheck finds nothing of use in the libraries' kernels.
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 training_tests='CudaTraining|CudaMemory|CudaTrainedModel|CudaCheckpoint|CudaSchedules|CudaMuon\.|CudaEvaluation'
@@ -252,7 +252,7 @@ for part in "$@"; do
       measured racecheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
         "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
       ;;
-    bench | listed | compare | table | counters)
+    bench | float8 | products | listed | compare | table | counters)
       choose_text
       choose_configs
       for config in "${configs[@]}"; do
@@ -260,6 +260,17 @@ for part in "$@"; do
         case "$part" in
           bench)
             measured "bench_$name" "${!limit:-90}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
+            ;;
+          float8)
+            measured "float8_$name" "${!limit:-70}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 \
+              --precision.compute=float8 "${text[@]}"
+            ;;
+          products)
+            # Each product of a step alone: the rate by shape.
+            for dtype in bfloat16 float8; do
+              measured "products_${dtype}_$name" "${!limit:-35}" "$file" "$tree/weft" bench products "$config" \
+                --precision.compute=$dtype "${text[@]}"
+            done
             ;;
           listed)
             # The library's first algorithm of each product, beside the timed ones of bench.

@@ -175,5 +175,36 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   }
 }
 
+// Every product of the rank's step, as many times as the step has it: together the model's operations, of which rank 0
+// of 2 x 2 x 2 has its share.
+TEST_F(TrainCommand, BenchProductsReportsEveryShape) {
+  const auto before = files();
+  const std::string alone =
+      "run.toml --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 "
+      "--parallelism.expert=1 ";
+  const auto result = weft("bench products " + alone + "--seconds 0.001 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const SortedJson report = SortedJson::parse(result.output);
+  double flops = 0.0, milliseconds = 0.0;
+  for (const SortedJson& row : report["products"]) {
+    const double calls = row["calls"].get<double>();
+    EXPECT_GT(row["microseconds"].get<double>(), 0.0);
+    const double of_one = 2.0 * row["rows"].get<double>() * row["columns"].get<double>() * row["inner"].get<double>();
+    EXPECT_NEAR(row["gflops_per_second"].get<double>() * row["microseconds"].get<double>() * 1e3, of_one,
+                1e-9 * of_one);
+    flops += calls * of_one;
+    milliseconds += row["step_milliseconds"].get<double>();
+  }
+  EXPECT_NEAR(report["gflops_per_step"].get<double>(), flops / 1e9, 1e-12 * flops);
+  EXPECT_NEAR(report["step_milliseconds"].get<double>(), milliseconds, 1e-9 * milliseconds);
+  const SortedJson step = SortedJson::parse(weft("bench step " + alone + "--warmup 0 --steps 1 --json").output);
+  // Products without attention's scores.
+  EXPECT_LT(flops / 1e9, step["gflops_per_step"].get<double>());
+  EXPECT_GT(flops / 1e9, 0.8 * step["gflops_per_step"].get<double>());
+  EXPECT_EQ(files(), before);
+  EXPECT_NE(weft("bench products --config run.toml --seconds 0.001").output.find(" a^T b "), std::string::npos);
+  EXPECT_EQ(weft("bench products run.toml --seconds 0").exit_code, 2);
+}
+
 }  // namespace
 }  // namespace weft

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,72 +11,33 @@
 #include <numeric>
 #include <thread>
 
-#include "layers/kernels/matrix_products.h"
 #include "parallel/comm/local.h"
-#include "parallel/runtime/elementwise.h"
-#include "parallel/runtime/ledger.h"
 #include "parallel/runtime/spread_work.h"
+#include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/rank/initialize.h"
 #include "trainer/run/train.h"
 
 namespace weft {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Rate of dense bfloat16 products of an H100 or H200 as NVIDIA states it, in operations a second: the base of shares of
 // a GPU's peak. (NVIDIA's figure with sparsity is twice this.)
 constexpr double stated_peak = 989e12;
 
-// Draws normal numbers, because a GPU draws less power for constants and multiplies them faster.
-void randomize(Stream& stream, MemoryLedger& ledger, Tensor& matrix, const std::string& name, int threads) {
-  const ParameterSpec all =
-      whole_parameter(name, Family::dense, matrix.view().rows(), matrix.view().columns(), Initializer::normal, 1.0);
-  Tensor drawn = ledger.allocate(Bucket::workspace, DType::float32, all.rows, all.columns);
-  OwnedRows rows;
-  rows.parameter = &all;
-  rows.rows = all.rows;
-  rows.values = drawn;
-  initialize_rows(stream, rows, {.seed = 1, .threads = threads});
-  cast(stream, drawn, matrix);
-}
-
 // Rate of square products on `threads` threads at once, in operations a second. The products are large enough for the
 // device.
 double product_rate(const Config& config, int threads) {
-  const bool gpu = config.run.device == DeviceKind::cuda;
-  const std::int64_t n = gpu ? 8192 : 1024;
-  const int between_waits = gpu ? 10 : 1;
+  const std::int64_t n = config.run.device == DeviceKind::cuda ? 8192 : 1024;
   const DType dtype = config.precision_of(Family::dense).compute;
+  const ProductCall square{n, n, n, false, true, dtype, dtype, dtype, false};
   std::mutex mutex;
   double rate = 0.0;
   run_local_ranks(threads, [&](Communicator& world) {
-    const auto backend = backend_of(config)(world.rank());
-    const auto stream = backend->device().create_stream("compute");
-    MemoryLedger ledger(backend->device(), *stream);
-    const auto products = backend->make_products(*stream, ledger);
-    Tensor a = ledger.allocate(Bucket::workspace, dtype, n, n), b = ledger.allocate(Bucket::workspace, dtype, n, n);
-    Tensor c = ledger.allocate(Bucket::workspace, dtype, n, n);
-    randomize(*stream, ledger, a, "a", host_threads_of(threads));
-    randomize(*stream, ledger, b, "b", host_threads_of(threads));
-    products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
-    stream->synchronize();
-    world.barrier();
-    const auto begin = Clock::now();
-    int done = 0;
-    while (seconds_since(begin) < 0.5) {
-      for (int i = 0; i < between_waits; ++i) products->multiply(a, Transpose::no, b, Transpose::yes, c, false);
-      stream->synchronize();
-      done += between_waits;
-    }
+    TimedProducts products(config, world.rank());
+    const double seconds = products.seconds(square, 0.5, [&] { world.barrier(); });
     const std::lock_guard lock(mutex);
-    rate += 2.0 * static_cast<double>(n * n * n) * done / seconds_since(begin);
+    rate += 2.0 * static_cast<double>(n * n * n) / seconds;
   });
   return rate;
 }

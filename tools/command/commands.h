@@ -46,6 +46,7 @@ void add_layout_sweep_command(CLI::App& layout);
 // With the benches below, each a subcommand.
 void add_bench_command(CLI::App& program);
 void add_bench_step_command(CLI::App& bench);
+void add_bench_products_command(CLI::App& bench);
 void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
 void add_bench_published_command(CLI::App& bench);

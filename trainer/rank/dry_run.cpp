@@ -298,18 +298,19 @@ void dry_walk(const Config& config, const Mesh& mesh, const Program& program, in
   walker.device().observe(nullptr);
 }
 
-std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank) {
+std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mesh& mesh, const Program& program,
+                                                 int rank) {
   struct Products final : KernelObserver {
     void called(const KernelCall& call) override {
-      if (call.kind == KernelKind::product) shapes.insert(call.product);
+      if (call.kind == KernelKind::product) ++calls[call.product];
     }
-    std::set<ProductCall> shapes;
+    std::map<ProductCall, std::int64_t> calls;
   } products;
   DryRank walker(config, mesh, program, rank, Routing::even);
   walker.device().observe(&products);
   walker.walk({});
   walker.device().observe(nullptr);
-  return {products.shapes.begin(), products.shapes.end()};
+  return std::move(products.calls);
 }
 
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,

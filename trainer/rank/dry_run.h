@@ -6,6 +6,7 @@
 // cuDNN and of the sums of kernels is missing.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -58,8 +59,9 @@ BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& prog
 void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
               ActionObserver& actions);
 
-// The matrix products of the rank's step, each shape once.
-std::vector<ProductCall> dry_products(const Config& config, const Mesh& mesh, const Program& program, int rank);
+// The matrix products of the rank's step, and the number of calls of each.
+std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mesh& mesh, const Program& program,
+                                                 int rank);
 
 // Number of threads for dry runs on an idle host: the host's cores, at most eight, because each thread holds the action
 // list and tensors of a rank.

@@ -55,7 +55,9 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   world_.barrier();
   predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
   if (config_.run.device == DeviceKind::cpu) return;
-  products_ = rank_step_.kernels().products.measure(dry_products(config_, mesh_, program, world_.rank()));
+  std::vector<ProductCall> products;
+  for (const auto& [product, calls] : dry_products(config_, mesh_, program, world_.rank())) products.push_back(product);
+  products_ = rank_step_.kernels().products.measure(products);
   world_.barrier();
 }
 

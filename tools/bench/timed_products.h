@@ -1,0 +1,40 @@
+// Times of matrix products alone, on the device of a configuration.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "layers/kernels/matrix_products.h"
+#include "parallel/runtime/ledger.h"
+#include "parallel/runtime/phase_clock.h"
+#include "trainer/config/config.h"
+#include "trainer/rank/backend.h"
+
+namespace weft {
+
+// Belongs to the calling thread, which stands for rank `rank`.
+class TimedProducts {
+ public:
+  TimedProducts(const Config& config, int rank);
+
+  // Chooses the algorithms (MatrixProducts::measure).
+  std::string choose(std::span<const ProductCall> products) { return products_->measure(products); }
+  // Mean seconds of a call, of as many calls as take `least_seconds`, after one that is not counted. Factors are normal
+  // numbers, because a GPU draws less power for constants and multiplies them faster. `ready` is called before the
+  // counted calls.
+  double seconds(const ProductCall& call, double least_seconds, const std::function<void()>& ready = {});
+
+ private:
+  Tensor random(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns);
+
+  int between_waits_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Stream> stream_;
+  MemoryLedger ledger_;
+  PhaseClock clock_;
+  std::unique_ptr<MatrixProducts> products_;
+};
+
+}  // namespace weft
