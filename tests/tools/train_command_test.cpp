@@ -170,6 +170,11 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   EXPECT_NEAR(sum, 1.0, 8 * 0x1p-52);
   EXPECT_EQ(files(), before);
   EXPECT_NE(weft("bench step --config run.toml --warmup 0 --steps 1").output.find("8 ranks on "), std::string::npos);
+  // The checkpoints of the configuration's run are its own: a bench saves none, and begins anew.
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(weft("bench step run.toml --warmup 0 --steps 2 --checkpoint.interval=1").exit_code, 0);
+  }
+  EXPECT_EQ(files(), before);
   for (const char* arguments : {"bench step gone.toml", "bench step run.toml --steps 0", "bench", "bench step"}) {
     EXPECT_EQ(weft(arguments).exit_code, 2) << arguments;
   }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/run/train.h"
@@ -72,7 +73,7 @@ MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overri
   overrides.push_back(fmt::format("--run.steps={}", steps));
   const Config config = read_config(file, overrides).config;
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench memory runs ranks that are threads");
-  const TrainResult result = run_steps(config);
+  const TrainResult result = run_steps(without_files(config));
   MemoryRow row;
   row.strategy = strategy.name;
   for (std::size_t rank = 0; rank < result.measured.size(); ++rank) {

@@ -14,6 +14,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
+#include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"
@@ -69,7 +70,6 @@ std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64
     use_of.insert(use_of.end(), static_cast<std::size_t>(steps), {pass, true});
   }
   config.run.steps = static_cast<std::int64_t>(use_of.size());
-  config.profiling = {};
   std::vector<StepTimes> times_of(modes.size());
   std::mutex mutex;
   RunObserver observer;
@@ -94,7 +94,7 @@ std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64
     }
     run.clock().reset();
   };
-  run_steps(config, observer);
+  run_steps(without_files(config), observer);
   return times_of;
 }
 
