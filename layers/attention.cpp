@@ -14,10 +14,12 @@ using enum AttentionOrder::Index;
 
 struct SavedAttention final : Saved {
   PreNorm::Kept norm;
-  Tensor qkv;                        // before rotary; kept with QK-norm only
-  Tensor rotated, out, log_sum_exp;  // all tokens, heads of this rank; `rotated` is not kept if recomputed
-  Tensor keys_values;                // of the whole sequences; with context parallelism only
-  Tensor dqkv, dy;                   // from input gradient to weight gradient; dy of all tokens
+  // All tokens, heads of this rank. `rotated`: q and k after rotary, with QK-norm only, whose gradient reads them
+  // before rotary; not kept if recomputed. Without QK-norm q and k of `qkv` are rotated in place.
+  Tensor qkv, rotated;
+  Tensor out, log_sum_exp;
+  Tensor keys_values;  // of the whole sequences; with context parallelism only
+  Tensor dqkv, dy;     // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
 };
 
@@ -45,9 +47,9 @@ class Attention final : public Segment {
 
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute);
-    const std::int64_t qkvs = setup_.model.qk_norm && !remakes_rotated() ? 2 : 1;
-    const std::int64_t per_token =
-        heads_.columns() * qkvs * element + heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
+    const std::int64_t rotated = setup_.model.qk_norm && !remakes_rotated() ? heads_.value_column() : 0;
+    const std::int64_t per_token = (heads_.columns() + rotated) * element +
+                                   heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
     const std::int64_t gathered =
         setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
     return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
@@ -91,15 +93,14 @@ class Attention final : public Segment {
     }
     norm_.end_forward(kept->norm);
     rotate(context, weights, *kept);
-    if (!setup_.model.qk_norm) kept->qkv.reset();
 
     kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
     kept->log_sum_exp = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, heads_.query_heads);
     if (setup_.context > 1) {
-      kept->keys_values = gather_keys_values(context, setup_, kept->rotated, key_value_columns());
+      const AttentionInputs own = own_inputs(*kept);
+      kept->keys_values = gather_keys_values(context, setup_, own.k, own.v, key_value_columns() / 2);
     }
-    const Tensor& keys_values = setup_.context > 1 ? kept->keys_values : kept->rotated;
-    attention_forward(kernels, whole_heads(), runs_, kept->rotated, keys_values, kept->out, kept->log_sum_exp);
+    attention_forward(kernels, whole_heads(), runs_, inputs(*kept), kept->out, kept->log_sum_exp);
 
     if (remakes_rotated()) kept->rotated.reset();
     Tensor y = onto_residual(context, format_, kept->out, weights[o_proj], kept->norm.x);
@@ -124,23 +125,23 @@ class Attention final : public Segment {
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     if (setup_.context > 1) {
       Tensor gradients = activation(kernels, kept.keys_values.rows(), key_value_columns());
-      attention_backward(kernels, whole_heads(), runs_, dout, kept.rotated, kept.keys_values, kept.out,
-                         kept.log_sum_exp, kept.dqkv, gradients);
+      attention_backward(kernels, whole_heads(), runs_, dout, inputs(kept), kept.out, kept.log_sum_exp,
+                         parted_heads(heads_, kept.dqkv.view(), gradients.view()));
       scatter_keys_values(context, setup_, gradients, kept.dqkv);
     } else {
-      attention_backward(kernels, heads_, runs_, dout, kept.rotated, kept.rotated, kept.out, kept.log_sum_exp,
-                         kept.dqkv, kept.dqkv);
+      attention_backward(kernels, heads_, runs_, dout, inputs(kept), kept.out, kept.log_sum_exp,
+                         fused_heads(heads_, kept.dqkv.view()));
     }
+    if (!setup_.model.qk_norm) kept.qkv.reset();
     for (Tensor* tensor : {&dout, &kept.rotated, &kept.log_sum_exp, &kept.keys_values}) tensor->reset();
     // The kernel computes these together with the gradient of its input, even if they are frozen.
     if (setup_.model.qk_norm) {
       for (Tensor* gradient : {&kept.dq_norm, &kept.dk_norm}) {
         *gradient = kernels.ledger.allocate(Bucket::activations, DType::float32, heads_.head_dim, 1);
-        fill(kernels.stream, *gradient, 0.0f);
       }
     }
-    rotary_backward(kernels, rotary(context), kept.dqkv, kept.qkv, head_norm(weights, q_norm),
-                    head_norm(weights, k_norm), kept.dqkv, kept.dq_norm, kept.dk_norm);
+    rotary_backward(kernels, rotary(context), kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
+                    kept.dqkv, kept.dq_norm, kept.dk_norm);
     kept.qkv.reset();
 
     Tensor partial = activation(kernels, tokens, setup_.model.hidden_size);
@@ -162,7 +163,6 @@ class Attention final : public Segment {
     KernelContext& kernels = context.kernels;
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::dense)) return;
-    norm_.begin_backward_weight(context, kept.norm);
     {
       const GatheredTokens normed(context, kept.norm.normed);
       add_weight_gradient(kernels, format_, GradientFactor::a, kept.dqkv, normed.view(),
@@ -177,12 +177,21 @@ class Attention final : public Segment {
   }
 
  private:
-  // `rotated` is recomputed from qkv, which is kept with QK-norm only.
   bool remakes_rotated() const { return setup_.remake_cheap && setup_.model.qk_norm; }
   void rotate(LayerContext& context, Weights weights, SavedAttention& kept) const {
-    kept.rotated = activation(context.kernels, kept.qkv.rows(), kept.qkv.columns());
+    if (setup_.model.qk_norm) kept.rotated = activation(context.kernels, kept.qkv.rows(), heads_.value_column());
     rotary_forward(context.kernels, rotary(context), kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),
-                   kept.rotated);
+                   setup_.model.qk_norm ? kept.rotated : kept.qkv);
+  }
+  AttentionInputs own_inputs(const SavedAttention& kept) const {
+    AttentionInputs own = fused_heads(heads_, ConstTensorView(kept.qkv));
+    if (setup_.model.qk_norm) own.q.rows = own.k.rows = kept.rotated;
+    return own;
+  }
+  // Keys and values of whole sequences.
+  AttentionInputs inputs(const SavedAttention& kept) const {
+    const AttentionInputs own = own_inputs(kept);
+    return setup_.context > 1 ? parted_heads(heads_, own.q.rows, ConstTensorView(kept.keys_values)) : own;
   }
   Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);

@@ -34,7 +34,7 @@ class CachedAttention final : public ForwardSegment {
   // Without the cache, which exists all the time.
   std::int64_t activation_bytes() const override {
     const HeadShape heads = heads_over(1);
-    const std::int64_t columns = 2 * heads.columns() + heads.query_heads * heads.head_dim;
+    const std::int64_t columns = heads.columns() + heads.query_heads * heads.head_dim;
     return norm_.activation_bytes() + setup_.microbatch_tokens * columns * size_of(setup_.compute);
   }
   std::vector<SegmentTraffic> traffic() const override {
@@ -65,15 +65,14 @@ class CachedAttention final : public ForwardSegment {
     const auto head_norm = [&](AttentionOrder::Index index) {
       return setup_.model.qk_norm ? weights[index] : ConstTensorView();
     };
-    Tensor rotated = activation(kernels, qkv.columns());
-    rotary_forward(kernels, rotary, qkv, head_norm(q_norm), head_norm(k_norm), rotated);
+    rotary_forward(kernels, rotary, qkv, head_norm(q_norm), head_norm(k_norm), qkv);
 
     Tensor out = activation(kernels, rotary.heads.query_heads * rotary.heads.head_dim);
     const std::int64_t padding = out.rows() - rows;
     if (padding > 0) fill(kernels.stream, out.view().rows_from(rows, padding), 0.0f);
     const TensorView cache =
         context.generation->caches.at(block_).view().rows_from(0, shape_.sequences * shape_.capacity);
-    attention_cached(kernels, heads_over(shape_.capacity), position, rotated.view().rows_from(0, rows), cache,
+    attention_cached(kernels, heads_over(shape_.capacity), position, qkv.view().rows_from(0, rows), cache,
                      out.view().rows_from(0, rows));
     return onto_residual(context, setup_.format_of(Family::dense), out, weights[o_proj], norm.x);
   }

@@ -87,7 +87,6 @@ class Head final : public Segment {
     auto& kept = static_cast<SavedHead&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::head)) return;
-    norm_.begin_backward_weight(context, kept.norm);
     const GatheredTokens normed(context, kept.norm.normed);
     add_weight_gradient(context.kernels, kept.dlogits, normed.view(), gradients[1]);
     norm_.backward_weight(context, gradients[0], kept.norm);
@@ -110,10 +109,14 @@ class Head final : public Segment {
     multiply(kernels, normed, Transpose::no, weight, Transpose::yes, logits, false);
     Tensor maximum = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 1);
     Tensor sums = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 2);
-    vocabulary_max(kernels, logits, maximum);
-    context.tensor.all_reduce(maximum, Reduce::max);
-    vocabulary_sums(kernels, logits, maximum, targets, rows_.begin, sums);
-    context.tensor.all_reduce(sums);
+    vocabulary_sums(kernels, logits, targets, rows_.begin, maximum, sums);
+    if (setup_.tensor > 1) {
+      Tensor of_shard = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 1);
+      cast(kernels.stream, maximum, of_shard);
+      context.tensor.all_reduce(maximum, Reduce::max);
+      shift_vocabulary_sums(kernels, of_shard, maximum, targets, rows_, sums);
+      context.tensor.all_reduce(sums);
+    }
     // Every tensor rank has the loss of all tokens; only rank 0 reports it.
     const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
     cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin, context.gradient_factor(), dlogits,

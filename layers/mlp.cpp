@@ -73,7 +73,6 @@ class Mlp final : public Segment {
     auto& kept = static_cast<SavedMlp&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::dense)) return;
-    norm_.begin_backward_weight(context, kept.norm);
     const GatheredTokens normed(context, kept.norm.normed);
     mlp_.backward_weight(context, gradients.subspan(1), normed.view(), kept.dy, kept.inner);
     norm_.backward_weight(context, gradients[0], kept.norm);

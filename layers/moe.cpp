@@ -211,7 +211,6 @@ class Moe final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     require_frozen(setup_, parameters_, gradients);
-    if (reads_normed_for_weights()) norm_.begin_backward_weight(context, kept.norm);
     during(context.observer, Work::products, [&] {
       bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
     });

@@ -21,14 +21,9 @@ std::int64_t PreNorm::activation_bytes() const {
 }
 
 std::int64_t PreNorm::pending_bytes(bool with_normed) const {
-  const std::int64_t row = setup_.model.hidden_size * size_of(setup_.dtype_of(family_));
-  const std::int64_t tensor = setup_.slice_tokens() * row;
-  const std::int64_t x = tensor + setup_.slice_tokens() * size_of(DType::float32);
-  const std::int64_t of_weight = setup_.trains(family_) ? x + tensor : 0;
-  if (!with_normed) return of_weight;
-  if (!setup_.remake_cheap) return of_weight + tensor;
-  // `normed` is recomputed from x, which may be counted already, and from a copy of the norm's weight.
-  return (of_weight > 0 ? of_weight : x) + row;
+  const std::int64_t hidden = setup_.model.hidden_size;
+  const std::int64_t normed = with_normed ? setup_.slice_tokens() * hidden * size_of(setup_.dtype_of(family_)) : 0;
+  return normed + (setup_.trains(family_) ? hidden * size_of(DType::float32) : 0);
 }
 
 void PreNorm::forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const {
@@ -49,34 +44,25 @@ void PreNorm::end_forward(Kept& kept) const {
   if (setup_.remake_cheap) kept.normed.reset();
 }
 
-void PreNorm::begin_backward_weight(LayerContext& context, Kept& kept) const {
-  if (!setup_.remake_cheap) return;
-  norm(context, kept.weight, kept);
-  kept.weight.reset();
-}
-
 Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
                                Tensor dx, bool with_normed, Kept& kept) const {
-  kept.dnormed = std::move(dnormed);
-  if (!dx.allocated()) {
-    dx = context.kernels.ledger.allocate(Bucket::activations, kept.x.dtype(), kept.x.rows(), kept.x.columns());
-  }
-  rms_norm_backward_input(context.kernels, kept.dnormed, kept.x, weight, kept.inverse_rms, residual, dx);
-  const bool remakes = with_normed && setup_.remake_cheap;
-  if (remakes) {
-    kept.weight = context.kernels.ledger.allocate(Bucket::activations, weight.dtype(), weight.rows(), weight.columns());
-    cast(context.kernels.stream, weight, kept.weight);
-  }
-  if (!setup_.trains(family_)) kept.dnormed.reset();
-  if (!setup_.trains(family_) && !remakes) {
-    for (Tensor* tensor : {&kept.x, &kept.inverse_rms}) tensor->reset();
-  }
+  KernelContext& kernels = context.kernels;
+  const auto allocate = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
+    return kernels.ledger.allocate(Bucket::activations, dtype, rows, columns);
+  };
+  if (!dx.allocated()) dx = allocate(kept.x.dtype(), kept.x.rows(), kept.x.columns());
+  if (setup_.trains(family_)) kept.dweight = allocate(DType::float32, weight.rows(), 1);
+  rms_norm_backward(kernels, dnormed, kept.x, weight, kept.inverse_rms, residual, dx, kept.dweight);
+  dnormed.reset();
+  if (with_normed && setup_.remake_cheap) norm(context, weight, kept);
+  for (Tensor* tensor : {&kept.x, &kept.inverse_rms}) tensor->reset();
   return dx;
 }
 
 void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {
   if (gradient.empty()) return;
-  rms_norm_backward_weight(context.kernels, kept.dnormed, kept.x, kept.inverse_rms, gradient);
+  const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise, context.kernels.stream);
+  add(context.kernels.stream, kept.dweight, gradient);
 }
 
 Tensor onto_residual(LayerContext& context, ProductFormat format, ConstTensorView a, ConstTensorView weight,

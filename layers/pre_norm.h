@@ -14,8 +14,7 @@ class PreNorm {
 
   struct Kept {
     Tensor x, inverse_rms, normed;
-    Tensor dnormed;  // from input gradient to weight gradient
-    Tensor weight;   // likewise: a copy, if `normed` is recomputed, because weight gradients read no weights
+    Tensor dweight;  // [hidden, 1] float32, from input gradient to weight gradient; none if the weight is frozen
   };
 
   ParameterSpec parameter() const;
@@ -30,12 +29,10 @@ class PreNorm {
   void end_forward(Kept& kept) const;
   // Takes the gradients of `normed` and of the residual connection (empty for none). Returns the gradient of x, the sum
   // over both paths, in `dx`, which may be the residual's tensor; an empty `dx` is allocated here. `kept` then holds
-  // only tensors of weight gradients, and `normed`: the owner drops it if its weight gradients do not read it
-  // (`with_normed`).
+  // the gradient of the weight, and `normed`, recomputed bit for bit if it was dropped: the owner drops it if its
+  // weight gradients do not read it (`with_normed`).
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
                         Tensor dx, bool with_normed, Kept& kept) const;
-  // Called before the owner's weight gradients that read `normed`: recomputes it bit for bit if it was dropped.
-  void begin_backward_weight(LayerContext& context, Kept& kept) const;
   // The gradient is empty if the weight is frozen.
   void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
 

@@ -3,11 +3,10 @@
 // probabilities from the log-sum-exp).
 //
 // A rank may compute only some queries of each sequence, given by `runs`: consecutive positions, ascending and
-// disjoint. `q` has a row for each of these queries, sequence after sequence, with the query heads in its first
-// columns. `kv` has a row for each of the heads.sequence_length positions of every sequence; its last columns are the
-// key heads, then the value heads. If the runs cover the sequence, q and kv may be one fused matrix (rotary.h). out
-// [query rows, query_heads * head_dim] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes
-// float32, bfloat16 or float16; sums are float32.
+// disjoint. q has a row for each of these queries, sequence after sequence; k and v have a row for each of the
+// heads.sequence_length positions of every sequence. The three may be columns of one matrix. out [query rows,
+// query_heads * head_dim] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes float32, bfloat16 or
+// float16; sums are float32.
 #pragma once
 
 #include <functional>
@@ -21,13 +20,37 @@ using QueryRuns = std::span<const Range>;
 // Number of queries of one sequence.
 std::int64_t query_rows(QueryRuns runs);
 
-void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
-                       ConstTensorView kv, TensorView out, TensorView log_sum_exp);
-// The head columns of dq and dkv are overwritten. Keys and values shared by several query heads get the sum of their
+// Heads in the rows of a matrix: head h begins at column `column` + h * head_dim.
+template <typename View>
+struct HeadColumns {
+  View rows;
+  std::int64_t column = 0;
+};
+template <typename View>
+struct AttentionHeads {
+  HeadColumns<View> q, k, v;
+};
+using AttentionInputs = AttentionHeads<ConstTensorView>;
+using AttentionGradients = AttentionHeads<TensorView>;
+
+// All of one matrix [tokens, heads.columns()], as rotary.h has it.
+template <typename View>
+AttentionHeads<View> fused_heads(const HeadShape& heads, View qkv) {
+  return {{qkv, 0}, {qkv, heads.key_column()}, {qkv, heads.value_column()}};
+}
+// q in the first columns of a matrix; keys and values in one of their own, [rows, 2 * key_value_heads * head_dim].
+template <typename View>
+AttentionHeads<View> parted_heads(const HeadShape& heads, View q, View keys_values) {
+  return {{q, 0}, {keys_values, 0}, {keys_values, heads.key_value_heads * heads.head_dim}};
+}
+
+void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
+                       TensorView out, TensorView log_sum_exp);
+// The head columns of the gradients are overwritten. Keys and values shared by several query heads get the sum of their
 // gradients.
 void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
-                        ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
-                        TensorView dq, TensorView dkv);
+                        const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                        const AttentionGradients& gradients);
 
 // For text generation: new tokens of several sequences attend to all earlier tokens of their sequence. `qkv` [sequences
 // * tokens, heads.columns()], after rotary, has the new tokens sequence after sequence, at positions `position`,

@@ -3,11 +3,12 @@
 namespace weft {
 
 AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
-                                   Range run, std::int64_t q_columns, std::int64_t kv_columns, GraphType type) {
-  const std::int64_t head_dim = heads.head_dim, out_columns = heads.query_heads * head_dim;
-  const HeadStrides q{rows_per_sequence * q_columns, head_dim, q_columns};
-  const HeadStrides kv{heads.sequence_length * kv_columns, head_dim, kv_columns};
-  const HeadStrides out{rows_per_sequence * out_columns, head_dim, out_columns};
+                                   Range run, const MatrixColumns& values, const MatrixColumns& gradients,
+                                   GraphType type) {
+  const std::int64_t head_dim = heads.head_dim, length = heads.sequence_length;
+  const auto strides = [head_dim](std::int64_t rows, std::int64_t columns) {
+    return HeadStrides{rows * columns, head_dim, columns};
+  };
   const HeadStrides statistics{rows_per_sequence * heads.query_heads, 1, heads.query_heads};
   return {.batch = sequences,
           .query_heads = heads.query_heads,
@@ -18,18 +19,19 @@ AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequence
           .type = type,
           .causal = true,
           .query_offset = run.begin,
-          .q = q,
-          .k = kv,
-          .v = kv,
-          .out = out,
+          .q = strides(rows_per_sequence, values.q),
+          .k = strides(length, values.k),
+          .v = strides(length, values.v),
+          .out = strides(rows_per_sequence, heads.query_heads * head_dim),
           .log_sum_exp = statistics,
-          .dq = q,
-          .dk = kv,
-          .dv = kv};
+          .dq = strides(rows_per_sequence, gradients.q),
+          .dk = strides(length, gradients.k),
+          .dv = strides(length, gradients.v)};
 }
 
 AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type) {
-  const std::int64_t length = heads.sequence_length, columns = heads.columns();
+  const std::int64_t length = heads.sequence_length;
+  const MatrixColumns columns{heads.columns(), heads.columns(), heads.columns()};
   return run_attention_shape(heads, sequences, length, {0, length}, columns, columns, type);
 }
 

@@ -36,12 +36,17 @@ struct AttentionShape {
 // All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens, query_heads
 // * head_dim] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
 AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type);
-// One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q [sequences * rows_per_sequence,
-// q_columns] and kv [sequences * heads.sequence_length, kv_columns] as in attention.h, dq and dkv alike. Pointers to q,
-// out, log_sum_exp and their gradients point at the run's first row in the first sequence. The backward overwrites the
-// first run.begin + run.count rows of each sequence of dkv.
+// One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q has sequences *
+// rows_per_sequence rows, k and v have sequences * heads.sequence_length rows, in matrices as wide as `values` says;
+// their gradients in matrices as wide as `gradients` says. Pointers to q, out, log_sum_exp and their gradients point at
+// the run's first row in the first sequence. The backward overwrites the first run.begin + run.count rows of each
+// sequence of dk and dv.
+struct MatrixColumns {
+  std::int64_t q = 0, k = 0, v = 0;
+};
 AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
-                                   Range run, std::int64_t q_columns, std::int64_t kv_columns, GraphType type);
+                                   Range run, const MatrixColumns& values, const MatrixColumns& gradients,
+                                   GraphType type);
 
 // Bytes of float32 scratch that the caller of the backward graph provides besides the engine's workspace.
 std::int64_t row_sums_bytes(const AttentionShape& shape);

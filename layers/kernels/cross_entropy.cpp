@@ -4,19 +4,22 @@
 
 namespace weft {
 
-void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  require(maximum.size() == logits.rows(), "one maximum a token");
-  context.kernels.cross_entropy.maximum(context, logits, maximum);
-}
-
-void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
-                     std::int64_t begin, TensorView sums) {
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
+                     TensorView maximum, TensorView sums) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");
-  context.kernels.cross_entropy.sums(context, logits, maximum, targets, begin, sums);
+  context.kernels.cross_entropy.sums(context, logits, targets, begin, maximum, sums);
+}
+
+void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, ConstTensorView maximum,
+                           ConstTensorView targets, Range entries, TensorView sums) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  const std::int64_t tokens = maximum.size();
+  require(of_shard.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
+          "two maxima, one target and two sums a token");
+  context.kernels.cross_entropy.shift_sums(context, of_shard, maximum, targets, entries, sums);
 }
 
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,

@@ -34,13 +34,13 @@ class DryProducts final : public MatrixProducts {
 };
 
 // Operations of the queries in `runs`, each with the keys it sees: queries times keys, and weights times values.
-double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView kv) {
+double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView key_rows) {
   double keys = 0.0;
   for (const Range& run : runs) {
     const auto begin = static_cast<double>(run.begin), end = begin + static_cast<double>(run.count);
     keys += (end * (end + 1) - begin * (begin + 1)) / 2;
   }
-  const std::int64_t sequences = kv.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
+  const std::int64_t sequences = key_rows.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
   return 4.0 * keys * static_cast<double>(sequences * heads.query_heads * heads.head_dim);
 }
 
@@ -48,34 +48,36 @@ double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView kv) 
 std::int64_t head_bytes(ConstTensorView rows, std::int64_t heads, const HeadShape& shape) {
   return rows.rows() * heads * shape.head_dim * size_of(rows.dtype());
 }
+std::int64_t input_bytes(const AttentionInputs& inputs, const HeadShape& shape) {
+  return head_bytes(inputs.q.rows, shape.query_heads, shape) +
+         head_bytes(inputs.k.rows, 2 * shape.key_value_heads, shape);
+}
 
 AttentionKernels dry_attention(DryWorkspace workspace) {
   const bool of_cpu = workspace == DryWorkspace::of_cpu;
   AttentionKernels kernels;
-  kernels.forward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
-                             ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-    if (of_cpu) cpu::take_attention_forward_workspace(context, heads, runs, q.dtype());
-    tell(context.stream,
-         {.name = "attention_forward",
-          .kind = KernelKind::attention,
-          .read = head_bytes(q, heads.query_heads, heads) + head_bytes(kv, 2 * heads.key_value_heads, heads),
-          .written = out.bytes() + log_sum_exp.bytes(),
-          .flops = causal_flops(heads, runs, kv),
-          .dtype = q.dtype()});
+  kernels.forward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs,
+                             const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
+    if (of_cpu) cpu::take_attention_forward_workspace(context, heads, runs, out.dtype());
+    tell(context.stream, {.name = "attention_forward",
+                          .kind = KernelKind::attention,
+                          .read = input_bytes(inputs, heads),
+                          .written = out.bytes() + log_sum_exp.bytes(),
+                          .flops = causal_flops(heads, runs, inputs.k.rows),
+                          .dtype = out.dtype()});
   };
   kernels.backward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
-                              ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
-                              TensorView, TensorView) {
-    if (of_cpu) cpu::take_attention_backward_workspace(context, heads, runs, q.dtype());
-    const std::int64_t factors =
-        head_bytes(q, heads.query_heads, heads) + head_bytes(kv, 2 * heads.key_value_heads, heads);
+                              const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                              const AttentionGradients&) {
+    if (of_cpu) cpu::take_attention_backward_workspace(context, heads, runs, out.dtype());
+    const std::int64_t factors = input_bytes(inputs, heads);
     // Five products against two in the forward: scores again, and the gradients of weights, values, queries and keys.
     tell(context.stream, {.name = "attention_backward",
                           .kind = KernelKind::attention,
                           .read = dout.bytes() + factors + out.bytes() + log_sum_exp.bytes(),
                           .written = factors,
-                          .flops = 2.5 * causal_flops(heads, runs, kv),
-                          .dtype = q.dtype()});
+                          .flops = 2.5 * causal_flops(heads, runs, inputs.k.rows),
+                          .dtype = out.dtype()});
   };
   kernels.cached = [](KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out) {
@@ -93,6 +95,22 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
   };
   kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };
   return kernels;
+}
+
+// Heads of q and k only. The backward reads qkv for the gradient of the norm.
+RotaryKernels dry_rotary() {
+  return {[](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView,
+             ConstTensorView, TensorView) {
+            const std::int64_t bytes = qkv.rows() * options.heads.value_column() * size_of(qkv.dtype());
+            tell(context.stream, {.name = "rotary_forward", .read = bytes, .written = bytes});
+          },
+          [](KernelContext& context, const RotaryOptions& options, ConstTensorView, ConstTensorView q_norm,
+             ConstTensorView, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+            const std::int64_t bytes = dqkv.rows() * options.heads.value_column() * size_of(dqkv.dtype());
+            tell(context.stream, {.name = "rotary_backward",
+                                  .read = q_norm.empty() ? bytes : 2 * bytes,
+                                  .written = bytes + dq_norm.bytes() + dk_norm.bytes()});
+          }};
 }
 
 // The lookup reads one row per token, whatever the size of the table.
@@ -134,7 +152,7 @@ void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, TensorView
 LayerKernels dry_layer_kernels(DryWorkspace workspace) {
   LayerKernels kernels = {
       .attention = dry_attention(workspace),
-      .cross_entropy = {DryKernel<"vocabulary_max">(), DryKernel<"vocabulary_sums">(),
+      .cross_entropy = {DryKernel<"vocabulary_sums">(), DryKernel<"shift_vocabulary_sums", Writes::onto>(),
                         DryKernel<"cross_entropy_gradient">()},
       .embedding = dry_embedding(),
       .float8 = {dry_round_to_float8},
@@ -143,9 +161,8 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace) {
       .permutation = {DryKernel<"sort_by_expert">(), DryKernel<"add_counts", Writes::onto>(),
                       DryKernel<"permute_rows">(), DryKernel<"unpermute_rows", Writes::onto>(),
                       DryKernel<"unpermute_rows_backward">(), dry_move_blocks},
-      .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward_input">(),
-                   DryKernel<"rms_norm_backward_weight">()},
-      .rotary = {DryKernel<"rotary_forward">(), DryKernel<"rotary_backward">()},
+      .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward">()},
+      .rotary = dry_rotary(),
       .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">()},
       .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
   };

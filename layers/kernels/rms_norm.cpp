@@ -20,22 +20,15 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
   context.kernels.rms_norm.forward(context, x, weight, eps, y, inverse_rms);
 }
 
-void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx) {
+void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                       ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(dy, x, inverse_rms);
   require_shapes(dx, x, inverse_rms);
   if (!residual.empty()) require_shapes(residual, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
-  context.kernels.rms_norm.backward_input(context, dy, x, weight, inverse_rms, residual, dx);
-}
-
-void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
-                              ConstTensorView inverse_rms, TensorView dweight) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  require_shapes(dy, x, inverse_rms);
-  require(dweight.size() == x.columns(), "a norm has one weight a column");
-  context.kernels.rms_norm.backward_weight(context, dy, x, inverse_rms, dweight);
+  require(dweight.empty() || dweight.size() == x.columns(), "a norm has one gradient a weight");
+  context.kernels.rms_norm.backward(context, dy, x, weight, inverse_rms, residual, dx, dweight);
 }
 
 }  // namespace weft

@@ -10,16 +10,13 @@ namespace weft {
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms);
 // dx = residual + gradient of x, computed in float32 and rounded once. The residual may be empty (none) or dx itself.
-void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx);
-// dweight [hidden, 1] float32, added to.
-void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
-                              ConstTensorView inverse_rms, TensorView dweight);
+// dweight [hidden, 1] float32, the sum over tokens, is overwritten; an empty one is not computed.
+void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                       ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight);
 
 struct RmsNormKernels {
   decltype(&rms_norm_forward) forward;
-  decltype(&rms_norm_backward_input) backward_input;
-  decltype(&rms_norm_backward_weight) backward_weight;
+  decltype(&rms_norm_backward) backward;
 };
 
 }  // namespace weft

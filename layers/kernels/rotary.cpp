@@ -7,11 +7,10 @@
 namespace weft {
 namespace {
 
-void check(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView other) {
+void check(const RotaryOptions& options, ConstTensorView qkv) {
   const HeadShape& heads = options.heads;
   require(heads.head_dim % 2 == 0, "rotary embedding turns pairs");
-  require(qkv.columns() == heads.columns() && other.columns() == heads.columns() && qkv.rows() == other.rows(),
-          "qkv holds the columns of every head");
+  require(qkv.columns() == heads.columns(), "qkv holds the columns of every head");
   require(options.table.rows() >= heads.sequence_length && options.table.columns() == heads.head_dim,
           "the rotary table covers the sequence");
 }
@@ -39,19 +38,21 @@ std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Ra
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  check(options, qkv, rotated);
+  check(options, qkv);
+  require(rotated.rows() == qkv.rows() && rotated.columns() >= options.heads.value_column() &&
+              rotated.columns() % options.heads.head_dim == 0,
+          "rotated holds the columns of every head of q and k");
   context.kernels.rotary.forward(context, options, qkv, q_norm, k_norm, rotated);
 }
 
-void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
-                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
-                     TensorView dq_norm, TensorView dk_norm) {
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  check(options, drotated, dqkv);
-  require(qkv.size() == drotated.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
+  check(options, dqkv);
+  require(qkv.size() == dqkv.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
           "one gradient an element of qkv");
   require(dq_norm.size() == q_norm.size() && dk_norm.size() == k_norm.size(), "one gradient a norm weight");
-  context.kernels.rotary.backward(context, options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  context.kernels.rotary.backward(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
-// with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values pass through unchanged.
+// with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
 //
 // qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32, bfloat16 or
 // float16.
@@ -21,6 +21,9 @@ struct HeadShape {
   std::int64_t sequence_length = 0;
 
   std::int64_t columns() const { return (query_heads + 2 * key_value_heads) * head_dim; }
+  // First columns of the heads of k and v in a row of qkv. The columns in front of v are those that are rotated.
+  std::int64_t key_column() const { return query_heads * head_dim; }
+  std::int64_t value_column() const { return (query_heads + key_value_heads) * head_dim; }
 };
 
 struct RotaryOptions {
@@ -35,13 +38,15 @@ struct RotaryOptions {
 // of `runs`: the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
 std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Range> runs);
 
+// Writes the heads of q and k: the first heads.value_column() columns of `rotated`, which has as many or those of more
+// heads. It may be qkv itself.
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
-// From the gradient of `rotated` to the gradient of `qkv` (may be the same tensor). With QK-norm, dq_norm and dk_norm
-// [head_dim, 1] float32 are added to. Without QK-norm they are empty, and `qkv` may be empty too.
-void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
-                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
-                     TensorView dq_norm, TensorView dk_norm);
+// In place, in the columns of q and k: from the gradient of the rotated heads to that of the heads of `qkv`. dqkv
+// [tokens, heads.columns()]. With QK-norm, dq_norm and dk_norm [head_dim, 1] float32 are overwritten. Without QK-norm
+// they are empty, and `qkv` may be empty too.
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm);
 
 struct RotaryKernels {
   decltype(&rotary_forward) forward;

@@ -97,16 +97,27 @@ TEST_P(CudnnAcceptance, TakesRunsOfQueries) {
   const HeadShape heads{32, 8, 128, 4096};
   for (const Range& run : {Range{512, 512}, {3072, 512}, {4000, 96}, {7, 13}, {1, 1}}) {
     for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
-      expect_told(run_attention_shape(heads, 2, 1024, run, heads.columns(), 2 * 8 * 128, type),
+      const MatrixColumns columns{heads.columns(), 2 * 8 * 128, 2 * 8 * 128};
+      expect_told(run_attention_shape(heads, 2, 1024, run, columns, columns, type),
                   fmt::format("run of {} at {}", run.count, run.begin));
     }
   }
 }
 
+// With QK-norm: rotated queries and keys in one matrix, values and all gradients in a wider one.
+TEST_P(CudnnAcceptance, TakesValuesFromAnotherMatrix) {
+  const HeadShape heads{32, 8, 128, 4096};
+  const MatrixColumns inputs{heads.value_column(), heads.value_column(), heads.columns()};
+  const MatrixColumns gradients{heads.columns(), heads.columns(), heads.columns()};
+  expect_told(run_attention_shape(heads, 2, 4096, {0, 4096}, inputs, gradients, GraphType::bfloat16),
+              "values from another matrix");
+}
+
 // Beyond the heuristics: the kernels compile, and only loading them fails, for want of a device.
 TEST_P(CudnnAcceptance, CompilesAKernelForEachGraph) {
+  const MatrixColumns columns{12 * 128, 4 * 128, 4 * 128};
   AttentionShape shape =
-      run_attention_shape({8, 2, 128, 1024}, 1, 512, {256, 256}, 12 * 128, 4 * 128, GraphType::bfloat16);
+      run_attention_shape({8, 2, 128, 1024}, 1, 512, {256, 256}, columns, columns, GraphType::bfloat16);
   for (const AttentionGraph& graph : {attention_forward_graph(shape), attention_backward_graph(shape, false)}) {
     try {
       EXPECT_GE(CudnnPlan(graph, *target).workspace_bytes(), 0);

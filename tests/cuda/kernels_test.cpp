@@ -16,9 +16,7 @@ constexpr DType kernels_float_types[] = {DType::float32, DType::bfloat16, DType:
 
 class NoProducts : public MatrixProducts {
  public:
-  void run(const Product&) override {
-    fail("these kernels multiply no matrices");
-  }
+  void run(const Product&) override { fail("these kernels multiply no matrices"); }
 };
 
 class CudaKernels : public TwoDevices {
@@ -70,38 +68,29 @@ TEST_F(CudaRmsNorm, ForwardMatchesTheCpu) {
   }
 }
 
-TEST_F(CudaRmsNorm, BackwardInputMatchesTheCpu) {
+TEST_F(CudaRmsNorm, BackwardMatchesTheCpu) {
   for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(text_of(dtype, shape));
       const Both x = random(dtype, shape.rows, shape.columns), weight = random(dtype, shape.columns, 1);
       const Both dy = random(dtype, shape.rows, shape.columns), dx = random(dtype, shape.rows, shape.columns);
-      const Both inverse = random(DType::float32, shape.rows, 1);
+      const Both inverse = random(DType::float32, shape.rows, 1), dweight = random(DType::float32, shape.columns, 1);
       const Both onto_other = random(dtype, shape.rows, shape.columns),
                  onto_none = random(dtype, shape.rows, shape.columns);
       // g x is 25 at most on average, the inverse 4; the gradient is their product up to the fourth power of the
       // latter.
       const double error = sum_error(static_cast<double>(shape.columns), 1.0) * 400.0;
-      const auto expect_alike = [&](const Both& result, ConstTensorView cpu_residual, ConstTensorView gpu_residual) {
-        cpu::rms_norm_kernels.backward_input(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, cpu_residual, result.cpu);
-        cuda::rms_norm_kernels.backward_input(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, gpu_residual, result.gpu);
+      const auto expect_alike = [&](const Both& result, ConstTensorView cpu_residual, ConstTensorView gpu_residual,
+                                    TensorView cpu_weights, TensorView gpu_weights) {
+        cpu::rms_norm_kernels.backward(cpu, dy.cpu, x.cpu, weight.cpu, inverse.cpu, cpu_residual, result.cpu,
+                                       cpu_weights);
+        cuda::rms_norm_kernels.backward(*gpu, dy.gpu, x.gpu, weight.gpu, inverse.gpu, gpu_residual, result.gpu,
+                                        gpu_weights);
         expect_close(result, error);
       };
-      expect_alike(onto_other, dx.cpu, dx.gpu);
-      expect_alike(onto_none, {}, {});
-      expect_alike(dx, dx.cpu, dx.gpu);
-    }
-  }
-}
-
-TEST_F(CudaRmsNorm, BackwardWeightMatchesTheCpu) {
-  for (DType dtype : kernels_float_types) {
-    for (const Shape& shape : shapes) {
-      SCOPED_TRACE(text_of(dtype, shape));
-      const Both x = random(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
-      const Both inverse = random(DType::float32, shape.rows, 1), dweight = random(DType::float32, shape.columns, 1);
-      cpu::rms_norm_kernels.backward_weight(cpu, dy.cpu, x.cpu, inverse.cpu, dweight.cpu);
-      cuda::rms_norm_kernels.backward_weight(*gpu, dy.gpu, x.gpu, inverse.gpu, dweight.gpu);
+      expect_alike(onto_other, dx.cpu, dx.gpu, dweight.cpu, dweight.gpu);
+      expect_alike(onto_none, {}, {}, {}, {});
+      expect_alike(dx, dx.cpu, dx.gpu, {}, {});
       // Products average to 1 in magnitude, and partial sums of n stay below 5 sqrt(n).
       const double rows = static_cast<double>(shape.rows);
       expect_close(dweight, (rows / 8 + 16) * unit * (5.0 * std::sqrt(rows) + 10.0));
@@ -188,7 +177,7 @@ TEST_F(CudaRotary, ForwardMatchesTheCpu) {
   for_each_case([&](DType dtype, const RotaryOptions& on_cpu, const RotaryOptions& on_gpu, std::int64_t tokens,
                     std::int64_t weights, bool in_place) {
     const Both qkv = random(dtype, tokens, on_cpu.heads.columns());
-    const Both rotated = in_place ? qkv : poisoned(dtype, tokens, on_cpu.heads.columns());
+    const Both rotated = in_place ? qkv : poisoned(dtype, tokens, on_cpu.heads.value_column());
     const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
     cpu::rotary_kernels.forward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, rotated.cpu);
     cuda::rotary_kernels.forward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, rotated.gpu);
@@ -200,15 +189,13 @@ TEST_F(CudaRotary, ForwardMatchesTheCpu) {
 TEST_F(CudaRotary, BackwardMatchesTheCpu) {
   for_each_case([&](DType dtype, const RotaryOptions& on_cpu, const RotaryOptions& on_gpu, std::int64_t tokens,
                     std::int64_t weights, bool in_place) {
+    if (!in_place) return;
     const std::int64_t columns = on_cpu.heads.columns(), head_dim = on_cpu.heads.head_dim;
-    const Both drotated = random(dtype, tokens, columns), qkv = random(dtype, weights == 0 ? 0 : tokens, columns);
-    const Both dqkv = in_place ? drotated : poisoned(dtype, tokens, columns);
+    const Both dqkv = random(dtype, tokens, columns), qkv = random(dtype, weights == 0 ? 0 : tokens, columns);
     const Both q_norm = random(dtype, weights, 1), k_norm = random(dtype, weights, 1);
     const Both dq_norm = random(DType::float32, weights, 1), dk_norm = random(DType::float32, weights, 1);
-    cpu::rotary_kernels.backward(cpu, on_cpu, drotated.cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, dqkv.cpu, dq_norm.cpu,
-                                 dk_norm.cpu);
-    cuda::rotary_kernels.backward(*gpu, on_gpu, drotated.gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, dqkv.gpu, dq_norm.gpu,
-                                  dk_norm.gpu);
+    cpu::rotary_kernels.backward(cpu, on_cpu, qkv.cpu, q_norm.cpu, k_norm.cpu, dqkv.cpu, dq_norm.cpu, dk_norm.cpu);
+    cuda::rotary_kernels.backward(*gpu, on_gpu, qkv.gpu, q_norm.gpu, k_norm.gpu, dqkv.gpu, dq_norm.gpu, dk_norm.gpu);
     // A head of few small elements has a large inverse: 1 / sqrt(eps) at most, about 10 where there are 6 elements.
     const double inverse = head_dim <= 2 ? 300.0 : head_dim <= 8 ? 30.0 : 4.0;
     expect_close(dqkv, (static_cast<double>(head_dim) / 16 + 16) * unit * 50.0 * (weights == 0 ? 1.0 : inverse));
@@ -271,11 +258,9 @@ TEST_F(CudaCrossEntropy, MatchesTheCpu) {
         const Both logits = random(DType::float32, shape.rows, shape.columns, 0, 3.0);
         const Both targets = integers(shape.rows, 0, static_cast<std::int32_t>(shape.columns + 6));
         const Both maximum = poisoned(DType::float32, shape.rows, 1), sums = poisoned(DType::float32, shape.rows, 2);
-        cpu::cross_entropy_kernels.maximum(cpu, logits.cpu, maximum.cpu);
-        cuda::cross_entropy_kernels.maximum(*gpu, logits.gpu, maximum.gpu);
+        cpu::cross_entropy_kernels.sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
+        cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
         expect_equal(maximum);
-        cpu::cross_entropy_kernels.sums(cpu, logits.cpu, maximum.cpu, targets.cpu, begin, sums.cpu);
-        cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, maximum.gpu, targets.gpu, begin, sums.gpu);
         // Each exponential is off by 2 units, and the CPU's blocks of 1024 by some more, of sums of up to 300.
         const double sum_error = 80 * unit * (1.0 + static_cast<double>(shape.columns) / 20);
         expect_close(sums, sum_error);
@@ -306,10 +291,8 @@ TEST_F(CudaCrossEntropy, TakesOddPlacesAndNumbers) {
     const Both logits = values(DType::float32, 4, 37, numbers, offset), targets = integers(4, 3, 3 + 36);
     const Both maximum = poisoned(DType::float32, 4, 1), sums = poisoned(DType::float32, 4, 2);
     const Both dlogits = poisoned(DType::bfloat16, 4, 37, 2 * offset + 1), loss = values(DType::float64, 0, 1, {});
-    cpu::cross_entropy_kernels.maximum(cpu, logits.cpu, maximum.cpu);
-    cuda::cross_entropy_kernels.maximum(*gpu, logits.gpu, maximum.gpu);
-    cpu::cross_entropy_kernels.sums(cpu, logits.cpu, maximum.cpu, targets.cpu, begin, sums.cpu);
-    cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, maximum.gpu, targets.gpu, begin, sums.gpu);
+    cpu::cross_entropy_kernels.sums(cpu, logits.cpu, targets.cpu, begin, maximum.cpu, sums.cpu);
+    cuda::cross_entropy_kernels.sums(*gpu, logits.gpu, targets.gpu, begin, maximum.gpu, sums.gpu);
     cpu::cross_entropy_kernels.gradient(cpu, logits.cpu, maximum.cpu, sums.cpu, targets.cpu, begin, 1.0f, dlogits.cpu,
                                         loss.cpu);
     cuda::cross_entropy_kernels.gradient(*gpu, logits.gpu, maximum.gpu, sums.gpu, targets.gpu, begin, 1.0f, dlogits.gpu,

@@ -53,7 +53,8 @@ AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int6
   const std::int64_t rows = sequences * rows_per_sequence, out_columns = heads.query_heads * heads.head_dim;
   const std::int64_t tokens = sequences * heads.sequence_length;
   AttentionCase made;
-  made.shape = run_attention_shape(heads, sequences, rows_per_sequence, run, columns, kv_columns, GraphType::bfloat16);
+  const MatrixColumns widths{columns, kv_columns, kv_columns};
+  made.shape = run_attention_shape(heads, sequences, rows_per_sequence, run, widths, widths, GraphType::bfloat16);
   made.q = normal_numbers("q", rows * columns);
   made.kv = normal_numbers("kv", tokens * kv_columns);
   made.dout = normal_numbers("dout", rows * out_columns);

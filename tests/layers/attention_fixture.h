@@ -20,9 +20,10 @@ class AttentionTest : public ProductKernelTest {
                poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
                poisoned(dtype, tokens, heads.columns())};
     const Range runs[] = {{0, heads.sequence_length}};
-    attention_forward(context, heads, runs, result.qkv, result.qkv, result.out, result.log_sum_exp);
-    attention_backward(context, heads, runs, result.dout, result.qkv, result.qkv, result.out, result.log_sum_exp,
-                       result.dqkv, result.dqkv);
+    const AttentionInputs inputs = fused_heads(heads, ConstTensorView(result.qkv));
+    attention_forward(context, heads, runs, inputs, result.out, result.log_sum_exp);
+    attention_backward(context, heads, runs, result.dout, inputs, result.out, result.log_sum_exp,
+                       fused_heads(heads, result.dqkv.view()));
     return result;
   }
 

@@ -50,8 +50,10 @@ class AttentionRuns : public AttentionTest {
       Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * length, kv_columns);
       Tensor kv = poisoned(dtype, sequences * length, kv_columns);
       copy_columns(*stream, whole.qkv, query_columns, kv, 0, kv_columns);
-      attention_forward(context, heads, runs, q, kv, out, sums);
-      attention_backward(context, heads, runs, part_dout, q, kv, out, sums, dq, dkv);
+      const AttentionInputs inputs = parted_heads(heads, ConstTensorView(q), ConstTensorView(kv));
+      attention_forward(context, heads, runs, inputs, out, sums);
+      attention_backward(context, heads, runs, part_dout, inputs, out, sums,
+                         parted_heads(heads, dq.view(), dkv.view()));
       const std::vector<double> found_out = doubles(out), found_dq = doubles(dq), found_dkv = doubles(dkv);
       for (std::int64_t i = 0; i < count; ++i) {
         for (std::int64_t column = 0; column < query_columns; ++column) {
@@ -82,6 +84,35 @@ TEST_F(AttentionRuns, MakeUpTheWholeSequence) {
   }
 }
 
+// Queries, keys and values at odd columns of three matrices, and gradients in three others: what is computed does not
+// depend on where it lies.
+TEST_F(AttentionTest, TakesHeadsFromAnyColumns) {
+  for (DType dtype : float_types) {
+    const HeadShape heads{4, 2, 6, 40};
+    const std::int64_t tokens = 2 * heads.sequence_length, q_columns = 4 * 6, k_columns = 2 * 6;
+    const Run fused = run(dtype, heads, 2);
+    const auto placed = [&](std::int64_t width, std::int64_t from, std::int64_t to, std::int64_t columns) {
+      Tensor matrix = poisoned(dtype, tokens, width);
+      copy_columns(*stream, fused.qkv, from, matrix, to, columns);
+      return matrix;
+    };
+    const Tensor q = placed(31, 0, 5, q_columns), k = placed(17, heads.key_column(), 3, k_columns);
+    const Tensor v = placed(13, heads.value_column(), 1, k_columns);
+    const AttentionInputs inputs{{q, 5}, {k, 3}, {v, 1}};
+    Tensor out = poisoned(dtype, tokens, q_columns), sums = poisoned(DType::float32, tokens, 4);
+    Tensor dq = poisoned(dtype, tokens, 29), dk = poisoned(dtype, tokens, 14), dv = poisoned(dtype, tokens, 19);
+    const Range runs[] = {{0, heads.sequence_length}};
+    attention_forward(context, heads, runs, inputs, out, sums);
+    attention_backward(context, heads, runs, fused.dout, inputs, out, sums, {{dq, 2}, {dk, 0}, {dv, 7}});
+    Tensor gradient = poisoned(dtype, tokens, heads.columns());
+    copy_columns(*stream, dq, 2, gradient, 0, q_columns);
+    copy_columns(*stream, dk, 0, gradient, heads.key_column(), k_columns);
+    copy_columns(*stream, dv, 7, gradient, heads.value_column(), k_columns);
+    EXPECT_EQ(doubles(out), doubles(fused.out));
+    EXPECT_EQ(doubles(gradient), doubles(fused.dqkv));
+  }
+}
+
 TEST_F(AttentionTest, StaysFiniteForLargeScores) {
   const HeadShape heads{1, 1, 16, 300};
   std::vector<double> values = doubles(random("qkv", DType::float32, 300, heads.columns()));
@@ -89,7 +120,7 @@ TEST_F(AttentionTest, StaysFiniteForLargeScores) {
   const Tensor qkv = tensor_of(DType::float32, 300, heads.columns(), values);
   Tensor out = poisoned(DType::float32, 300, 16), log_sum_exp = poisoned(DType::float32, 300, 1);
   const Range runs[] = {{0, 300}};
-  attention_forward(context, heads, runs, qkv, qkv, out, log_sum_exp);
+  attention_forward(context, heads, runs, fused_heads(heads, ConstTensorView(qkv)), out, log_sum_exp);
   const reference::AttentionResult expected = reference::attention(heads, doubles(qkv));
   // Scores of up to 1e4 carry absolute errors of 16 sqrt(16) epsilon * 900, which the exponential turns relative.
   const double relative = 64 * roundoff(DType::float32) * 900;

@@ -13,7 +13,7 @@ class CrossEntropyTest : public KernelTest {
  protected:
   static constexpr std::int64_t tokens = 9, vocabulary = 1307;  // longer than a partial sum, and no multiple of one
 
-  // What ranks would do, each with a slice of the vocabulary: maximum and sums are combined between the steps.
+  // The work of ranks that each have a slice of the vocabulary: maxima and sums are combined between the steps.
   struct Sharded {
     std::vector<double> losses;  // by shard
     std::vector<double> dlogits;
@@ -22,7 +22,7 @@ class CrossEntropyTest : public KernelTest {
               DType gradient_dtype, float factor, bool in_place) {
     const Tensor target_ids = tensor_of(targets);
     const std::vector<double> whole = doubles(logits);
-    std::vector<Tensor> slices;
+    std::vector<Tensor> slices, slice_maxima, slice_sums;
     std::int64_t begin = 0;
     std::vector<double> maxima(tokens, -std::numeric_limits<double>::infinity());
     for (std::int64_t count : columns) {
@@ -32,20 +32,20 @@ class CrossEntropyTest : public KernelTest {
         slice.insert(slice.end(), first, first + count);
       }
       slices.push_back(tensor_of(DType::float32, tokens, count, slice));
+      slice_maxima.push_back(poisoned(DType::float32, tokens, 1));
+      slice_sums.push_back(poisoned(DType::float32, tokens, 2));
+      vocabulary_sums(context, slices.back(), target_ids, begin, slice_maxima.back(), slice_sums.back());
       begin += count;
-      Tensor part = poisoned(DType::float32, tokens, 1);
-      vocabulary_max(context, slices.back(), part);
-      const std::vector<double> part_maxima = doubles(part);
+      const std::vector<double> part_maxima = doubles(slice_maxima.back());
       for (std::int64_t t = 0; t < tokens; ++t) maxima[t] = std::max(maxima[t], part_maxima[t]);
     }
     const Tensor maximum = tensor_of(DType::float32, tokens, 1, maxima);
     Tensor sums = zeros(DType::float32, tokens, 2);
     begin = 0;
-    for (const Tensor& slice : slices) {
-      Tensor part = poisoned(DType::float32, tokens, 2);
-      vocabulary_sums(context, slice, maximum, target_ids, begin, part);
-      add(*stream, part, sums);
-      begin += slice.columns();
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      shift_vocabulary_sums(context, slice_maxima[i], maximum, target_ids, {begin, columns[i]}, slice_sums[i]);
+      add(*stream, slice_sums[i], sums);
+      begin += columns[i];
     }
     Sharded result;
     result.dlogits.resize(static_cast<std::size_t>(tokens * vocabulary));
@@ -191,8 +191,7 @@ TEST_F(CrossEntropyTest, NoLossIsAskedForByAnEmptyTensor) {
   const Tensor logits = random("logits", DType::float32, tokens, vocabulary);
   const Tensor targets = tensor_of(targets_at("targets"));
   Tensor maximum = poisoned(DType::float32, tokens, 1), sums = poisoned(DType::float32, tokens, 2);
-  vocabulary_max(context, logits, maximum);
-  vocabulary_sums(context, logits, maximum, targets, 0, sums);
+  vocabulary_sums(context, logits, targets, 0, maximum, sums);
   Tensor loss = zeros(DType::float64, 1, 1);
   Tensor with = poisoned(DType::float32, tokens, vocabulary), without = poisoned(DType::float32, tokens, vocabulary);
   cross_entropy_gradient(context, logits, maximum, sums, targets, 0, 1.0f, with, loss);
@@ -201,9 +200,33 @@ TEST_F(CrossEntropyTest, NoLossIsAskedForByAnEmptyTensor) {
 }
 
 TEST_F(CrossEntropyTest, AnEmptyShardHasNoMaximum) {
-  Tensor maximum = poisoned(DType::float32, 2, 1);
-  vocabulary_max(context, TensorView(nullptr, DType::float32, 2, 0), maximum);
+  Tensor maximum = poisoned(DType::float32, 2, 1), sums = poisoned(DType::float32, 2, 2);
+  vocabulary_sums(context, TensorView(nullptr, DType::float32, 2, 0), tensor_of(std::vector<std::int32_t>{0, 1}), 0,
+                  maximum, sums);
   EXPECT_EQ(doubles(maximum), std::vector<double>(2, -std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(doubles(sums), std::vector<double>(4, 0.0));
+}
+
+// Logits that rise along the row, so that each thread meets a larger maximum again and again; entries of -infinity, for
+// a whole shard too.
+TEST_F(CrossEntropyTest, MasksAndRisingLogitsAreSummedInOnePass) {
+  std::vector<double> values;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t i = 0; i < vocabulary; ++i) {
+      const bool masked = t % 2 == 0 ? i < 400 : i % 3 != 0;
+      values.push_back(masked ? -std::numeric_limits<double>::infinity() : 0.125 * static_cast<double>(i + t));
+    }
+  }
+  const Tensor logits = tensor_of(DType::float32, tokens, vocabulary, values);
+  const std::vector<std::int32_t> targets(tokens, 1302);  // 3 * 434: not masked
+  const reference::CrossEntropyResult expected = reference::cross_entropy(doubles(logits), vocabulary, targets);
+  for (const std::vector<std::int64_t>& columns : {std::vector{vocabulary}, std::vector{400, vocabulary - 400}}) {
+    const Sharded found = run(logits, targets, columns, DType::float32, 1.0f, false);
+    for (double loss : found.losses) EXPECT_NEAR(loss, expected.loss, tokens * 64 * float_roundoff);
+    for (std::size_t i = 0; i < expected.dlogits.size(); ++i) {
+      ASSERT_NEAR(found.dlogits[i], expected.dlogits[i], 64 * float_roundoff) << "element " << i;
+    }
+  }
 }
 
 }  // namespace

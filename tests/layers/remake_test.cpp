@@ -112,7 +112,7 @@ std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
     case SegmentKind::embedding:
       return 0;
     case SegmentKind::attention: {
-      const std::int64_t heads = (model.num_attention_heads + 2 * model.num_key_value_heads) / setup.tensor;
+      const std::int64_t heads = (model.num_attention_heads + model.num_key_value_heads) / setup.tensor;
       return normed + (model.qk_norm ? tokens * heads * model.head_dim * element : 0);
     }
     case SegmentKind::mlp:

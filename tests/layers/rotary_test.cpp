@@ -1,5 +1,6 @@
 #include "layers/kernels/rotary.h"
 
+#include "parallel/runtime/elementwise.h"
 #include "tests/layers/kernel_fixture.h"
 #include "tests/layers/reference.h"
 
@@ -51,19 +52,25 @@ class RotaryTest : public KernelTest {
 
 constexpr HeadShape rotary_shapes[] = {{2, 1, 2, 3}, {4, 2, 16, 7}, {1, 1, 6, 33}, {2, 2, 64, 5}};
 
+// In place, and into a matrix of q and k alone.
 TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {
   for (DType dtype : float_types) {
     for (const HeadShape& heads : rotary_shapes) {
       for (bool normalise : {false, true}) {
         const RotaryOptions options = options_for(heads);
-        const Tensor qkv = random("qkv", dtype, 2 * heads.sequence_length, heads.columns());
+        Tensor qkv = random("qkv", dtype, 2 * heads.sequence_length, heads.columns());
         const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
         const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
-        Tensor rotated = poisoned(dtype, qkv.rows(), qkv.columns());
+        const std::vector<double> expected =
+            reference::rotary(options, doubles(qkv), {doubles(q_norm), doubles(k_norm)});
+        const std::int64_t turned = heads.value_column();
+        Tensor rotated = poisoned(dtype, qkv.rows(), turned), back = poisoned(dtype, qkv.rows(), heads.columns());
         rotary_forward(context, options, qkv, q_norm, k_norm, rotated);
-        reference::expect_near(doubles(rotated),
-                               reference::rotary(options, doubles(qkv), {doubles(q_norm), doubles(k_norm)}),
-                               tolerance(dtype, heads), "rotated");
+        copy_columns(*stream, rotated, 0, back, 0, turned);
+        copy_columns(*stream, qkv, turned, back, turned, heads.columns() - turned);
+        rotary_forward(context, options, qkv, q_norm, k_norm, qkv);
+        reference::expect_near(doubles(qkv), expected, tolerance(dtype, heads), "rotated");
+        EXPECT_EQ(doubles(back), doubles(qkv));
       }
     }
   }
@@ -76,27 +83,22 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
         const RotaryOptions options = options_for(heads);
         const std::int64_t tokens = 2 * heads.sequence_length;
         const Tensor qkv = random("qkv", dtype, tokens, heads.columns());
-        const Tensor drotated = random("drotated", dtype, tokens, heads.columns());
+        Tensor dqkv = random("drotated", dtype, tokens, heads.columns());
+        const std::vector<double> dy = doubles(dqkv);
         const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
         const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
-        // Weight gradients are added to what is there.
-        Tensor dq_norm = norm_weight(DType::float32, heads, normalise, "dq_norm");
-        Tensor dk_norm = norm_weight(DType::float32, heads, normalise, "dk_norm");
-        const std::vector<double> dq_before = doubles(dq_norm), dk_before = doubles(dk_norm);
-        Tensor dqkv = poisoned(dtype, tokens, heads.columns());
-        rotary_backward(context, options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+        Tensor dq_norm = poisoned(DType::float32, q_norm.rows(), 1),
+               dk_norm = poisoned(DType::float32, k_norm.rows(), 1);
+        rotary_backward(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
 
         std::vector<double> x = doubles(qkv);
-        const std::vector<double> dy = doubles(drotated);
         reference::RotaryWeights weights{doubles(q_norm), doubles(k_norm)};
         const std::vector<double> dx = differences(options, dy, x, weights, x);
         // Differences of a sum S err by 2^-53 |S| / step, 1e-9 here. dx divides by the RMS, which may be small.
         const double largest = std::max(1.0, reference::largest_magnitude(dx));
         reference::expect_near(doubles(dqkv), dx, tolerance(dtype, heads) * largest + 1e-6, "dqkv");
-        std::vector<double> dq = differences(options, dy, x, weights, weights.q);
-        std::vector<double> dk = differences(options, dy, x, weights, weights.k);
-        for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_before[i];
-        for (std::size_t i = 0; i < dk.size(); ++i) dk[i] += dk_before[i];
+        const std::vector<double> dq = differences(options, dy, x, weights, weights.q);
+        const std::vector<double> dk = differences(options, dy, x, weights, weights.k);
         // Float32 sums over tokens and heads of terms of at most 25 sqrt(d), from inputs that are exact.
         const double terms = static_cast<double>(tokens * heads.query_heads);
         const double weight_tolerance = terms * tolerance(DType::float32, heads) * 5 + 1e-6;
@@ -107,35 +109,15 @@ TEST_F(RotaryTest, GradientIsTheDerivativeOfTheReference) {
   }
 }
 
-TEST_F(RotaryTest, BackwardMayWorkInPlace) {
-  for (DType dtype : float_types) {
-    for (bool normalise : {false, true}) {
-      const HeadShape heads = rotary_shapes[1];
-      const RotaryOptions options = options_for(heads);
-      const Tensor qkv = random("qkv", dtype, heads.sequence_length, heads.columns());
-      Tensor gradient = random("drotated", dtype, heads.sequence_length, heads.columns());
-      Tensor elsewhere = poisoned(dtype, heads.sequence_length, heads.columns());
-      const Tensor q_norm = norm_weight(dtype, heads, normalise, "q_norm");
-      const Tensor k_norm = norm_weight(dtype, heads, normalise, "k_norm");
-      Tensor dq_norm = norm_weight(DType::float32, heads, normalise, "dq_norm");
-      Tensor dk_norm = norm_weight(DType::float32, heads, normalise, "dk_norm");
-      rotary_backward(context, options, gradient, qkv, q_norm, k_norm, elsewhere, dq_norm, dk_norm);
-      rotary_backward(context, options, gradient, qkv, q_norm, k_norm, gradient, dq_norm, dk_norm);
-      EXPECT_EQ(doubles(gradient), doubles(elsewhere));
-    }
-  }
-}
-
 TEST_F(RotaryTest, BackwardNeedsNoInputWithoutNorm) {
   const HeadShape heads = rotary_shapes[1];
   const RotaryOptions options = options_for(heads);
-  const Tensor qkv = random("qkv", DType::float32, heads.sequence_length, heads.columns());
-  Tensor rotated = poisoned(DType::float32, qkv.rows(), qkv.columns());
-  rotary_forward(context, options, qkv, {}, {}, rotated);
-  Tensor back = poisoned(DType::float32, qkv.rows(), qkv.columns());
-  rotary_backward(context, options, rotated, {}, {}, {}, back, {}, {});
+  Tensor qkv = random("qkv", DType::float32, heads.sequence_length, heads.columns());
+  const std::vector<double> before = doubles(qkv);
+  rotary_forward(context, options, qkv, {}, {}, qkv);
+  rotary_backward(context, options, {}, {}, {}, qkv, {}, {});
   // A turn and its reverse: the transpose of a rotation is its inverse.
-  reference::expect_near(doubles(back), doubles(qkv), tolerance(DType::float32, heads), "turned there and back");
+  reference::expect_near(doubles(qkv), before, tolerance(DType::float32, heads), "turned there and back");
 }
 
 TEST_F(RotaryTest, RefusesATableOfAnotherSequence) {
@@ -144,6 +126,15 @@ TEST_F(RotaryTest, RefusesATableOfAnotherSequence) {
   const Tensor qkv = random("qkv", DType::float32, 9, 12);
   Tensor rotated = poisoned(DType::float32, 9, 12);
   EXPECT_THROW(rotary_forward(context, options, qkv, {}, {}, rotated), Error);
+}
+
+TEST_F(RotaryTest, RefusesAResultWithoutRoomForEveryKey) {
+  const RotaryOptions options = options_for({2, 1, 4, 8});
+  const Tensor qkv = random("qkv", DType::float32, 8, 16);
+  for (std::int64_t columns : {8, 13}) {
+    Tensor rotated = poisoned(DType::float32, 8, columns);
+    EXPECT_THROW(rotary_forward(context, options, qkv, {}, {}, rotated), Error) << columns;
+  }
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ std::vector<FullRun> full_runs() {
       {.name = "activations",
        .dominant = Bucket::activations,
        .cause = Cause::activations,
-       .card = 0.75,
+       .card = 0.8,
        .words = {"--training.sequence_length=512", "--training.microbatch_size=4"},
        .first = "recompute selective"},
       {.name = "activations_in_flight",

@@ -155,18 +155,19 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RecomputeParity, ::testing::ValuesIn(recompute
 // --- memory ---------------------------------------------------------------------------------------------------------
 
 // Of one dense block, float32 and one tensor rank: per token, in floats. What a block keeps when all of it is kept is
-// x and the norm's output twice (hidden each) with two inverse roots, q, k and v before and after the rotary embedding,
+// x and the norm's output twice (hidden each) with two inverse roots, q, k and v, q and k after the rotary embedding,
 // the attention's output with a number a head, and gate, up and their product.
 struct BlockFloats {
   explicit BlockFloats(const ModelConfig& model)
       : hidden(model.hidden_size),
         qkv((model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim),
+        rotated((model.num_attention_heads + model.num_key_value_heads) * model.head_dim),
         out(model.num_attention_heads * (model.head_dim + 1)),
         width(model.intermediate_size) {}
   std::int64_t kept(Recompute recompute) const {
     switch (recompute) {
       case Recompute::none:
-        return 4 * hidden + 2 + 2 * qkv + out + 3 * width;
+        return 4 * hidden + 2 + qkv + rotated + out + 3 * width;
       case Recompute::selective:
         return 2 * hidden + 2 + qkv + out + 2 * width;
       case Recompute::full:
@@ -174,7 +175,7 @@ struct BlockFloats {
     }
     return 0;
   }
-  std::int64_t hidden, qkv, out, width;
+  std::int64_t hidden, qkv, rotated, out, width;
 };
 
 // Peaks by pipeline rank, in the second step of a GPipe order, which keeps every microbatch.

@@ -25,9 +25,10 @@ template <typename T>
 T* columns_from(TensorView tensor, std::int64_t first_row, std::int64_t column) {
   return tensor.as<T>().data() + first_row * tensor.columns() + column;
 }
-// First column of a key head; its value head begins key_value_heads heads later.
-std::int64_t key_column(const HeadShape& heads, ConstTensorView kv, std::int64_t key_head) {
-  return kv.columns() - (2 * heads.key_value_heads - key_head) * heads.head_dim;
+// Head `head` in the rows of one sequence.
+template <typename T, typename View>
+auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t head, std::int64_t head_dim) {
+  return columns_from<T>(of.rows, first_row, of.column + head * head_dim);
 }
 
 // Calls `visit(position, row, rows)` for the stripes of queries of one sequence. `row` is the index among the queries
@@ -82,21 +83,20 @@ struct Forward {
     });
   }
 
-  void run(ConstTensorView q_rows, ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
+  void run(const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
     const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
-    const std::int64_t values = heads.key_value_heads * head_dim;
     StridedMatrix<T> k, v;
-    for (std::int64_t sequence = 0; sequence * length < kv.rows(); ++sequence) {
+    for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t head = 0; head < heads.query_heads; ++head) {
         if (head % group == 0) {
-          const std::int64_t column = key_column(heads, kv, head / group);
-          k = pack_head(columns_from<T>(kv, first, column), length, head_dim, packed_k.template as<T>().data());
-          v = pack_head(columns_from<T>(kv, first, column + values), length, head_dim,
+          k = pack_head(head_from<T>(inputs.k, first, head / group, head_dim), length, head_dim,
+                        packed_k.template as<T>().data());
+          v = pack_head(head_from<T>(inputs.v, first, head / group, head_dim), length, head_dim,
                         packed_v.template as<T>().data());
         }
-        const StridedMatrix<T> q = pack_head(columns_from<T>(q_rows, first_query, head * head_dim), queries, head_dim,
+        const StridedMatrix<T> q = pack_head(head_from<T>(inputs.q, first_query, head, head_dim), queries, head_dim,
                                              packed_q.template as<T>().data());
         run_head(q, k, v, columns_from<T>(out, first_query, head * head_dim),
                  columns_from<float>(log_sum_exp, first_query, head));
@@ -163,35 +163,35 @@ struct Backward {
     });
   }
 
-  void run(ConstTensorView dout, ConstTensorView q_rows, ConstTensorView kv, ConstTensorView out,
-           ConstTensorView log_sum_exp, TensorView dq_rows, TensorView dkv) {
+  void run(ConstTensorView dout, const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+           const AttentionGradients& gradients) {
     const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
-    const std::int64_t values = heads.key_value_heads * head_dim;
-    const auto packed = [&](ConstTensorView tensor, std::int64_t first, std::int64_t column, std::int64_t rows,
-                            Tensor& workspace) {
-      return pack_head(columns_from<T>(tensor, first, column), rows, head_dim, workspace.as<T>().data());
+    const auto packed = [&](const HeadColumns<ConstTensorView>& of, std::int64_t first, std::int64_t head,
+                            std::int64_t rows, Tensor& workspace) {
+      return pack_head(head_from<T>(of, first, head, head_dim), rows, head_dim, workspace.as<T>().data());
     };
-    for (std::int64_t sequence = 0; sequence * length < kv.rows(); ++sequence) {
+    const auto store = [&](const Tensor& sums, const HeadColumns<TensorView>& to, std::int64_t first,
+                           std::int64_t head) {
+      store_rows(sums.as<float>().data(), nullptr, length, head_dim, head_from<T>(to, first, head, head_dim),
+                 to.rows.columns());
+    };
+    for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t pair = 0; pair < heads.key_value_heads; ++pair) {
-        const std::int64_t column = key_column(heads, kv, pair);
-        k = packed(kv, first, column, length, packed_k);
-        v = packed(kv, first, column + values, length, packed_v);
+        k = packed(inputs.k, first, pair, length, packed_k);
+        v = packed(inputs.v, first, pair, length, packed_v);
         fill(dk, 0.0f);
         fill(dv, 0.0f);
         for (std::int64_t head = pair * group; head < (pair + 1) * group; ++head) {
-          run_query_head(packed(q_rows, first_query, head * head_dim, queries, packed_q),
-                         packed(dout, first_query, head * head_dim, queries, packed_dout),
+          run_query_head(packed(inputs.q, first_query, head, queries, packed_q),
+                         packed({dout}, first_query, head, queries, packed_dout),
                          columns_from<T>(out, first_query, head * head_dim),
                          columns_from<float>(log_sum_exp, first_query, head).data,
-                         columns_from<T>(dq_rows, first_query, head * head_dim), dq_rows.columns());
+                         head_from<T>(gradients.q, first_query, head, head_dim), gradients.q.rows.columns());
         }
-        const std::int64_t dcolumn = key_column(heads, dkv, pair);
-        store_rows(dk.as<float>().data(), nullptr, length, head_dim, columns_from<T>(dkv, first, dcolumn),
-                   dkv.columns());
-        store_rows(dv.as<float>().data(), nullptr, length, head_dim, columns_from<T>(dkv, first, dcolumn + values),
-                   dkv.columns());
+        store(dk, gradients.k, first, pair);
+        store(dv, gradients.v, first, pair);
       }
     }
   }
@@ -207,17 +207,18 @@ struct Backward {
 
 }  // namespace
 
-void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
-                       ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-  with_element_type(
-      q.dtype(), [&](auto element) { Forward<decltype(element)>(context, heads, runs).run(q, kv, out, log_sum_exp); });
+void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
+                       TensorView out, TensorView log_sum_exp) {
+  with_element_type(inputs.q.rows.dtype(), [&](auto element) {
+    Forward<decltype(element)>(context, heads, runs).run(inputs, out, log_sum_exp);
+  });
 }
 
 void attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
-                        ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
-                        TensorView dq, TensorView dkv) {
-  with_element_type(q.dtype(), [&](auto element) {
-    Backward<decltype(element)>(context, heads, runs).run(dout, q, kv, out, log_sum_exp, dq, dkv);
+                        const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                        const AttentionGradients& gradients) {
+  with_element_type(inputs.q.rows.dtype(), [&](auto element) {
+    Backward<decltype(element)>(context, heads, runs).run(dout, inputs, out, log_sum_exp, gradients);
   });
 }
 
@@ -231,9 +232,9 @@ void attention_cached(KernelContext& context, const HeadShape& heads, std::int64
   const Range runs[] = {{position, tokens}};
   Tensor log_sum_exp = context.ledger.allocate(Bucket::workspace, DType::float32, tokens, heads.query_heads);
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    cpu::attention_forward(context, visible, runs, q.rows_from(sequence * tokens, tokens),
-                           cache.rows_from(sequence * capacity, visible.sequence_length),
-                           out.rows_from(sequence * tokens, tokens), log_sum_exp);
+    const AttentionInputs inputs = parted_heads(heads, q.rows_from(sequence * tokens, tokens),
+                                                cache.rows_from(sequence * capacity, visible.sequence_length));
+    cpu::attention_forward(context, visible, runs, inputs, out.rows_from(sequence * tokens, tokens), log_sum_exp);
   }
 }
 

@@ -64,27 +64,32 @@ WEFT_INLINE void gradient_rows(ConstTensorView logits, ConstTensorView maximum, 
 
 }  // namespace
 
-void vocabulary_max(KernelContext&, ConstTensorView logits, TensorView maximum) {
-  const float* row = logits.as<float>().data();
-  for (float& result : maximum.as<float>()) {
-    result = largest(row, logits.columns());
-    row += logits.columns();
-  }
-}
-
-void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
-                     std::int64_t begin, TensorView sums) {
+void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
+                     TensorView maximum, TensorView sums) {
   const std::int64_t tokens = logits.rows(), columns = logits.columns();
   const float* row = logits.as<float>().data();
   for (std::int64_t t = 0; t < tokens; ++t, row += columns) {
-    const float row_maximum = maximum.as<float>()[t];
+    const float row_maximum = largest(row, columns);
+    const float from = row_maximum == -std::numeric_limits<float>::infinity() ? 0.0f : row_maximum;
     double sum = 0;
     for (std::int64_t i = 0; i < columns; i += sum_block) {
-      sum += exponential_sum(row + i, row_maximum, std::min(sum_block, columns - i));
+      sum += exponential_sum(row + i, from, std::min(sum_block, columns - i));
     }
     const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
+    maximum.as<float>()[t] = row_maximum;
     sums.as<float>()[2 * t] = static_cast<float>(sum);
-    sums.as<float>()[2 * t + 1] = target < 0 ? 0.0f : row[target] - row_maximum;
+    sums.as<float>()[2 * t + 1] = target < 0 ? 0.0f : row[target] - from;
+  }
+}
+
+void shift_vocabulary_sums(KernelContext&, ConstTensorView of_shard, ConstTensorView maximum, ConstTensorView targets,
+                           Range entries, TensorView sums) {
+  for (std::int64_t t = 0; t < maximum.size(); ++t) {
+    const float by = of_shard.as<float>()[t] - maximum.as<float>()[t];
+    if (by == 0.0f) continue;
+    const bool here = local_column(targets.as<std::int32_t>()[t], entries.begin, entries.count) >= 0;
+    sums.as<float>()[2 * t] *= std::exp(by);
+    if (here) sums.as<float>()[2 * t + 1] += by;
   }
 }
 
@@ -97,6 +102,6 @@ WEFT_MULTIVERSION void cross_entropy_gradient(KernelContext&, ConstTensorView lo
       });
 }
 
-const CrossEntropyKernels cross_entropy_kernels = {vocabulary_max, vocabulary_sums, cross_entropy_gradient};
+const CrossEntropyKernels cross_entropy_kernels = {vocabulary_sums, shift_vocabulary_sums, cross_entropy_gradient};
 
 }  // namespace weft::cpu

@@ -1,5 +1,6 @@
 #include "layers/kernels/cpu/kernels.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/kernels/cpu/lane_sum.h"
@@ -69,16 +70,29 @@ WEFT_INLINE void add_weight_rows(const T* dy, const T* x, const float* inverse_r
     dweight[i] += sum;
   }
 }
+
+// Both gradients of a few rows after each other: the second finds them in the cache.
+template <int Rows, typename T>
+WEFT_INLINE void backward_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t hidden,
+                               const T* residual, T* dx, float* dweight) {
+  backward_input_rows(dy, x, weight, inverse_rms, Rows, hidden, residual, dx);
+  if (dweight != nullptr) add_weight_rows<Rows>(dy, x, inverse_rms, hidden, dweight);
+}
 template <typename T>
-WEFT_INLINE void backward_weight_rows(const T* dy, const T* x, const float* inverse_rms, std::int64_t rows,
-                                      std::int64_t hidden, float* dweight) {
+WEFT_INLINE void backward_all_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms,
+                                   std::int64_t rows, std::int64_t hidden, const T* residual, T* dx, float* dweight) {
   constexpr int block = 8;
+  const auto at = [=](const T* matrix, std::int64_t row) __attribute__((always_inline)) {
+    return matrix == nullptr ? nullptr : matrix + row * hidden;
+  };
   std::int64_t row = 0;
   for (; row + block <= rows; row += block) {
-    add_weight_rows<block>(dy + row * hidden, x + row * hidden, inverse_rms + row, hidden, dweight);
+    backward_rows<block>(at(dy, row), at(x, row), weight, inverse_rms + row, hidden, at(residual, row),
+                         dx + row * hidden, dweight);
   }
   for (; row < rows; ++row) {
-    add_weight_rows<1>(dy + row * hidden, x + row * hidden, inverse_rms + row, hidden, dweight);
+    backward_rows<1>(at(dy, row), at(x, row), weight, inverse_rms + row, hidden, at(residual, row), dx + row * hidden,
+                     dweight);
   }
 }
 
@@ -94,28 +108,19 @@ WEFT_MULTIVERSION void rms_norm_forward(KernelContext&, ConstTensorView x, Const
       });
 }
 
-WEFT_MULTIVERSION void rms_norm_backward_input(KernelContext&, ConstTensorView dy, ConstTensorView x,
-                                               ConstTensorView weight, ConstTensorView inverse_rms,
-                                               ConstTensorView residual, TensorView dx) {
+WEFT_MULTIVERSION void rms_norm_backward(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                                         ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx,
+                                         TensorView dweight) {
+  std::ranges::fill(dweight.as<float>(), 0.0f);
   with_element_type(
       x.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        backward_input_rows(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(),
-                            x.rows(), x.columns(), residual.empty() ? nullptr : residual.as<T>().data(),
-                            dx.as<T>().data());
+        backward_all_rows(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(),
+                          x.rows(), x.columns(), residual.empty() ? nullptr : residual.as<T>().data(),
+                          dx.as<T>().data(), dweight.empty() ? nullptr : dweight.as<float>().data());
       });
 }
 
-WEFT_MULTIVERSION void rms_norm_backward_weight(KernelContext&, ConstTensorView dy, ConstTensorView x,
-                                                ConstTensorView inverse_rms, TensorView dweight) {
-  with_element_type(
-      x.dtype(), [&](auto element) __attribute__((always_inline)) {
-        using T = decltype(element);
-        backward_weight_rows(dy.as<T>().data(), x.as<T>().data(), inverse_rms.as<float>().data(), x.rows(), x.columns(),
-                             dweight.as<float>().data());
-      });
-}
-
-const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward_input, rms_norm_backward_weight};
+const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward};
 
 }  // namespace weft::cpu

@@ -43,39 +43,30 @@ struct TokenHeads {
 template <typename T>
 void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm,
                     TensorView rotated) {
-  const HeadShape& heads = options.heads;
-  const std::int64_t keys = heads.query_heads * heads.head_dim, values = keys + heads.key_value_heads * heads.head_dim;
+  const std::int64_t keys = options.heads.key_column();
   TokenHeads<T> token(options, q_norm, k_norm);
   const T* x = qkv.as<T>().data();
   T* y = rotated.as<T>().data();
-  for (std::int64_t t = 0; t < qkv.rows(); ++t, x += heads.columns(), y += heads.columns()) {
-    token.stand_at(t % heads.sequence_length);
+  for (std::int64_t t = 0; t < qkv.rows(); ++t, x += qkv.columns(), y += rotated.columns()) {
+    token.stand_at(t % options.heads.sequence_length);
     turn_heads(token.q, x, y);
     turn_heads(token.k, x + keys, y + keys);
-    if (x != y) std::copy(x + values, x + heads.columns(), y + values);
   }
 }
 
 template <typename T>
-void backward_tokens(const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
-                     ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
-                     TensorView dk_norm) {
-  const HeadShape& heads = options.heads;
-  const std::int64_t keys = heads.query_heads * heads.head_dim, values = keys + heads.key_value_heads * heads.head_dim;
+void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm,
+                     TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+  const std::int64_t keys = options.heads.key_column();
   TokenHeads<T> token(options, q_norm, k_norm);
-  const T* dy = drotated.as<T>().data();
-  const T* x = (qkv.empty() ? drotated : qkv).as<T>().data();
   T* dx = dqkv.as<T>().data();
-  float* dq_weight = dq_norm.as<float>().data();
-  float* dk_weight = dk_norm.as<float>().data();
-  for (std::int64_t t = 0; t < drotated.rows(); ++t) {
-    token.stand_at(t % heads.sequence_length);
-    turn_heads_back(token.q, dy, x, dx, dq_weight);
-    turn_heads_back(token.k, dy + keys, x + keys, dx + keys, dk_weight);
-    if (dy != dx) std::copy(dy + values, dy + heads.columns(), dx + values);
-    dy += heads.columns();
-    x += heads.columns();
-    dx += heads.columns();
+  const T* x = qkv.empty() ? dx : qkv.as<T>().data();
+  const std::span<float> dq_weight = dq_norm.as<float>(), dk_weight = dk_norm.as<float>();
+  for (std::span<float> gradient : {dq_weight, dk_weight}) std::ranges::fill(gradient, 0.0f);
+  for (std::int64_t t = 0; t < dqkv.rows(); ++t, x += dqkv.columns(), dx += dqkv.columns()) {
+    token.stand_at(t % options.heads.sequence_length);
+    turn_heads_back(token.q, dx, x, dx, dq_weight.data());
+    turn_heads_back(token.k, dx + keys, x + keys, dx + keys, dk_weight.data());
   }
 }
 
@@ -87,11 +78,10 @@ void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorVie
                     [&](auto element) { forward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, rotated); });
 }
 
-void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
-                     ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
-                     TensorView dk_norm) {
-  with_element_type(drotated.dtype(), [&](auto element) {
-    backward_tokens<decltype(element)>(options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+  with_element_type(dqkv.dtype(), [&](auto element) {
+    backward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   });
 }
 

@@ -1,4 +1,4 @@
-// Cross-entropy at memory bandwidth, one block per token. Bytes per logit: 4 for the maximum, 4 for the sums, and 4 + s
+// Cross-entropy at memory bandwidth, one block per token. Bytes per logit: 4 for the maximum and the sums, and 4 + s
 // for the gradient, whose elements have s bytes.
 #include <cuda_runtime.h>
 
@@ -54,46 +54,68 @@ struct LargerNumber {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-__global__ void __launch_bounds__(most_threads, 2)
-    maximum_kernel(const float* logits, std::int64_t columns, float* maximum) {
-  const float smallest = -INFINITY;
-  float largest = smallest;
-  walk_row(
-      logits + blockIdx.x * columns, columns,
-      [&](std::int64_t, const Vector<float>& x) {
-        largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
-      },
-      [&](std::int64_t, float x) { largest = fmaxf(largest, x); });
-  largest = reduce_block(largest, LargerNumber(), smallest);
-  if (threadIdx.x == 0) maximum[blockIdx.x] = largest;
-}
-
 // The column of a target in this shard, or -1 if another shard has it.
 __device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
   const std::int64_t column = target - begin;
   return column >= 0 && column < columns ? column : -1;
 }
 
-// Vocabularies are long: four exponentials are added in float32, everything else in double.
+// The maximum of the logits seen so far and the sum of exp(logit - maximum) over them, in one pass (Milakov and
+// Gimelshein 2018): a larger maximum shrinks the sum. Vocabularies are long: four exponentials are added in float32,
+// everything else in double.
+struct RunningSum {
+  float maximum = -INFINITY;
+  double sum = 0;
+
+  __device__ void raise(float to) {
+    if (!(to > maximum)) return;
+    sum *= shrink(maximum, to);
+    maximum = to;
+  }
+  // exp(from - to), 0 from -infinity. A sum that holds a NaN keeps it.
+  static __device__ float shrink(float from, float to) { return from == to ? 1.0f : expf(from - to); }
+};
+// What exponents are relative to.
+__device__ float reference_of(float maximum) {
+  return maximum == -INFINITY ? 0.0f : maximum;
+}
+
 __global__ void __launch_bounds__(most_threads, 2)
-    sums_kernel(const float* logits, const float* maximum, const std::int32_t* targets, std::int64_t begin,
-                std::int64_t columns, float* sums) {
+    sums_kernel(const float* logits, const std::int32_t* targets, std::int64_t begin, std::int64_t columns,
+                float* maximum, float* sums) {
   const std::int64_t token = blockIdx.x;
   const float* row = logits + token * columns;
-  const float row_maximum = maximum[token];
-  double sum = 0;
+  RunningSum running;
   walk_row(
       row, columns,
       [&](std::int64_t, const Vector<float>& x) {
-        sum += (expf(x[0] - row_maximum) + expf(x[1] - row_maximum)) +
-               (expf(x[2] - row_maximum) + expf(x[3] - row_maximum));
+        running.raise(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+        const float from = reference_of(running.maximum);
+        running.sum += (expf(x[0] - from) + expf(x[1] - from)) + (expf(x[2] - from) + expf(x[3] - from));
       },
-      [&](std::int64_t, float x) { sum += expf(x - row_maximum); });
-  sum = sum_of_block(sum);
+      [&](std::int64_t, float x) {
+        running.raise(x);
+        running.sum += expf(x - reference_of(running.maximum));
+      });
+  const float smallest = -INFINITY;
+  const float row_maximum = reduce_block(running.maximum, LargerNumber(), smallest);
+  const double sum = sum_of_block(running.sum * RunningSum::shrink(running.maximum, row_maximum));
   if (threadIdx.x != 0) return;
   const std::int64_t target = local_column(targets[token], begin, columns);
+  maximum[token] = row_maximum;
   sums[2 * token] = static_cast<float>(sum);
-  sums[2 * token + 1] = target < 0 ? 0.0f : row[target] - row_maximum;
+  sums[2 * token + 1] = target < 0 ? 0.0f : row[target] - reference_of(row_maximum);
+}
+
+__global__ void __launch_bounds__(256)
+    shift_sums_kernel(const float* of_shard, const float* maximum, const std::int32_t* targets, std::int64_t begin,
+                      std::int64_t columns, std::int64_t tokens, float* sums) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (token >= tokens) return;
+  const float by = of_shard[token] - maximum[token];
+  if (by == 0.0f) return;
+  sums[2 * token] *= expf(by);
+  if (local_column(targets[token], begin, columns) >= 0) sums[2 * token + 1] += by;
 }
 
 template <typename T>
@@ -141,16 +163,21 @@ __global__ void __launch_bounds__(1024) add_losses_kernel(const double* losses, 
   if (threadIdx.x == 0) *loss += sum;
 }
 
-void vocabulary_max(KernelContext& context, ConstTensorView logits, TensorView maximum) {
-  launch(native(context.stream), static_cast<unsigned>(logits.rows()), threads_for(logits.columns()), 0, maximum_kernel,
-         elements<float>(logits), logits.columns(), elements<float>(maximum));
+void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
+                     TensorView maximum, TensorView sums) {
+  if (logits.rows() == 0) return;
+  launch(native(context.stream), static_cast<unsigned>(logits.rows()), threads_for(logits.columns()), 0, sums_kernel,
+         elements<float>(logits), elements<std::int32_t>(targets), begin, logits.columns(), elements<float>(maximum),
+         elements<float>(sums));
 }
 
-void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView maximum, ConstTensorView targets,
-                     std::int64_t begin, TensorView sums) {
-  launch(native(context.stream), static_cast<unsigned>(logits.rows()), threads_for(logits.columns()), 0, sums_kernel,
-         elements<float>(logits), elements<float>(maximum), elements<std::int32_t>(targets), begin, logits.columns(),
-         elements<float>(sums));
+void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, ConstTensorView maximum,
+                           ConstTensorView targets, Range entries, TensorView sums) {
+  const std::int64_t tokens = maximum.size();
+  if (tokens == 0) return;
+  launch(native(context.stream), static_cast<unsigned>((tokens + 255) / 256), 256, 0, shift_sums_kernel,
+         elements<float>(of_shard), elements<float>(maximum), elements<std::int32_t>(targets), entries.begin,
+         entries.count, tokens, elements<float>(sums));
 }
 
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
@@ -178,6 +205,6 @@ void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, Cons
 
 }  // namespace
 
-const CrossEntropyKernels cross_entropy_kernels = {vocabulary_max, vocabulary_sums, cross_entropy_gradient};
+const CrossEntropyKernels cross_entropy_kernels = {vocabulary_sums, shift_vocabulary_sums, cross_entropy_gradient};
 
 }  // namespace weft::cuda

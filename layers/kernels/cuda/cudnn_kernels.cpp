@@ -13,6 +13,10 @@ namespace {
 std::byte* at(ConstTensorView tensor, std::int64_t row, std::int64_t column) {
   return const_cast<std::byte*>(tensor.data()) + (row * tensor.columns() + column) * size_of(tensor.dtype());
 }
+template <typename View>
+std::byte* at(const HeadColumns<View>& of, std::int64_t row = 0) {
+  return at(of.rows, row, of.column);
+}
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
@@ -34,14 +38,20 @@ GraphType graph_type(DType dtype) {
   }
 }
 
-std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv) {
+template <typename View>
+MatrixColumns columns_of(const AttentionHeads<View>& heads) {
+  return {heads.q.rows.columns(), heads.k.rows.columns(), heads.v.rows.columns()};
+}
+
+std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
+                              const MatrixColumns& gradients) {
   std::vector<RunCall> calls;
   std::int64_t first_row = 0;
-  const GraphType type = graph_type(q.dtype());
+  const GraphType type = graph_type(inputs.q.rows.dtype());
+  const std::int64_t sequences = inputs.k.rows.rows() / heads.sequence_length;
   for (const Range& run : runs) {
-    calls.push_back({run_attention_shape(heads, kv.rows() / heads.sequence_length, query_rows(runs), run, q.columns(),
-                                         kv.columns(), type),
-                     first_row});
+    calls.push_back(
+        {run_attention_shape(heads, sequences, query_rows(runs), run, columns_of(inputs), gradients, type), first_row});
     first_row += run.count;
   }
   return calls;
@@ -57,11 +67,13 @@ class ChosenAttention {
   // The reason why our kernel computes these calls, or nullopt. `takes_sums`: whether results of several runs can be
   // summed in the caller's tensors. Throws Error (request) if the options ask for cuDNN and cuDNN cannot compute the
   // calls.
-  std::optional<std::string> reason_for_own(std::span<const RunCall> calls, ConstTensorView q, ConstTensorView kv,
+  std::optional<std::string> reason_for_own(std::span<const RunCall> calls, const AttentionInputs& inputs,
                                             bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
     std::optional<std::string> reason = refusal(calls);
-    if (!reason && (!aligned(q.data()) || !aligned(kv.data()))) reason = "queries or keys begin at an odd address";
+    if (!reason && !(aligned(at(inputs.q)) && aligned(at(inputs.k)) && aligned(at(inputs.v)))) {
+      reason = "queries, keys or values begin at an odd address";
+    }
     if (!reason && !takes_sums) reason = "gradients of several runs are summed, and keys have no matrix of their own";
     if (reason && choice_.kernel == AttentionChoice::Kernel::cudnn) {
       fail_request("run.attention asks for cuDNN, which does not take this attention: {}", *reason);
@@ -78,47 +90,47 @@ class ChosenAttention {
     return std::nullopt;
   }
 
-  void forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q, ConstTensorView kv,
+  void forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
                TensorView out, TensorView log_sum_exp) {
-    const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
-    if (reason_for_own(calls, q, kv)) {
-      return plain_attention_kernels.forward(context, heads, runs, q, kv, out, log_sum_exp);
+    const std::vector<RunCall> calls = calls_of(heads, runs, inputs, columns_of(inputs));
+    if (reason_for_own(calls, inputs)) {
+      return plain_attention_kernels.forward(context, heads, runs, inputs, out, log_sum_exp);
     }
-    const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
-    const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
     for (const RunCall& call : calls) {
       Tensor workspace;
       cudnn_.forward(native(context.stream), call.shape,
-                     {at(q, call.first_row, 0), at(kv, 0, keys), at(kv, 0, values), at(out, call.first_row, 0),
+                     {at(inputs.q, call.first_row), at(inputs.k), at(inputs.v), at(out, call.first_row, 0),
                       at(log_sum_exp, call.first_row, 0)},
                      allocator(context, workspace));
     }
   }
 
-  void backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout, ConstTensorView q,
-                ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp, TensorView dq, TensorView dkv) {
-    const std::vector<RunCall> calls = calls_of(heads, runs, q, kv);
-    const std::int64_t values = kv.columns() - heads.key_value_heads * heads.head_dim;
-    const std::int64_t keys = values - heads.key_value_heads * heads.head_dim;
+  void backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                const AttentionGradients& gradients) {
+    const std::vector<RunCall> calls = calls_of(heads, runs, inputs, columns_of(gradients));
     // Each run overwrites the gradients of the keys it sees. Gradients of several runs are summed, which needs keys in
     // a matrix of their own.
     const bool adds = calls.size() > 1;
-    if (reason_for_own(calls, q, kv, !adds || keys == 0)) {
-      return plain_attention_kernels.backward(context, heads, runs, dout, q, kv, out, log_sum_exp, dq, dkv);
+    const TensorView dkv = gradients.k.rows;
+    const bool own_matrix = dkv.data() == gradients.v.rows.data() && gradients.k.column == 0 &&
+                            dkv.columns() == 2 * heads.key_value_heads * heads.head_dim;
+    if (reason_for_own(calls, inputs, !adds || own_matrix)) {
+      return plain_attention_kernels.backward(context, heads, runs, dout, inputs, out, log_sum_exp, gradients);
     }
     if (adds) fill(context.stream, dkv, 0.0f);
     for (const RunCall& call : calls) {
       Tensor workspace, part;
-      TensorView gradients = dkv;
+      AttentionGradients of_run = gradients;
       if (adds) {
         part = context.ledger.allocate(Bucket::workspace, dkv.dtype(), dkv.rows(), dkv.columns());
         fill(context.stream, part, 0.0f);
-        gradients = part;
+        of_run.k.rows = of_run.v.rows = part;
       }
       cudnn_.backward(native(context.stream), call.shape,
-                      {at(dout, call.first_row, 0), at(q, call.first_row, 0), at(kv, 0, keys), at(kv, 0, values),
-                       at(out, call.first_row, 0), at(log_sum_exp, call.first_row, 0), at(dq, call.first_row, 0),
-                       at(gradients, 0, keys), at(gradients, 0, values)},
+                      {at(dout, call.first_row, 0), at(inputs.q, call.first_row), at(inputs.k), at(inputs.v),
+                       at(out, call.first_row, 0), at(log_sum_exp, call.first_row, 0), at(of_run.q, call.first_row),
+                       at(of_run.k), at(of_run.v)},
                       allocator(context, workspace));
       if (adds) add(context.stream, part, dkv);
     }
@@ -152,8 +164,9 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
     const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;
     const std::int64_t kv_columns = 2 * heads.key_value_heads * heads.head_dim;
     const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());
-    const ConstTensorView kv(nullptr, dtype, heads.sequence_length, whole ? heads.columns() : kv_columns);
-    const auto reason = chosen->reason_for_own(calls_of(heads, runs, q, kv), q, kv);
+    const ConstTensorView kv(nullptr, dtype, heads.sequence_length, kv_columns);
+    const AttentionInputs inputs = whole ? fused_heads(heads, q) : parted_heads(heads, q, kv);
+    const auto reason = chosen->reason_for_own(calls_of(heads, runs, inputs, columns_of(inputs)), inputs);
     const std::size_t version = cudnnGetVersion();
     return reason ? fmt::format("own kernel ({})", *reason)
                   : fmt::format("cuDNN {}.{}", version / 10000, version % 10000 / 100);

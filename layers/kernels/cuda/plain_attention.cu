@@ -335,14 +335,14 @@ Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRun
   return positions;
 }
 
-AttentionShape shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView kv, Tensor& positions) {
+AttentionShape shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView keys, Tensor& positions) {
   AttentionShape shape{};
   shape.query_heads = static_cast<int>(heads.query_heads);
   shape.key_value_heads = static_cast<int>(heads.key_value_heads);
   shape.head_dim = static_cast<int>(heads.head_dim);
   shape.length = static_cast<int>(heads.sequence_length);
   shape.queries = static_cast<int>(query_rows(runs));
-  shape.sequences = static_cast<int>(kv.rows() / heads.sequence_length);
+  shape.sequences = static_cast<int>(keys.rows() / heads.sequence_length);
   shape.scale = 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
   shape.positions = positions.allocated() ? elements<std::int32_t>(positions.view()) : nullptr;
   return shape;
@@ -360,12 +360,9 @@ auto head_rows(View tensor, std::int64_t column, std::int64_t head_dim) {
   const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, head_dim);
   return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(head_dim), vectors};
 }
-// First column of the first key head; the first value head begins key_value_heads heads later.
-std::int64_t key_column(const HeadShape& heads, ConstTensorView kv) {
-  return kv.columns() - 2 * heads.key_value_heads * heads.head_dim;
-}
-std::int64_t value_column(const HeadShape& heads, ConstTensorView kv) {
-  return kv.columns() - heads.key_value_heads * heads.head_dim;
+template <typename T, typename View>
+auto head_rows(const HeadColumns<View>& of, std::int64_t head_dim) {
+  return head_rows<T>(of.rows, of.column, head_dim);
 }
 
 // Calls body<T, Tiles>.
@@ -384,47 +381,46 @@ void with_tiles(DType dtype, std::int64_t head_dim, Body body) {
   }
 }
 
-void plain_attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView q,
-                             ConstTensorView kv, TensorView out, TensorView log_sum_exp) {
-  if (kv.rows() == 0) return;
+void plain_attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs,
+                             const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
+  if (inputs.k.rows.rows() == 0) return;
   Tensor positions = number_positions(context, heads, runs);
-  const AttentionShape shape = shape_of(heads, runs, kv, positions);
-  with_tiles(q.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
+  const AttentionShape shape = shape_of(heads, runs, inputs.k.rows, positions);
+  with_tiles(out.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
     const std::int64_t head_dim = heads.head_dim;
     launch(native(context.stream), blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences),
            dim3(threads_of_tile), shared_bytes<Tiles>(forward_tiles),
-           forward_kernel<Tiles, typename DeviceElement<T>::type>, shape, head_rows<T>(q, 0, head_dim),
-           head_rows<T>(kv, key_column(heads, kv), head_dim), head_rows<T>(kv, value_column(heads, kv), head_dim),
-           head_rows<T>(out, 0, head_dim), elements<float>(log_sum_exp));
+           forward_kernel<Tiles, typename DeviceElement<T>::type>, shape, head_rows<T>(inputs.q, head_dim),
+           head_rows<T>(inputs.k, head_dim), head_rows<T>(inputs.v, head_dim), head_rows<T>(out, 0, head_dim),
+           elements<float>(log_sum_exp));
   });
 }
 
 void plain_attention_backward(KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
-                              ConstTensorView q, ConstTensorView kv, ConstTensorView out, ConstTensorView log_sum_exp,
-                              TensorView dq, TensorView dkv) {
-  if (kv.rows() == 0) return;
+                              const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                              const AttentionGradients& gradients) {
+  if (inputs.k.rows.rows() == 0) return;
   Tensor positions = number_positions(context, heads, runs);
   Tensor products = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, log_sum_exp.rows(),
                                                log_sum_exp.columns());
-  const AttentionShape shape = shape_of(heads, runs, kv, positions);
+  const AttentionShape shape = shape_of(heads, runs, inputs.k.rows, positions);
   const cudaStream_t stream = native(context.stream);
-  with_tiles(q.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
+  with_tiles(dout.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
     using Element = typename DeviceElement<T>::type;
     const std::int64_t head_dim = heads.head_dim, warps = threads_of_tile / warp_size;
-    const auto queries = head_rows<T>(q, 0, head_dim), douts = head_rows<T>(dout, 0, head_dim);
-    const auto keys = head_rows<T>(kv, key_column(heads, kv), head_dim);
-    const auto values = head_rows<T>(kv, value_column(heads, kv), head_dim);
+    const auto queries = head_rows<T>(inputs.q, head_dim), douts = head_rows<T>(dout, 0, head_dim);
+    const auto keys = head_rows<T>(inputs.k, head_dim), values = head_rows<T>(inputs.v, head_dim);
     launch(stream, dim3(static_cast<unsigned>((log_sum_exp.size() + warps - 1) / warps)), dim3(threads_of_tile), 0,
            row_products_kernel<Element>, elements<T>(dout), elements<T>(out), log_sum_exp.size(), shape.head_dim,
            elements<float>(products.view()));
     launch(stream, blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences), dim3(threads_of_tile),
            shared_bytes<Tiles>(query_gradient_tiles), query_gradient_kernel<Tiles, Element>, shape, queries, keys,
            values, douts, elements<float>(log_sum_exp), elements<float>(products.view()),
-           head_rows<T>(dq, 0, head_dim));
+           head_rows<T>(gradients.q, head_dim));
     launch(stream, blocks_for(shape.length, Tiles::edge, heads.key_value_heads, shape.sequences), dim3(threads_of_tile),
            shared_bytes<Tiles>(key_value_gradient_tiles), key_value_gradient_kernel<Tiles, Element>, shape, queries,
            keys, values, douts, elements<float>(log_sum_exp), elements<float>(products.view()),
-           head_rows<T>(dkv, key_column(heads, dkv), head_dim), head_rows<T>(dkv, value_column(heads, dkv), head_dim));
+           head_rows<T>(gradients.k, head_dim), head_rows<T>(gradients.v, head_dim));
   });
 }
 

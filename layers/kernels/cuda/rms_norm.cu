@@ -1,6 +1,5 @@
 // RMSNorm at memory bandwidth: a row is read once and kept in registers between its statistics and its output. Bytes
-// per element of s bytes: forward 2 s, backward_input 4 s (dy, x, the residual and dx), backward_weight 2 s. The weight
-// is read from the caches.
+// per element of s bytes: forward 2 s, backward 4 s (dy, x, the residual and dx). The weight is read from the caches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -125,87 +124,82 @@ __device__ void add_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, cons
   store_vector(dx, result);
 }
 
-// dx_i = residual_i + r (g_i - x_i mean(g x) r^2) with g = w dy; derived in the CPU's version.
-template <typename T, int N, bool WarpRow>
-__global__ void __launch_bounds__(WarpRow ? 128 : most_threads, WarpRow ? 4 : 1)
-    backward_input_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t rows,
-                          std::int64_t hidden, const T* residual, T* dx) {
-  const Place at = place<WarpRow>();
-  if (at.row >= rows) return;
-  dy += at.row * hidden;
-  x += at.row * hidden;
-  if (residual != nullptr) residual += at.row * hidden;
-  dx += at.row * hidden;
-  const auto onto = [=](std::int64_t column) { return residual == nullptr ? nullptr : residual + column; };
-  const std::int64_t vectors = hidden / N;
-  Vector<T, N> row[kept], gradient[kept];
+template <int N, typename T>
+__device__ void add_weight_gradient(const Vector<T, N>& dy, const Vector<T, N>& x, float inverse, float* sums) {
 #pragma unroll
-  for (int i = 0; i < kept; ++i) {
-    const std::int64_t vector = at.thread + static_cast<std::int64_t>(i) * at.threads;
-    if (vector < vectors) {
-      row[i] = load_vector<N>(x + vector * N);
-      gradient[i] = load_vector<N>(dy + vector * N);
-    }
-  }
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kept; ++i) {
-    const std::int64_t vector = at.thread + static_cast<std::int64_t>(i) * at.threads;
-    if (vector < vectors) sum += dot(gradient[i], row[i], weight + vector * N);
-  }
-  const std::int64_t wide = at.thread + static_cast<std::int64_t>(kept) * at.threads;
-  for (std::int64_t vector = wide; vector < vectors; vector += at.threads) {
-    sum += dot(load_vector<N>(dy + vector * N), load_vector<N>(x + vector * N), weight + vector * N);
-  }
-  sum = sum_of_row<WarpRow>(sum);
-  const float inverse = inverse_rms[at.row];
-  const float along_x = sum * inverse * inverse / static_cast<float>(hidden);
-#pragma unroll
-  for (int i = 0; i < kept; ++i) {
-    const std::int64_t vector = at.thread + static_cast<std::int64_t>(i) * at.threads;
-    if (vector >= vectors) continue;
-    add_gradient(gradient[i], row[i], weight + vector * N, inverse, along_x, onto(vector * N), dx + vector * N);
-  }
-  for (std::int64_t vector = wide; vector < vectors; vector += at.threads) {
-    add_gradient(load_vector<N>(dy + vector * N), load_vector<N>(x + vector * N), weight + vector * N, inverse, along_x,
-                 onto(vector * N), dx + vector * N);
-  }
+  for (int i = 0; i < N; ++i) sums[i] += to_float(dy[i]) * (to_float(x[i]) * inverse);
 }
 
-// A block sums a chunk of rows in a tile of columns: thread (x, y) sums the N columns of vector x over rows y, y + 8,
-// ...
-constexpr int tile_vectors = 32, tile_rows = 8;
+// With kept gradients and sums, fewer threads still have enough registers.
+constexpr int most_wide_threads = 384;
 
-template <typename T, int N>
-__global__ void __launch_bounds__(tile_vectors* tile_rows, 2)
-    weight_partials_kernel(const T* dy, const T* x, const float* inverse_rms, std::int64_t rows, std::int64_t hidden,
-                           std::int64_t chunk_rows, float* partials) {
-  __shared__ float tile[tile_rows][tile_vectors * N];
-  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * tile_vectors + threadIdx.x) * N;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * chunk_rows;
-  const std::int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
-  float sums[N] = {};
-  if (column < hidden) {
-#pragma unroll 4
-    for (std::int64_t row = begin + threadIdx.y; row < end; row += tile_rows) {
-      const Vector<T, N> gradient = load_vector<N>(dy + row * hidden + column);
-      const Vector<T, N> input = load_vector<N>(x + row * hidden + column);
-      const float inverse = inverse_rms[row];
+// dx_i = residual_i + r (g_i - x_i mean(g x) r^2) with g = w dy; derived in the CPU's version. A block computes
+// `rows_of_block` rows, one after the other, and leaves its part of dweight in partials[blockIdx.x][hidden] (null: not
+// asked for). A thread has the same columns of every row: it sums the first `Kept` vectors in registers, the columns of
+// wider rows in place.
+template <typename T, int N, int Kept>
+__global__ void __launch_bounds__(Kept == 1 ? most_threads : most_wide_threads, Kept == 1 ? 2 : 1)
+    backward_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t rows,
+                    std::int64_t hidden, std::int64_t rows_of_block, const T* residual, T* dx, float* partials) {
+  const std::int64_t vectors = hidden / N, threads = blockDim.x, thread = threadIdx.x;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * rows_of_block;
+  const std::int64_t end = begin + rows_of_block < rows ? begin + rows_of_block : rows;
+  if (partials != nullptr) partials += static_cast<std::int64_t>(blockIdx.x) * hidden;
+  float dweight[Kept][N] = {};
+  for (std::int64_t at = begin; at < end; ++at) {
+    const T *gradient_row = dy + at * hidden, *x_row = x + at * hidden;
+    T* result_row = dx + at * hidden;
+    const auto onto = [=](std::int64_t column) {
+      return residual == nullptr ? nullptr : residual + at * hidden + column;
+    };
+    Vector<T, N> row[Kept], gradient[Kept];
 #pragma unroll
-      for (int i = 0; i < N; ++i) sums[i] += to_float(gradient[i]) * (to_float(input[i]) * inverse);
+    for (int i = 0; i < Kept; ++i) {
+      const std::int64_t vector = thread + i * threads;
+      if (vector < vectors) {
+        row[i] = load_vector<N>(x_row + vector * N);
+        gradient[i] = load_vector<N>(gradient_row + vector * N);
+      }
     }
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i) tile[threadIdx.y][i * tile_vectors + threadIdx.x] = sums[i];
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= hidden) return;
-  float* result = partials + static_cast<std::int64_t>(blockIdx.x) * hidden + column;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
     float sum = 0.0f;
 #pragma unroll
-    for (int part = 0; part < tile_rows; ++part) sum += tile[part][i * tile_vectors + threadIdx.x];
-    result[i] = sum;
+    for (int i = 0; i < Kept; ++i) {
+      const std::int64_t vector = thread + i * threads;
+      if (vector < vectors) sum += dot(gradient[i], row[i], weight + vector * N);
+    }
+    const std::int64_t wide = thread + Kept * threads;
+    for (std::int64_t vector = wide; vector < vectors; vector += threads) {
+      sum += dot(load_vector<N>(gradient_row + vector * N), load_vector<N>(x_row + vector * N), weight + vector * N);
+    }
+    sum = sum_of_block(sum);
+    const float inverse = inverse_rms[at];
+    const float along_x = sum * inverse * inverse / static_cast<float>(hidden);
+#pragma unroll
+    for (int i = 0; i < Kept; ++i) {
+      const std::int64_t column = (thread + i * threads) * N;
+      if (column >= hidden) continue;
+      add_gradient(gradient[i], row[i], weight + column, inverse, along_x, onto(column), result_row + column);
+      add_weight_gradient(gradient[i], row[i], inverse, dweight[i]);
+    }
+    for (std::int64_t column = wide * N; column < hidden; column += threads * N) {
+      const Vector<T, N> of_y = load_vector<N>(gradient_row + column), of_x = load_vector<N>(x_row + column);
+      add_gradient(of_y, of_x, weight + column, inverse, along_x, onto(column), result_row + column);
+      if (partials == nullptr) continue;
+      float sums[N] = {};
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] = at == begin ? 0.0f : partials[column + i];
+      add_weight_gradient(of_y, of_x, inverse, sums);
+#pragma unroll
+      for (int i = 0; i < N; ++i) partials[column + i] = sums[i];
+    }
+  }
+  if (partials == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < Kept; ++i) {
+    const std::int64_t column = (thread + i * threads) * N;
+    if (column >= hidden) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) partials[column + j] = dweight[i][j];
   }
 }
 
@@ -220,31 +214,25 @@ void queue_forward(cudaStream_t stream, const T* x, const T* weight, float eps, 
 }
 
 template <typename T, int N>
-void queue_backward_input(cudaStream_t stream, const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                          std::int64_t rows, std::int64_t hidden, const T* residual, T* dx) {
-  const RowThreads threads = row_threads(hidden / N);
-  const auto blocks = static_cast<unsigned>((rows + threads.rows_of_block - 1) / threads.rows_of_block);
-  const auto kernel =
-      threads.rows_of_block > 1 ? backward_input_kernel<T, N, true> : backward_input_kernel<T, N, false>;
-  launch(stream, blocks, static_cast<unsigned>(threads.of_row * threads.rows_of_block), 0, kernel, dy, x, weight,
-         inverse_rms, rows, hidden, residual, dx);
-}
-
-template <typename T, int N>
-void queue_backward_weight(KernelContext& context, const T* dy, const T* x, const float* inverse_rms, std::int64_t rows,
-                           std::int64_t hidden, float* dweight) {
-  // Chunks depend on the shape only. They fill a large GPU several times and have at least 64 rows.
-  constexpr std::int64_t enough_blocks = 1056, least_rows = 64;
-  const std::int64_t tiles = (hidden / N + tile_vectors - 1) / tile_vectors;
-  const std::int64_t wanted = std::max<std::int64_t>(enough_blocks / tiles, 1);
-  const std::int64_t chunk_rows = std::max((rows + wanted - 1) / wanted, least_rows);
-  const std::int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
-  Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, chunks, hidden);
-  float* partial_sums = elements<float>(partials.view());
-  launch(native(context.stream), dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(tiles), 1),
-         dim3(tile_vectors, tile_rows, 1), 0, weight_partials_kernel<T, N>, dy, x, inverse_rms, rows, hidden,
-         chunk_rows, partial_sums);
-  add_column_sums(native(context.stream), partial_sums, chunks, hidden, dweight);
+void queue_backward(KernelContext& context, const T* dy, const T* x, const T* weight, const float* inverse_rms,
+                    std::int64_t rows, std::int64_t hidden, const T* residual, T* dx, float* dweight) {
+  const std::int64_t vectors = hidden / N;
+  const bool narrow = vectors <= most_threads;
+  const std::int64_t wanted = narrow ? vectors : std::min<std::int64_t>((vectors + kept - 1) / kept, most_wide_threads);
+  const std::int64_t threads = (wanted + warp_size - 1) / warp_size * warp_size;
+  // Blocks that are on a large GPU at once: rows, and with them the order of sums, depend on the shape only.
+  constexpr std::int64_t threads_at_once = 1 << 17;
+  const std::int64_t rows_of_block = (rows * threads + threads_at_once - 1) / threads_at_once;
+  const std::int64_t blocks = (rows + rows_of_block - 1) / rows_of_block;
+  Tensor partials;
+  if (dweight != nullptr) {
+    partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, hidden);
+  }
+  float* partial_sums = dweight == nullptr ? nullptr : elements<float>(partials.view());
+  const auto kernel = narrow ? backward_kernel<T, N, 1> : backward_kernel<T, N, kept>;
+  launch(native(context.stream), static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, kernel, dy, x,
+         weight, inverse_rms, rows, hidden, rows_of_block, residual, dx, partial_sums);
+  if (dweight != nullptr) column_sums(native(context.stream), partial_sums, blocks, hidden, dweight);
 }
 
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
@@ -261,36 +249,27 @@ void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView
   });
 }
 
-void rms_norm_backward_input(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                             ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx) {
-  if (x.rows() == 0) return;
+void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                       ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight) {
+  float* weight_sums = dweight.empty() ? nullptr : elements<float>(dweight);
+  if (x.rows() == 0) {
+    if (weight_sums != nullptr) column_sums(native(context.stream), nullptr, 0, x.columns(), weight_sums);
+    return;
+  }
   with_element_type(x.dtype(), [&](auto element) {
     using E = decltype(element);
     using T = typename DeviceElement<E>::type;
     const bool vectors = vectorises<E>(dy.data(), x.columns()) && vectorises<E>(x.data(), x.columns()) &&
                          vectorises<E>(weight.data(), x.columns()) && vectorises<E>(dx.data(), x.columns()) &&
                          vectorises<E>(residual.data(), x.columns());
-    const auto queue = vectors ? queue_backward_input<T, Vector<T>::size> : queue_backward_input<T, 1>;
-    queue(native(context.stream), elements<E>(dy), elements<E>(x), elements<E>(weight), elements<float>(inverse_rms),
-          x.rows(), x.columns(), residual.empty() ? nullptr : elements<E>(residual), elements<E>(dx));
-  });
-}
-
-void rms_norm_backward_weight(KernelContext& context, ConstTensorView dy, ConstTensorView x,
-                              ConstTensorView inverse_rms, TensorView dweight) {
-  if (x.empty()) return;
-  with_element_type(x.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const bool vectors = vectorises<E>(dy.data(), x.columns()) && vectorises<E>(x.data(), x.columns());
-    const auto queue = vectors ? queue_backward_weight<T, Vector<T>::size> : queue_backward_weight<T, 1>;
-    queue(context, elements<E>(dy), elements<E>(x), elements<float>(inverse_rms), x.rows(), x.columns(),
-          elements<float>(dweight));
+    const auto queue = vectors ? queue_backward<T, Vector<T>::size> : queue_backward<T, 1>;
+    queue(context, elements<E>(dy), elements<E>(x), elements<E>(weight), elements<float>(inverse_rms), x.rows(),
+          x.columns(), residual.empty() ? nullptr : elements<E>(residual), elements<E>(dx), weight_sums);
   });
 }
 
 }  // namespace
 
-const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward_input, rms_norm_backward_weight};
+const RmsNormKernels rms_norm_kernels = {rms_norm_forward, rms_norm_backward};
 
 }  // namespace weft::cuda

@@ -1,6 +1,6 @@
-// QK-norm and rotary embedding in one pass. With n elements of s bytes in qkv, forward moves 2 n s bytes. Backward
-// moves 2 n s bytes, with QK-norm s more for each element of q and k. In place, values are not read or written. Angles
-// (4 bytes per element of a head, shared by all heads of a token) come from the caches.
+// QK-norm and rotary embedding in one pass. With n elements of s bytes in q and k, either direction moves 2 n s bytes,
+// the backward with QK-norm 3 n s. Angles (4 bytes per element of a head, shared by all heads of a token) come from the
+// caches.
 //
 // A head is computed by 1 to 32 lanes of a warp. A lane has the same N pairs (i, i + d/2) of one head after the other,
 // so it reads angles once per token and weights once.
@@ -23,22 +23,22 @@ namespace {
 
 constexpr int block_threads = 128;
 
-// Neighbouring heads with one norm weight: all of q, of k, or of v.
+// Neighbouring heads with one norm weight: all of q, or all of k.
 template <typename T>
 struct HeadGroup {
   std::int64_t column = 0;    // of the first head's first element in a row of qkv
   int heads = 0;              // 0: nothing to do
-  bool turned = true;         // values are copied
   const T* weight = nullptr;  // null: no norm
 };
 
 // Parameters of both directions. A block computes `chunk_tokens` tokens of group blockIdx.y.
 template <typename T>
 struct Heads {
-  HeadGroup<T> groups[3];  // q, k, v
+  HeadGroup<T> groups[2];  // q, k
   const float* table;
-  std::int64_t tokens, columns, sequence_length, chunk_tokens;
-  int half, lanes;  // of a head; lanes is a power of two
+  std::int64_t tokens, sequence_length, chunk_tokens;
+  std::int64_t columns, rotated_columns;  // of a row of qkv and of its gradient; of a row of the result
+  int half, lanes;                        // of a head; lanes is a power of two
   float eps;
 };
 
@@ -126,7 +126,8 @@ __device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, co
   return y;
 }
 
-// Reads each element before it writes it, so y may be x. Heads of more than 32 * N pairs take several rounds of lanes.
+// Reads each element before it writes it, so y may be x, with rows as long. Heads of more than 32 * N pairs take
+// several rounds of lanes.
 template <typename T, int N>
 __global__ void __launch_bounds__(block_threads)
     forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
@@ -145,34 +146,30 @@ __global__ void __launch_bounds__(block_threads)
     const bool token_used = used && token < end;
     const float* angle_row = heads.table + (token_used ? token % heads.sequence_length : 0) * head_dim;
     FloatPairs<N> angles = {};
-    if (group.turned && own < half) angles = FloatPairs<N>::load(angle_row + own, half);
+    if (own < half) angles = FloatPairs<N>::load(angle_row + own, half);
     for (int first_head = 0; first_head < group.heads; first_head += at.head_step) {
       const int head = first_head + at.head;
       const bool active = token_used && head < group.heads;
-      const std::int64_t start = token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim;
+      const std::int64_t column = group.column + static_cast<std::int64_t>(head) * head_dim;
+      const T* from = x + token * heads.columns + column;
+      T* to = y + token * heads.rotated_columns + column;
       Pairs<N, T> pairs = {};
-      if (active && own < half) pairs = Pairs<N, T>::load(x + start + own, half);
+      if (active && own < half) pairs = Pairs<N, T>::load(from + own, half);
       float inverse = 1.0f;
       if (normed) {
         float squares = square_sum(pairs);
         for (int i = own + round; active && i < half; i += round) {
-          squares += square_sum(Pairs<N, T>::load(x + start + i, half));
+          squares += square_sum(Pairs<N, T>::load(from + i, half));
         }
         inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
       }
       if (!active) continue;
-      if (own < half) {
-        if (group.turned) pairs = turn(pairs, normed, inverse, weight, angles);
-        pairs.store(y + start + own, half);
-      }
+      if (own < half) turn(pairs, normed, inverse, weight, angles).store(to + own, half);
       for (int i = own + round; i < half; i += round) {
-        pairs = Pairs<N, T>::load(x + start + i, half);
-        if (group.turned) {
-          Pairs<N, T> further = {};
-          if (normed) further = Pairs<N, T>::load(group.weight + i, half);
-          pairs = turn(pairs, normed, inverse, further, FloatPairs<N>::load(angle_row + i, half));
-        }
-        pairs.store(y + start + i, half);
+        pairs = Pairs<N, T>::load(from + i, half);
+        Pairs<N, T> further = {};
+        if (normed) further = Pairs<N, T>::load(group.weight + i, half);
+        turn(pairs, normed, inverse, further, FloatPairs<N>::load(angle_row + i, half)).store(to + i, half);
       }
     }
   }
@@ -225,10 +222,10 @@ __device__ Pairs<N, T> input_gradient(const FloatPairs<N>& gradient, const Pairs
   return dx;
 }
 
-// Without QK-norm: inverts the rotation of q and k, copies v.
+// Without QK-norm: inverts the rotation.
 template <typename T, int N>
 __global__ void __launch_bounds__(block_threads)
-    turn_back_kernel(const __grid_constant__ Heads<T> heads, const T* dy, T* dx) {
+    turn_back_kernel(const __grid_constant__ Heads<T> heads, T* gradients) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
   const Place at = place(heads.lanes, group.heads);
@@ -239,20 +236,17 @@ __global__ void __launch_bounds__(block_threads)
   for (std::int64_t token = begin + at.token; token < end; token += at.token_step) {
     const float* angle_row = heads.table + token % heads.sequence_length * head_dim;
     for (int i = at.lane * N; i < half; i += heads.lanes * N) {
-      FloatPairs<N> angles = {};
-      if (group.turned) angles = FloatPairs<N>::load(angle_row + i, half);
+      const auto angles = FloatPairs<N>::load(angle_row + i, half);
       for (int head = at.head; head < group.heads; head += at.head_step) {
         const std::int64_t start = token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim;
-        Pairs<N, T> pairs = Pairs<N, T>::load(dy + start + i, half);
-        if (group.turned) {
-          const FloatPairs<N> gradient = turn_back(pairs, angles);
+        Pairs<N, T> pairs = Pairs<N, T>::load(gradients + start + i, half);
+        const FloatPairs<N> gradient = turn_back(pairs, angles);
 #pragma unroll
-          for (int j = 0; j < N; ++j) {
-            pairs.first[j] = from_float<T>(gradient.first[j]);
-            pairs.second[j] = from_float<T>(gradient.second[j]);
-          }
+        for (int j = 0; j < N; ++j) {
+          pairs.first[j] = from_float<T>(gradient.first[j]);
+          pairs.second[j] = from_float<T>(gradient.second[j]);
         }
-        pairs.store(dx + start + i, half);
+        pairs.store(gradients + start + i, half);
       }
     }
   }
@@ -262,7 +256,7 @@ __global__ void __launch_bounds__(block_threads)
 // registers. The block adds the sums of its threads in order and writes them to partials[blockIdx.x][head_dim].
 template <typename T, int N, int Rounds>
 __global__ void __launch_bounds__(block_threads)
-    norm_backward_kernel(const __grid_constant__ Heads<T> heads, int group_index, const T* dy, const T* x, T* dx,
+    norm_backward_kernel(const __grid_constant__ Heads<T> heads, int group_index, const T* x, T* gradients,
                          float* partials) {
   const HeadGroup<T>& group = heads.groups[group_index];
   const Place at = place(heads.lanes, group.heads);
@@ -301,7 +295,7 @@ __global__ void __launch_bounds__(block_threads)
         Pairs<N, T> turned = {};
         if (active && own + r * round < half) {
           input[r] = Pairs<N, T>::load(x + start + r * round, half);
-          turned = Pairs<N, T>::load(dy + start + r * round, half);
+          turned = Pairs<N, T>::load(gradients + start + r * round, half);
         }
         gradient[r] = turn_back(turned, angles[r]);
         squares += square_sum(input[r]);
@@ -318,7 +312,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int r = 0; r < Rounds; ++r) {
         if (active && own + r * round < half) {
-          input_gradient(gradient[r], input[r], weight[r], inverse, mean).store(dx + start + r * round, half);
+          input_gradient(gradient[r], input[r], weight[r], inverse, mean).store(gradients + start + r * round, half);
         }
       }
     }
@@ -365,13 +359,11 @@ Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, 
   const HeadShape& shape = options.heads;
   const std::int64_t d = shape.head_dim;
   Heads<T> heads{};
-  heads.groups[0] = {0, static_cast<int>(shape.query_heads), true, weight_data<E>(q_norm, d)};
-  heads.groups[1] = {shape.query_heads * d, static_cast<int>(shape.key_value_heads), true, weight_data<E>(k_norm, d)};
-  heads.groups[2] = {(shape.query_heads + shape.key_value_heads) * d, static_cast<int>(shape.key_value_heads), false,
-                     nullptr};
+  heads.groups[0] = {0, static_cast<int>(shape.query_heads), weight_data<E>(q_norm, d)};
+  heads.groups[1] = {shape.key_column(), static_cast<int>(shape.key_value_heads), weight_data<E>(k_norm, d)};
   heads.table = elements<float>(options.table);
   heads.tokens = tokens;
-  heads.columns = shape.columns();
+  heads.columns = heads.rotated_columns = shape.columns();
   heads.sequence_length = shape.sequence_length;
   heads.half = static_cast<int>(d / 2);
   const auto vectors = static_cast<unsigned>(heads.half / width);
@@ -386,9 +378,9 @@ Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, 
 }
 
 template <typename T>
-dim3 blocks_of(const Heads<T>& heads, bool with_values) {
+dim3 blocks_of(const Heads<T>& heads) {
   const std::int64_t chunks = (heads.tokens + heads.chunk_tokens - 1) / heads.chunk_tokens;
-  return dim3(static_cast<unsigned>(chunks), with_values ? 3 : 2, 1);
+  return dim3(static_cast<unsigned>(chunks), 2, 1);
 }
 
 // Heads wider than one round of a warp's lanes are rare and use single elements too.
@@ -402,23 +394,24 @@ bool in_vectors(const RotaryOptions& options, std::initializer_list<const void*>
 template <typename E, int N>
 void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                    ConstTensorView k_norm, TensorView rotated) {
-  const auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N);
-  launch(native(context.stream), blocks_of(heads, qkv.data() != rotated.data()), block_threads, 0,
-         forward_kernel<ElementOf<E>, N>, heads, elements<E>(qkv), elements<E>(rotated));
+  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N);
+  heads.rotated_columns = rotated.columns();
+  launch(native(context.stream), blocks_of(heads), block_threads, 0, forward_kernel<ElementOf<E>, N>, heads,
+         elements<E>(qkv), elements<E>(rotated));
 }
 
-// One group with a norm; `dweight` is added to.
+// One group with a norm; `dweight` is overwritten.
 template <typename E, int N, int Rounds>
-void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& heads, int group, const ElementOf<E>* dy,
-                         const ElementOf<E>* x, ElementOf<E>* dx, float* dweight) {
-  const auto blocks = blocks_of(heads, false).x;
+void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& heads, int group, const ElementOf<E>* x,
+                         ElementOf<E>* gradients, float* dweight) {
+  const auto blocks = blocks_of(heads).x;
   const std::int64_t head_dim = 2 * heads.half;
   Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, head_dim);
   float* partial_sums = elements<float>(partials.view());
   const std::size_t shared_bytes = block_threads / heads.lanes * head_dim * sizeof(float);
   launch(native(context.stream), blocks, block_threads, shared_bytes, norm_backward_kernel<ElementOf<E>, N, Rounds>,
-         heads, group, dy, x, dx, partial_sums);
-  add_column_sums(native(context.stream), partial_sums, blocks, head_dim, dweight);
+         heads, group, x, gradients, partial_sums);
+  column_sums(native(context.stream), partial_sums, blocks, head_dim, dweight);
 }
 
 template <typename E, int N>
@@ -433,24 +426,21 @@ auto queue_norm_backward_of(int half) {
 }
 
 template <typename E, int N>
-void queue_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated, ConstTensorView qkv,
-                    ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm,
-                    TensorView dk_norm) {
-  using T = ElementOf<E>;
-  const auto heads = heads_of<E>(options, drotated.rows(), q_norm, k_norm, N);
-  const T* dy = elements<E>(drotated);
-  T* dx = elements<E>(dqkv);
+void queue_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                    ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+  const auto heads = heads_of<E>(options, dqkv.rows(), q_norm, k_norm, N);
+  ElementOf<E>* gradients = elements<E>(dqkv);
   const TensorView dweights[] = {dq_norm, dk_norm};
   auto plain = heads;
   for (int group = 0; group < 2; ++group) {
     if (heads.groups[group].weight == nullptr || heads.groups[group].heads == 0) continue;
     plain.groups[group].heads = 0;
-    queue_norm_backward_of<E, N>(heads.half)(context, heads, group, dy, elements<E>(qkv), dx,
+    queue_norm_backward_of<E, N>(heads.half)(context, heads, group, elements<E>(qkv), gradients,
                                              elements<float>(dweights[group]));
   }
-  const bool values = drotated.data() != dqkv.data();
-  if (plain.groups[0].heads + plain.groups[1].heads == 0 && !values) return;
-  launch(native(context.stream), blocks_of(plain, values), block_threads, 0, turn_back_kernel<T, N>, plain, dy, dx);
+  if (plain.groups[0].heads + plain.groups[1].heads == 0) return;
+  launch(native(context.stream), blocks_of(plain), block_threads, 0, turn_back_kernel<ElementOf<E>, N>, plain,
+         gradients);
 }
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
@@ -464,16 +454,21 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
   });
 }
 
-void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView drotated,
-                     ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
-                     TensorView dq_norm, TensorView dk_norm) {
-  if (drotated.empty()) return;
-  with_element_type(drotated.dtype(), [&](auto element) {
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+  if (dqkv.empty()) {
+    for (TensorView gradient : {dq_norm, dk_norm}) {
+      if (!gradient.empty()) {
+        column_sums(native(context.stream), nullptr, 0, gradient.size(), elements<float>(gradient));
+      }
+    }
+    return;
+  }
+  with_element_type(dqkv.dtype(), [&](auto element) {
     using E = decltype(element);
-    const bool vectors =
-        in_vectors<E>(options, {drotated.data(), qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
+    const bool vectors = in_vectors<E>(options, {qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
     const auto queue = vectors ? queue_backward<E, Vector<ElementOf<E>>::size> : queue_backward<E, 1>;
-    queue(context, options, drotated, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+    queue(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   });
 }
 
