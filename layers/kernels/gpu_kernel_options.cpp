@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 
 std::optional<AttentionChoice> parse_attention_choice(std::string_view text) {
@@ -17,6 +19,16 @@ std::optional<AttentionChoice> parse_attention_choice(std::string_view text) {
   const auto [behind, error] = std::from_chars(text.data() + with_engine.size(), end, choice.engine);
   if (error != std::errc() || behind != end || choice.engine < 0) return std::nullopt;
   return choice;
+}
+
+void require_kernels(const GpuKernelOptions& options, int compute_capability) {
+  constexpr int first_in_8_bits = 89;
+  if (options.float8 && compute_capability < first_in_8_bits) {
+    fail_request(
+        "precision.compute = \"float8\" needs a GPU of compute capability 8.9 or later, and this one has {}.{}: it "
+        "multiplies nothing in 8 bits",
+        compute_capability / 10, compute_capability % 10);
+  }
 }
 
 }  // namespace weft

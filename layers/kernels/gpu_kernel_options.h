@@ -25,6 +25,11 @@ struct GpuKernelOptions {
   // Times the products of a step once on the GPU and takes the fastest algorithm of each. Not for runs whose bits must
   // repeat: without a file that keeps the choice, it may differ from run to run.
   bool measured_products = false;
+  // Some products read their factors in 8 bits.
+  bool float8 = false;
 };
+
+// Throws Error (request) if a device of this compute capability (90 for 9.0) has no kernel for an option.
+void require_kernels(const GpuKernelOptions& options, int compute_capability);
 
 }  // namespace weft

@@ -1,6 +1,9 @@
 #include "layers/kernels/gpu_kernel_options.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace weft {
 namespace {
@@ -15,6 +18,21 @@ TEST(AttentionChoice, IsReadWholeOrNotAtAll) {
                            "cudnn:99999999999", "cudnn1", "flash"}) {
     EXPECT_EQ(parse_attention_choice(text), std::nullopt) << text;
   }
+}
+
+// An A100 has 8.0, an L40S 8.9, an H100 9.0.
+TEST(GpuKernelOptions, RefuseFloat8WhereNothingMultipliesIt) {
+  for (const int capability : {80, 86}) {
+    EXPECT_NO_THROW(require_kernels({}, capability));
+    try {
+      require_kernels({.float8 = true}, capability);
+      ADD_FAILURE() << "taken by " << capability;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::request);
+      EXPECT_NE(std::string(error.what()).find(fmt::format("this one has 8.{}", capability % 10)), std::string::npos);
+    }
+  }
+  for (const int capability : {89, 90, 100}) EXPECT_NO_THROW(require_kernels({.float8 = true}, capability));
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ struct Hardware {
 
   // The peak of products whose factors have this dtype. Throws Error (request) if the card has no such products.
   const Figure& flops_per_second(DType factors) const;
+  // Rate at which kernels that read and write rows move bytes: a share of the memory's rate.
+  std::optional<double> moved_bytes_per_second() const;
   int node_ranks() const { return static_cast<int>(ranks_per_node.value); }
   LinkCost inside() const { return {link_latency.value, link_bytes_per_second.value}; }
   LinkCost between_nodes() const { return {node_latency.value, node_bytes_per_second.value}; }

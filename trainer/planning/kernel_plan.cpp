@@ -18,8 +18,6 @@ namespace {
 // and 474 backward, of 989. Shorter sequences reach less, longer ones more (484 and 370 at 2,048, 673 and 579 at
 // 16,384).
 constexpr double attention_forward_share = 0.60, attention_backward_share = 0.48;
-// Share of the memory rate reached by kernels that read and write rows; a copy on an H200 reaches 4.3 of 4.8 TB/s.
-constexpr double memory_share = 0.85;
 // Least time from one kernel to the next on a stream, in seconds.
 constexpr double least_seconds = 2.5e-6;
 
@@ -108,11 +106,11 @@ KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
 }
 
 KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
-  if (!hardware.memory_bytes_per_second) {
+  const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
+  if (!bytes_per_second) {
     fail_request("nobody has measured how fast the memory of \"{}\" is: its kernels have no time", hardware.name);
   }
-  const double bytes = static_cast<double>(call.read + call.written);
-  const double moved = bytes / (memory_share * hardware.memory_bytes_per_second->value);
+  const double moved = static_cast<double>(call.read + call.written) / *bytes_per_second;
   KernelSeconds seconds;
   for (std::size_t i = 0; i < product_shares.size(); ++i) {
     double share = product_shares[i];

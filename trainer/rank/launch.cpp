@@ -13,7 +13,8 @@ namespace weft {
 GpuKernelOptions gpu_kernel_options(const Config& config) {
   const auto attention = parse_attention_choice(config.run.attention);
   if (!attention) fail_request("run.attention does not name a kernel: {}", config.run.attention);
-  return {*attention, config.run.deterministic, config.run.measured_products};
+  return {*attention, config.run.deterministic, config.run.measured_products,
+          uses_float8(config, Family::dense) || uses_float8(config, Family::experts)};
 }
 
 BackendFactory backend_of(const Config& config) {

@@ -3,6 +3,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/costs/float8_rounding.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
@@ -57,8 +58,20 @@ std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTable
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware) {
   if (!uses_float8(config, Family::dense) && !uses_float8(config, Family::experts))
     return segment_flops(config, tables);
-  const double tensors = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
-  return flops_of_segments(config, tables, tensors / hardware.flops_per_second(DType::float8_e4m3).value);
+  const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
+  std::vector<SegmentFlops> flops =
+      flops_of_segments(config, tables, peak / hardware.flops_per_second(DType::float8_e4m3).value);
+  const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
+  if (!bytes_per_second) return flops;
+  // Operations that the cost model takes for as long as the rounding of an element.
+  const double rounding = bytes_per_rounded_element / *bytes_per_second * hardware.reached.value * peak;
+  for (std::size_t i = 0; i < flops.size(); ++i) {
+    const RoundedElements rounded = rounded_elements(config, tables.segments[i].part);
+    flops[i].forward += rounding * rounded.forward;
+    flops[i].backward_input += rounding * rounded.backward_input;
+    if (flops[i].backward_weight > 0.0) flops[i].backward_weight += rounding * rounded.backward_weight;
+  }
+  return flops;
 }
 
 ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at, const Hardware& hardware) {

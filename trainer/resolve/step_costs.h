@@ -14,9 +14,10 @@ namespace weft {
 // weights, so both their gradients count as input gradient. A segment with frozen units only has no weight gradient.
 // The embedding copies and a passage hands on: both cost 0.
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables);
-// The same in operations at the peak rate of the compute dtype: products in float8 count as many as take their time at
-// the peak rate in 8 bits. The time of rounding is not in it (`weft plan --kernels` has it). Throws Error (request) if
-// the hardware has no products in 8 bits.
+// The same in operations at the peak rate of the compute dtype: products in float8 and the rounding of their factors
+// count as many as take their time, products at the peak rate in 8 bits and rounding at the rate of the memory.
+// Hardware without a figure for its memory has no time for rounding. Throws Error (request) if the hardware has no
+// products in 8 bits.
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware);
 
 // Costs as pipeline.costs says: from the table of a file, or from a model of the hardware that [hardware] names. Throws

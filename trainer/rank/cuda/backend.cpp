@@ -51,6 +51,7 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options) {
+  require_kernels(options, compute_capability(device));
   return std::make_unique<CudaBackend>(device, options);
 }
 
