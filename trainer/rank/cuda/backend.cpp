@@ -51,8 +51,9 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options) {
+  auto backend = std::make_unique<CudaBackend>(device, options);  // tells first that there is no device
   require_kernels(options, compute_capability(device));
-  return std::make_unique<CudaBackend>(device, options);
+  return backend;
 }
 
 std::optional<std::string> why_no_cuda() {
