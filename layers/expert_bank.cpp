@@ -3,37 +3,98 @@
 #include <algorithm>
 
 #include "layers/kernels/multiply.h"
+#include "layers/kernels/permutation.h"
 #include "layers/kernels/swiglu.h"
 #include "layers/sequence_parallel.h"
 
 namespace weft {
 
-// Elements of all factors of an expert's products: for each row, and of weights.
-struct ExpertBank::Columns {
-  std::int64_t of_rows = 0, of_weights = 0;
+struct ExpertBank::Runs {
+  std::vector<std::int64_t> rows, first, padded_rows, padded_first;
+  std::int64_t received = 0, padded = 0;
+
+  // The rows of a padded tensor that experts have; it may have more.
+  TensorView in_use(Tensor& tensor) const { return tensor.view().rows_from(0, padded); }
 };
 
-// `append(products, e, rows_of)` adds the products of expert e, which has rows; rows_of(tensor) are its rows.
-template <typename Append>
-void ExpertBank::multiply(LayerContext& context, std::span<const std::int64_t> expert_rows, const Columns& columns,
-                          Append append) const {
-  std::vector<Product> products;
-  std::int64_t first = 0;
-  for (std::size_t e = 0; e < expert_rows.size(); ++e) {
-    const std::int64_t count = expert_rows[e];
-    const auto rows_of = [&](auto tensor) { return tensor.rows_from(first, count); };
-    if (count > 0) append(products, e, rows_of);
-    first += count;
+// The factors of an expert's products: columns of those with a row for each of its rows, which are transposed or not,
+// and the shape of the weight.
+struct ExpertBank::Factors {
+  std::vector<std::int64_t> straight = {}, transposed = {};
+  std::int64_t weight_rows = 0, weight_columns = 0;
+};
+
+std::int64_t ExpertBank::row_multiple() const {
+  return setup_.format_of(Family::experts) == ProductFormat::float8_blocks ? float8_row_multiple : 1;
+}
+
+std::int64_t ExpertBank::padding_rows() const {
+  return (row_multiple() - 1) * experts_;
+}
+
+ExpertBank::Runs ExpertBank::runs_of(std::span<const std::int64_t> expert_rows) const {
+  Runs runs;
+  runs.rows.assign(expert_rows.begin(), expert_rows.end());
+  const std::int64_t unit = row_multiple();
+  for (const std::int64_t rows : expert_rows) {
+    runs.first.push_back(runs.received);
+    runs.padded_first.push_back(runs.padded);
+    runs.padded_rows.push_back((rows + unit - 1) / unit * unit);
+    runs.received += rows;
+    runs.padded += runs.padded_rows.back();
   }
-  // Rows in 8 bits are padded by fewer than 16 for each expert.
-  const auto bytes_of = [&](std::int64_t rows) {
-    return (rows + experts_ * float8_inner_multiple) * columns.of_rows + experts_ * columns.of_weights;
-  };
+  return runs;
+}
+
+std::int64_t ExpertBank::float8_bytes_of(std::int64_t rows, const Factors& factors) const {
+  const ProductFormat format = setup_.format_of(Family::experts);
+  if (format == ProductFormat::as_stored) return 0;
+  const bool in_blocks = format == ProductFormat::float8_blocks;
+  const auto each = [&](ScaledBlock block) { return in_blocks ? block : ScaledBlock::all; };
+  const std::int64_t weight = factors.weight_rows * factors.weight_columns;
+  std::int64_t bytes =
+      weight == 0 ? 0 : experts_ * float8_bytes(each(ScaledBlock::square), factors.weight_rows, factors.weight_columns);
+  // Each expert has fewer than 16 rows of padding, begins a block of its own, and aligns factor and scales.
+  const std::int64_t padded = rows + experts_ * float8_inner_multiple, aligned = 2 * 16 * experts_;
+  for (const std::int64_t columns : factors.straight) {
+    bytes += float8_bytes(each(ScaledBlock::row), padded, columns) + aligned;
+  }
+  const std::int64_t blocks = in_blocks ? rows / scaled_block_size + experts_ : 0;
+  for (const std::int64_t columns : factors.transposed) {
+    bytes += columns * (padded + blocks * size_of(DType::float32)) + aligned;
+  }
+  return bytes;
+}
+
+// `append(products, e, rows_of, padded_rows_of)` adds the products of expert e, which has rows: rows_of(tensor) are
+// its rows of a tensor [received, ...], padded_rows_of(tensor) of one [padded, ...].
+template <typename Append>
+void ExpertBank::multiply(LayerContext& context, const Runs& runs, const Factors& factors, Append append) const {
+  std::vector<Product> products;
+  for (std::size_t e = 0; e < runs.rows.size(); ++e) {
+    const auto rows_of = [&](auto tensor) { return tensor.rows_from(runs.first[e], runs.rows[e]); };
+    const auto padded_rows_of = [&](auto tensor) {
+      return tensor.rows_from(runs.padded_first[e], runs.padded_rows[e]);
+    };
+    if (runs.rows[e] > 0) append(products, e, rows_of, padded_rows_of);
+  }
   multiply_all(context.kernels, setup_.format_of(Family::experts), products,
                {.bucket = Bucket::moe_routing,
-                .bytes = bytes_of(first),
-                .most_bytes = bytes_of(bound_rows()),
-                .products = 2 * experts_});
+                .bytes = float8_bytes_of(runs.received, factors),
+                .most_bytes = float8_bytes_of(bound_rows(), factors)});
+}
+
+Tensor ExpertBank::padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const {
+  return context.kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, runs.received + padding_rows(),
+                                         columns, bound_rows() + padding_rows());
+}
+
+Tensor ExpertBank::compact(LayerContext& context, const Runs& runs, Tensor padded) const {
+  if (row_multiple() == 1) return padded;
+  Tensor rows = context.kernels.ledger.allocate(Bucket::moe_routing, padded.dtype(), runs.received, padded.columns(),
+                                                bound_rows());
+  move_blocks(context.kernels, padded, runs.padded_first, runs.first, runs.rows, rows);
+  return rows;
 }
 
 ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
@@ -47,14 +108,17 @@ std::int64_t ExpertBank::bound_rows() const {
          std::min(setup_.model.moe.num_experts_per_tok, experts_);
 }
 
-std::int64_t ExpertBank::bytes_per_row() const {
-  return (setup_.model.hidden_size + (setup_.remake_cheap ? 2 : 3) * width_) * size_of(setup_.expert_compute);
+std::int64_t ExpertBank::activation_bytes() const {
+  const std::int64_t bound_padded = bound_rows() + padding_rows();
+  return (bound_rows() * setup_.model.hidden_size + bound_padded * (setup_.remake_cheap ? 2 : 3) * width_) *
+         size_of(setup_.expert_compute);
 }
 
-std::int64_t ExpertBank::pending_bytes_per_row() const {
+std::int64_t ExpertBank::pending_bytes() const {
   // rows, dout, activated, and dgate_up in the storage of gate_up.
   if (!setup_.trains(Family::experts)) return 0;
-  return (2 * setup_.model.hidden_size + 3 * width_) * size_of(setup_.expert_compute);
+  const std::int64_t bound_padded = bound_rows() + padding_rows();
+  return (2 * bound_rows() * setup_.model.hidden_size + bound_padded * 3 * width_) * size_of(setup_.expert_compute);
 }
 
 std::vector<ParameterSpec> ExpertBank::parameters() const {
@@ -78,80 +142,81 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
                            Tensor rows, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const std::int64_t hidden = setup_.model.hidden_size;
-  const std::int64_t count = rows.rows();
-  const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, count, columns, bound_rows());
-  };
+  const Runs runs = runs_of(expert_rows);
+  const auto padded_tensor = [&](std::int64_t columns) { return padded_rows(context, runs, columns); };
   kept.rows = std::move(rows);
-  kept.gate_up = tensor(2 * width_);
-  multiply(context, expert_rows, {hidden, 2 * width_ * hidden},
-           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+  kept.gate_up = padded_tensor(2 * width_);
+  multiply(context, runs, {.straight = {hidden}, .weight_rows = 2 * width_, .weight_columns = hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
              products.push_back({.a = rows_of(ConstTensorView(kept.rows)),
                                  .b = stacked_rows(weights.subspan(3 * e, 2)),
                                  .transpose_b = Transpose::yes,
-                                 .c = rows_of(kept.gate_up.view())});
+                                 .c = padded_rows_of(kept.gate_up.view())});
            });
-  kept.activated = tensor(width_);
-  swiglu_forward(kernels, kept.gate_up, kept.activated);
-  Tensor out = tensor(hidden);
-  multiply(context, expert_rows, {width_, width_ * hidden},
-           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-             products.push_back(
-                 {.a = rows_of(ConstTensorView(kept.activated)), .b = weights[3 * e + 2], .c = rows_of(out.view())});
+  kept.activated = padded_tensor(width_);
+  swiglu_forward(kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
+  Tensor out = padded_tensor(hidden);
+  multiply(context, runs, {.straight = {width_}, .weight_rows = hidden, .weight_columns = width_},
+           [&](std::vector<Product>& products, std::size_t e, const auto&, const auto& padded_rows_of) {
+             products.push_back({.a = padded_rows_of(ConstTensorView(kept.activated)),
+                                 .b = weights[3 * e + 2],
+                                 .c = padded_rows_of(out.view())});
            });
   if (setup_.remake_cheap) kept.activated.reset();
-  return out;
+  return compact(context, runs, std::move(out));
 }
 
 Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
                                   Tensor dout, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const std::int64_t hidden = setup_.model.hidden_size;
+  const Runs runs = runs_of(expert_rows);
   kept.dout = std::move(dout);
-  const auto tensor = [&](std::int64_t columns) {
-    return kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, kept.dout.rows(), columns, bound_rows());
-  };
-  Tensor dactivated = tensor(width_);
-  multiply(context, expert_rows, {hidden, width_ * hidden},
-           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
+  const auto padded_tensor = [&](std::int64_t columns) { return padded_rows(context, runs, columns); };
+  Tensor dactivated = padded_tensor(width_);
+  multiply(context, runs, {.straight = {hidden}, .weight_rows = width_, .weight_columns = hidden},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
              products.push_back({.a = rows_of(ConstTensorView(kept.dout)),
                                  .b = weights[3 * e + 2],
                                  .transpose_b = Transpose::yes,
-                                 .c = rows_of(dactivated.view()),
+                                 .c = padded_rows_of(dactivated.view()),
                                  .gradient = GradientFactor::a});
            });
   if (setup_.remake_cheap && setup_.trains(Family::experts)) {
-    kept.activated = tensor(width_);
-    swiglu_forward(kernels, kept.gate_up, kept.activated);
+    kept.activated = padded_tensor(width_);
+    swiglu_forward(kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
   }
   // In place: the gradient overwrites gate_up.
-  swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
+  const TensorView gate_up = runs.in_use(kept.gate_up);
+  swiglu_backward(kernels, runs.in_use(dactivated), gate_up, gate_up);
   kept.dgate_up = std::move(kept.gate_up);
-  Tensor drows = tensor(hidden);
-  multiply(context, expert_rows, {2 * width_, 2 * width_ * hidden},
-           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-             products.push_back({.a = rows_of(ConstTensorView(kept.dgate_up)),
+  Tensor drows = padded_tensor(hidden);
+  multiply(context, runs, {.straight = {2 * width_}, .weight_rows = hidden, .weight_columns = 2 * width_},
+           [&](std::vector<Product>& products, std::size_t e, const auto&, const auto& padded_rows_of) {
+             products.push_back({.a = padded_rows_of(ConstTensorView(kept.dgate_up)),
                                  .b = stacked_rows(weights.subspan(3 * e, 2)),
-                                 .c = rows_of(drows.view()),
+                                 .c = padded_rows_of(drows.view()),
                                  .gradient = GradientFactor::a});
            });
   if (!setup_.trains(Family::experts)) kept = {};
-  return drows;
+  return compact(context, runs, std::move(drows));
 }
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
   const std::int64_t hidden = setup_.model.hidden_size;
-  multiply(context, expert_rows, {2 * hidden + 3 * width_, 0},
-           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of) {
-             const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView gradient,
-                                          GradientFactor which) {
-               if (gradient.empty()) return;  // frozen
-               products.push_back({rows_of(a), Transpose::yes, rows_of(b), Transpose::no, gradient, true, {}, which});
-             };
-             add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)), GradientFactor::a);
-             add_product(kept.activated, kept.dout, gradients[3 * e + 2], GradientFactor::b);
-           });
+  multiply(
+      context, runs_of(expert_rows), {.transposed = {2 * width_, hidden, width_, hidden}},
+      [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
+        const auto add_product = [&](ConstTensorView padded, ConstTensorView arrived, TensorView gradient,
+                                     GradientFactor which) {
+          if (gradient.empty()) return;  // frozen
+          products.push_back(
+              {padded_rows_of(padded), Transpose::yes, rows_of(arrived), Transpose::no, gradient, true, {}, which});
+        };
+        add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)), GradientFactor::a);
+        add_product(kept.activated, kept.dout, gradients[3 * e + 2], GradientFactor::b);
+      });
 }
 
 }  // namespace weft

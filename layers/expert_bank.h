@@ -11,9 +11,11 @@ class ExpertBank {
   // `name` is put before "5.gate_proj.weight", 5 being the expert's index in the whole layer.
   ExpertBank(const SegmentSetup& setup, const std::string& name);
 
+  // [received, hidden], [padded, 2 * width] and [padded, width] (swiglu_mlp.h). The rows of each expert in `padded` are
+  // a multiple of what its products take (float8_row_multiple); those that it does not have are zero.
   struct Kept {
-    Tensor rows, gate_up, activated;  // [received, hidden], [received, 2 * width], [received, width] (swiglu_mlp.h)
-    Tensor dgate_up, dout;            // from input gradient to weight gradient
+    Tensor rows, gate_up, activated;
+    Tensor dgate_up, dout;  // from input gradient to weight gradient: [padded, 2 * width], [received, hidden]
   };
 
   std::int64_t experts() const { return experts_; }  // on this rank
@@ -22,9 +24,9 @@ class ExpertBank {
   std::int64_t bound_rows() const;
   // gate_proj, up_proj and down_proj of the first expert, then of the next.
   std::vector<ParameterSpec> parameters() const;
-  // Bytes kept per row from forward to input gradient, and from input gradient to weight gradient.
-  std::int64_t bytes_per_row() const;
-  std::int64_t pending_bytes_per_row() const;
+  // Most bytes kept from forward to input gradient, and from input gradient to weight gradient.
+  std::int64_t activation_bytes() const;
+  std::int64_t pending_bytes() const;
 
   // `rows` is sorted by expert, expert_rows[e] rows for expert e. All tensors have the dtype of experts. Returns
   // [received, hidden].
@@ -36,10 +38,20 @@ class ExpertBank {
                        const Kept& kept) const;
 
  private:
-  struct Columns;
+  struct Runs;
+  struct Factors;
+  // Experts' runs of rows, as they arrive and padded.
+  Runs runs_of(std::span<const std::int64_t> expert_rows) const;
+  std::int64_t row_multiple() const;
+  // Room for the padding of all experts, however rows are routed: memory depends on the number of rows only.
+  std::int64_t padding_rows() const;
+  Tensor padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const;
+  // Most bytes of the factors in 8 bits of all experts, which have so many rows.
+  std::int64_t float8_bytes_of(std::int64_t rows, const Factors& factors) const;
   template <typename Append>
-  void multiply(LayerContext& context, std::span<const std::int64_t> expert_rows, const Columns& columns,
-                Append append) const;
+  void multiply(LayerContext& context, const Runs& runs, const Factors& factors, Append append) const;
+  // Without the rows of padding.
+  Tensor compact(LayerContext& context, const Runs& runs, Tensor padded) const;
 
   SegmentSetup setup_;
   std::string name_;

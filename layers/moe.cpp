@@ -52,13 +52,12 @@ class Moe final : public Segment {
     const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     return norm_.activation_bytes() + setup_.slice_tokens() * choices * (hidden * element + size_of(DType::int32)) +
-           router_.activation_bytes() + bank_.bound_rows() * bank_.bytes_per_row() +
-           (has_shared() ? shared_.activation_bytes() : 0);
+           router_.activation_bytes() + bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0);
   }
 
   std::int64_t pending_bytes() const override {
-    std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
-                         bank_.bound_rows() * bank_.pending_bytes_per_row();
+    std::int64_t bytes =
+        norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() + bank_.pending_bytes();
     if (trains_shared()) {
       bytes += shared_.pending_bytes() +
                setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dy

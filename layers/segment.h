@@ -7,6 +7,7 @@
 // of their family, gradients in float32, both in the order of parameters().
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -30,7 +31,7 @@ struct SegmentSetup {
   DType compute = DType::float32;
   DType embedding_compute = DType::float32, expert_compute = DType::float32, head_compute = DType::float32;
   // Families whose products read their factors in 8 bits (dense and experts); their compute dtype is bfloat16.
-  std::set<Family> float8;
+  std::map<Family, ProductFormat> formats;
   std::int64_t sequence_length = 0;    // whole, over the context group
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group; a multiple of local_sequence() and of `tensor`
   // Limit of the head's float32 logits in bytes: the head computes them for as many tokens at a time as fit.
@@ -54,7 +55,8 @@ struct SegmentSetup {
   // Dtype of a family's weights and of the computations with them.
   DType dtype_of(Family family) const;
   ProductFormat format_of(Family family) const {
-    return float8.contains(family) ? ProductFormat::float8 : ProductFormat::as_stored;
+    const auto found = formats.find(family);
+    return found == formats.end() ? ProductFormat::as_stored : found->second;
   }
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }

@@ -240,9 +240,9 @@ for part in "$@"; do
         --no-tests=error -R "$training_tests"
       ;;
     processes)
-      measured processes "${!limit:-300}" "$file" "$tree/test_cuda" --gtest_brief=1 '--gtest_filter=*Process*'
+      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" --gtest_brief=1 '--gtest_filter=*Process*'
       ;;
-    overlap) measured overlap "${!limit:-150}" "$file" "$tree/test_cuda" '--gtest_filter=*Overlap*' ;;
+    overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" '--gtest_filter=*Overlap*' ;;
     memcheck)
       # Errors of the API are told by the tests themselves.
       measured memcheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
@@ -262,13 +262,15 @@ for part in "$@"; do
             measured "bench_$name" "${!limit:-90}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
             ;;
           float8)
-            measured "float8_$name" "${!limit:-70}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 \
-              --precision.compute=float8 "${text[@]}"
+            for format in float8 float8_blocks; do
+              measured "${format}_$name" "${!limit:-50}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 \
+                --precision.compute=$format "${text[@]}"
+            done
             ;;
           products)
             # Each product of a step alone: the rate by shape.
-            for dtype in bfloat16 float8; do
-              measured "products_${dtype}_$name" "${!limit:-35}" "$file" "$tree/weft" bench products "$config" \
+            for dtype in bfloat16 float8 float8_blocks; do
+              measured "products_${dtype}_$name" "${!limit:-33}" "$file" "$tree/weft" bench products "$config" \
                 --precision.compute=$dtype "${text[@]}"
             done
             ;;

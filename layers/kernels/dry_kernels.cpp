@@ -15,9 +15,9 @@ class DryProducts final : public MatrixProducts {
   DryProducts(Stream& stream, Tensor workspace) : stream_(stream), workspace_(std::move(workspace)) {}
   void run(const Product& p) override {
     const bool turned_a = p.transpose_a == Transpose::yes, turned_b = p.transpose_b == Transpose::yes;
-    const ProductCall product{p.c.rows(),  p.c.columns(), turned_a ? p.a.rows() : p.a.columns(),
-                              turned_a,    turned_b,      p.a.dtype(),
-                              p.b.dtype(), p.c.dtype(),   p.accumulate || !p.addend.empty()};
+    const ProductCall product{
+        p.c.rows(),  p.c.columns(), turned_a ? p.a.rows() : p.a.columns(), turned_a,        turned_b,       p.a.dtype(),
+        p.b.dtype(), p.c.dtype(),   p.accumulate || !p.addend.empty(),     p.scales_a.each, p.scales_b.each};
     tell(stream_, {.name = "multiply",
                    .kind = KernelKind::product,
                    .read = p.a.bytes() + p.b.bytes() + p.addend.bytes() + (p.accumulate ? p.c.bytes() : 0),
@@ -125,11 +125,11 @@ EmbeddingKernels dry_embedding() {
           }};
 }
 
-// Each factor is read twice: for its scale, and to be rounded.
-void dry_round_to_float8(KernelContext& context, std::span<const Float8Factor> factors, TensorView) {
+// A factor with one scale is read twice: for the scale, and to be rounded. Scales are not counted.
+void dry_round_to_float8(KernelContext& context, std::span<const Float8Factor> factors) {
   KernelCall call{.name = "round_to_float8"};
   for (const Float8Factor& factor : factors) {
-    call.read += 2 * factor.source.bytes();
+    call.read += (factor.each == ScaledBlock::all ? 2 : 1) * factor.source.bytes();
     call.written += factor.rounded.bytes();
   }
   tell(context.stream, call);

@@ -9,70 +9,121 @@
 namespace weft {
 namespace {
 
-std::int64_t padded(std::int64_t size) {
-  return (size + float8_inner_multiple - 1) / float8_inner_multiple * float8_inner_multiple;
+std::int64_t rounded_up(std::int64_t size, std::int64_t unit) {
+  return (size + unit - 1) / unit * unit;
 }
 
-// A factor with its inner size as columns, and the bytes that it takes.
-Float8Factor factor_of(ConstTensorView source, bool turned, bool gradient) {
-  const std::int64_t rows = turned ? source.columns() : source.rows();
-  const std::int64_t inner = turned ? padded(source.rows()) : source.columns();
-  require(inner % float8_inner_multiple == 0, "the inner size of a product in 8 bits is a multiple of 16");
-  return {source, turned ? Transpose::yes : Transpose::no,
-          TensorView(nullptr, gradient ? DType::float8_e5m2 : DType::float8_e4m3, rows, inner)};
+// Factors of a product, with its inner size as their columns.
+struct Factors {
+  Float8Factor a, b;
+};
+
+Factors factors_of(const Product& product, ProductFormat format) {
+  const bool in_blocks = format == ProductFormat::float8_blocks;
+  const bool of_weights = product.transpose_a == Transpose::yes;  // a weight gradient
+  const auto factor = [&](ConstTensorView source, bool turned, GradientFactor self, ScaledBlock each) {
+    const bool wide = !in_blocks && product.gradient == self;
+    const std::int64_t rows = self == GradientFactor::a ? product.c.rows() : product.c.columns();
+    const std::int64_t inner = turned ? source.rows() : source.columns();
+    Float8Factor made{source, turned ? Transpose::yes : Transpose::no};
+    made.rounded = TensorView(nullptr, wide ? DType::float8_e5m2 : DType::float8_e4m3, rows,
+                              of_weights ? rounded_up(inner, float8_inner_multiple) : inner);
+    made.each = in_blocks ? each : ScaledBlock::all;
+    const auto [scale_rows, scale_columns] = scale_shape(made.each, rows, made.rounded.columns());
+    made.scales = TensorView(nullptr, DType::float32, scale_rows, scale_columns);
+    return made;
+  };
+  const Factors factors = {
+      factor(product.a, of_weights, GradientFactor::a, ScaledBlock::row),
+      factor(product.b, product.transpose_b == Transpose::no, GradientFactor::b,
+             of_weights ? ScaledBlock::row : ScaledBlock::square),
+  };
+  require(factors.a.rounded.columns() % float8_inner_multiple == 0,
+          "the inner size of a product in 8 bits is a multiple of 16");
+  require(!in_blocks || (product.c.rows() % float8_row_multiple == 0 && product.c.columns() % float8_row_multiple == 0),
+          "rows and columns of a product in float8_blocks are multiples of 4");
+  return factors;
 }
 
 }  // namespace
 
-void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors, TensorView scales) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  require(scales.dtype() == DType::float32 && scales.rows() == std::ssize(factors) &&
-              scales.columns() == float8_scale_columns,
-          "each factor has a scale");
-  for (const auto& [source, transpose, rounded] : factors) {
-    const bool turned = transpose == Transpose::yes;
-    require(size_of(rounded.dtype()) == 1 && source.dtype() == factors.front().source.dtype(),
-            "factors of one dtype are rounded to 8 bits");
-    require(rounded.rows() == (turned ? source.columns() : source.rows()) &&
-                (turned ? rounded.columns() >= source.rows() : rounded.columns() == source.columns()),
-            "a rounded factor has the shape of its source, or of its transpose");
+ScaleShape scale_shape(ScaledBlock each, std::int64_t rows, std::int64_t inner) {
+  const auto blocks = [](std::int64_t size) { return rounded_up(size, scaled_block_size) / scaled_block_size; };
+  switch (each) {
+    case ScaledBlock::all:
+      return {1, 4};
+    case ScaledBlock::row:
+      return {blocks(inner), rows};
+    case ScaledBlock::square:
+      return {blocks(rows), rounded_up(blocks(inner), 4)};
   }
-  context.kernels.float8.round(context, factors, scales);
+  fail("a factor is scaled by no known block");
 }
 
-void multiply_in_float8(KernelContext& context, std::span<const Product> products, const Float8Room& room) {
+std::int64_t float8_bytes(ScaledBlock each, std::int64_t rows, std::int64_t inner) {
+  const auto [scale_rows, scale_columns] = scale_shape(each, rows, inner);
+  // Factors and scales begin at multiples of 16 bytes.
+  return rounded_up(rows * inner, 16) + rounded_up(scale_rows * scale_columns * size_of(DType::float32), 16);
+}
+
+void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  for (const auto& [source, transpose, rounded, each, scales] : factors) {
+    const bool turned = transpose == Transpose::yes, all = each == ScaledBlock::all;
+    require(size_of(rounded.dtype()) == 1 && source.dtype() == factors.front().source.dtype() &&
+                all == (factors.front().each == ScaledBlock::all),
+            "factors of one dtype are rounded to 8 bits, all with one scale or none");
+    require(rounded.columns() % float8_inner_multiple == 0, "a rounded factor has a multiple of 16 columns");
+    require(turned ? rounded.rows() == source.columns() && rounded.columns() >= source.rows()
+                   : rounded.columns() == source.columns() &&
+                         (all ? rounded.rows() == source.rows() : rounded.rows() >= source.rows()),
+            "a rounded factor has the shape of its source, or of its transpose, and padding");
+    const auto [scale_rows, scale_columns] = scale_shape(each, rounded.rows(), rounded.columns());
+    require(scales.dtype() == DType::float32 && scales.rows() == scale_rows && scales.columns() == scale_columns,
+            "each block of a factor has a scale");
+  }
+  context.kernels.float8.round(context, factors);
+}
+
+void multiply_in_float8(KernelContext& context, ProductFormat format, std::span<const Product> products,
+                        const Float8Room& room) {
   if (products.empty()) return;
   std::vector<Float8Factor> factors;
   std::int64_t bytes = 0;
   for (const Product& product : products) {
-    const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scale_a, scale_b] = product;
-    factors.push_back(factor_of(a, transpose_a == Transpose::yes, gradient == GradientFactor::a));
-    factors.push_back(factor_of(b, transpose_b == Transpose::no, gradient == GradientFactor::b));
+    const auto [a, b] = factors_of(product, format);
+    for (const Float8Factor& factor : {a, b}) {
+      bytes += float8_bytes(factor.each, factor.rounded.rows(), factor.rounded.columns());
+      factors.push_back(factor);
+    }
   }
-  for (const Float8Factor& factor : factors) bytes += padded(factor.rounded.bytes());
   bytes = std::max(bytes, room.bytes);
   Tensor storage = context.ledger.allocate(room.bucket, DType::float8_e4m3, bytes, 1, std::max(bytes, room.most_bytes));
-  const std::int64_t scale_rows = 2 * std::max<std::int64_t>(room.products, std::ssize(products));
-  Tensor scales = context.ledger.allocate(room.bucket, DType::float32, scale_rows, float8_scale_columns);
   std::byte* next = storage.view().data();
+  const auto placed = [&](TensorView shape) {
+    const TensorView view(next, shape.dtype(), shape.rows(), shape.columns());
+    next += rounded_up(shape.bytes(), 16);
+    return view;
+  };
   for (Float8Factor& factor : factors) {
-    factor.rounded = TensorView(next, factor.rounded.dtype(), factor.rounded.rows(), factor.rounded.columns());
-    next += padded(factor.rounded.bytes());
+    factor.rounded = placed(factor.rounded);
+    factor.scales = placed(factor.scales);
   }
-  round_to_float8(context, factors, scales.view().rows_from(0, std::ssize(factors)));
+  round_to_float8(context, factors);
   std::vector<Product> rounded(products.begin(), products.end());
+  const auto scales_of = [](const Float8Factor& factor) -> FactorScales {
+    if (factor.each != ScaledBlock::all) return {factor.scales, factor.each};
+    return {ConstTensorView(factor.scales.data(), DType::float32, 1, 1)};
+  };
   for (std::size_t i = 0; i < rounded.size(); ++i) {
-    const auto scale = [&](std::size_t factor) {
-      const ConstTensorView row = scales.view().rows_from(static_cast<std::int64_t>(factor), 1);
-      return ConstTensorView(row.data(), DType::float32, 1, 1);
-    };
+    const Float8Factor &a = factors[2 * i], &b = factors[2 * i + 1];
     Product& product = rounded[i];
     product.transpose_a = Transpose::no;
     product.transpose_b = Transpose::yes;
-    product.a = factors[2 * i].rounded;
-    product.b = factors[2 * i + 1].rounded;
-    product.scale_a = scale(2 * i);
-    product.scale_b = scale(2 * i + 1);
+    product.a = a.rounded;
+    product.b = b.rounded;
+    product.scales_a = scales_of(a);
+    product.scales_b = scales_of(b);
   }
   const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
   context.products.run_all(rounded);

@@ -1,10 +1,14 @@
-// Matrix products in 8 bits. Both factors are rounded to 8 bits with a scale of their own, which is computed from the
-// tensor at hand ("per-tensor current scaling" of NVIDIA's Transformer Engine); sums and results are those of any other
-// product. Formats as in Micikevicius et al., "FP8 formats for deep learning" (arXiv:2209.05433): E4M3 for activations
-// and weights, E5M2, which has less precision and more range, for gradients.
+// Matrix products in 8 bits. Both factors are rounded to 8 bits with scales of their own, which are computed from the
+// tensor at hand; sums and results are those of any other product. Formats as in Micikevicius et al., "FP8 formats for
+// deep learning" (arXiv:2209.05433): E4M3, and E5M2, which has less precision and more range.
 //
-// Scales are powers of two. A tensor cut elsewhere then rounds its elements to the same numbers, except those below
-// 2^-15 of the largest one. Rounding is therefore almost independent of a run's layout.
+//   float8         one scale for a factor ("per-tensor current scaling" of NVIDIA's Transformer Engine); gradients are
+//                  E5M2, activations and weights E4M3
+//   float8_blocks  a scale for every 128 elements of a row of activations and gradients along the inner size, and for
+//                  every 128 x 128 elements of a weight; all E4M3 (DeepSeek-V3, arXiv:2412.19437, section 3.3.2)
+//
+// Scales are powers of two. A tensor cut elsewhere then rounds its elements to the same numbers, except those far below
+// the largest one (2^-15 for E4M3). Rounding is therefore almost independent of a run's layout.
 #pragma once
 
 #include <span>
@@ -16,40 +20,52 @@ namespace weft {
 
 // The inner size of products in 8 bits is a multiple of it; transposed factors are padded with zeros.
 inline constexpr std::int64_t float8_inner_multiple = 16;
-// float32 numbers of a factor's row of scales: 16 bytes.
-inline constexpr std::int64_t float8_scale_columns = 4;
+// The rows of products in float8_blocks are multiples of it.
+inline constexpr std::int64_t float8_row_multiple = 4;
 
-// A factor before and after rounding.
+// A factor before and after rounding. `source` is [tokens, columns], or a weight.
 struct Float8Factor {
-  ConstTensorView source;               // [rows, columns], float32, bfloat16 or float16
+  ConstTensorView source;               // float32, bfloat16 or float16
   Transpose transpose = Transpose::no;  // whether `rounded` is the transpose
-  // [rows, columns], or [columns, rows and padding]; the padding is zero. float8_e4m3 or float8_e5m2.
+  // float8_e4m3 or float8_e5m2, the shape of the source or of its transpose. It may be padded with zeros where the
+  // source has rows: with columns if it is transposed, and with rows if it is not and scales are not of `all`.
   TensorView rounded = {};
+  ScaledBlock each = ScaledBlock::all;
+  TensorView scales = {};  // float32, scale_shape(): written
 };
 
-// rounded = source / scale, rounded to nearest even. scales [factors, float8_scale_columns] float32: the first of a
-// row is the scale, the least power of two, at least 2^-100, with which no element exceeds the format's largest number.
-// It is NaN, and so are all rounded elements, if an element is not finite. The rest of a row is workspace. All sources
-// have one dtype.
-void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors, TensorView scales);
+// Rows and columns of a factor's scales, [1, 4] for `all`: the first is the scale, the others are workspace. `rows` and
+// `inner` are those of the rounded factor.
+struct ScaleShape {
+  std::int64_t rows = 0, columns = 0;
+};
+ScaleShape scale_shape(ScaledBlock each, std::int64_t rows, std::int64_t inner);
+
+// rounded = source / scale, rounded to nearest even. A scale is the least power of two, at least 2^-100, with which no
+// element of its block exceeds the format's largest number. It is NaN, and so are all rounded elements of the block, if
+// an element is not finite. All sources have one dtype; scales are of `all` in all factors or in none. Rounded factors
+// have a multiple of float8_inner_multiple columns and begin at multiples of 16 bytes.
+void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors);
 
 struct Float8Kernels {
   decltype(&round_to_float8) round;
 };
 
-// The dtype in which products read their factors: that of the tensors, or 8 bits.
-enum class ProductFormat : std::uint8_t { as_stored, float8 };
-
-// Memory of rounded factors: the bucket, and at least so many bytes and products, so that memory depends on the number of
-// routed rows only and not on their experts. `most_bytes`: for which the block has room (MemoryLedger::allocate).
+// Memory of rounded factors: the bucket, and at least so many bytes, so that memory depends on the number of routed
+// rows only and not on their experts. `most_bytes`: for which the block has room (MemoryLedger::allocate).
 struct Float8Room {
   Bucket bucket = Bucket::activations;
-  std::int64_t bytes = 0, most_bytes = 0, products = 0;
+  std::int64_t bytes = 0, most_bytes = 0;
 };
+// Bytes of a rounded factor and its scales.
+std::int64_t float8_bytes(ScaledBlock each, std::int64_t rows, std::int64_t inner);
 
-// The products (MatrixProducts::run_all), with factors rounded to 8 bits, c bfloat16 or float32. The inner size is a
-// multiple of float8_inner_multiple, except in products with both factors transposed, whose inner size is tokens.
-// Throws Error otherwise. Rounded factors are released before the call returns.
-void multiply_in_float8(KernelContext& context, std::span<const Product> products, const Float8Room& room = {});
+// The products (MatrixProducts::run_all), with factors rounded to 8 bits in this format, which is not as_stored; c is
+// bfloat16 or float32. In a product with a transposed a, a weight gradient, both factors have tokens as rows; in others
+// b is a weight. The inner size is a multiple of float8_inner_multiple, except in weight gradients. In float8_blocks
+// the rows of c are a multiple of float8_row_multiple and may be more than a has: those of padding become zero. Throws
+// Error otherwise. Rounded factors are released before the call returns.
+void multiply_in_float8(KernelContext& context, ProductFormat format, std::span<const Product> products,
+                        const Float8Room& room = {});
 
 }  // namespace weft

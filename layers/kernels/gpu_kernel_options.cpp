@@ -29,6 +29,14 @@ void require_kernels(const GpuKernelOptions& options, int compute_capability) {
         "multiplies nothing in 8 bits",
         compute_capability / 10, compute_capability % 10);
   }
+  // cuBLASLt has products with scales of blocks for Hopper alone.
+  constexpr int hopper = 90;
+  if (options.float8_blocks && compute_capability != hopper) {
+    fail_request(
+        "precision.compute = \"float8_blocks\" needs a GPU of compute capability 9.0 (H100, H200), and this one has "
+        "{}.{}: write \"float8\"",
+        compute_capability / 10, compute_capability % 10);
+  }
 }
 
 }  // namespace weft

@@ -25,8 +25,8 @@ struct GpuKernelOptions {
   // Times the products of a step once on the GPU and takes the fastest algorithm of each. Not for runs whose bits must
   // repeat: without a file that keeps the choice, it may differ from run to run.
   bool measured_products = false;
-  // Some products read their factors in 8 bits.
-  bool float8 = false;
+  // Some products read their factors in 8 bits, in these formats.
+  bool float8 = false, float8_blocks = false;
 };
 
 // Throws Error (request) if a device of this compute capability (90 for 9.0) has no kernel for an option.

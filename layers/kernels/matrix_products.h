@@ -16,6 +16,18 @@ enum class Transpose : std::uint8_t { no, yes };
 // Which factor of a product is a gradient. It decides the format if factors are rounded to 8 bits (float8.h).
 enum class GradientFactor : std::uint8_t { none, a, b };
 
+// The scales of a factor of 8 bits, float32 in device memory: an element stands for itself times the scale of its
+// block, which is a power of two or NaN. For a factor [rows, inner], with L = inner / 128 rounded up:
+//   all     [1, 1]
+//   row     [L, rows]: scale (l, r) of the elements [128 l, 128 l + 128) of row r
+//   square  [rows / 128 rounded up, L rounded up to a multiple of 4]: scale (s, l) of those elements of rows
+//           [128 s, 128 s + 128)
+// These are the layouts of cuBLASLt (CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, _VEC128_32F and _BLK128x128_32F).
+struct FactorScales {
+  ConstTensorView values = {};
+  ScaledBlock each = ScaledBlock::all;
+};
+
 // c = op(a) op(b), which is m x n, m x k and k x n. It is added to c if `accumulate`, or to `addend` [m, n] of c's
 // dtype if that is not empty: c and addend then do not overlap, and the sum is rounded once or twice.
 //
@@ -23,8 +35,9 @@ enum class GradientFactor : std::uint8_t { none, a, b };
 // bits, each of its own format, with c bfloat16 or float32. Sums are kept in float32. Any size may be zero: an empty
 // sum is zero.
 //
-// Factors of 8 bits have the inner size as their columns (a not transposed, b transposed), a multiple of 16, and scales
-// [1, 1] float32 in device memory: each factor stands for its elements times its scale, a power of two or NaN.
+// Factors of 8 bits have the inner size as their columns (a not transposed, b transposed), a multiple of 16, and
+// scales. Both are scaled by `all`, or neither is; then rows and columns of c are multiples of 4, and not both are
+// `square`.
 struct Product {
   ConstTensorView a;
   Transpose transpose_a = Transpose::no;
@@ -34,7 +47,7 @@ struct Product {
   bool accumulate = false;
   ConstTensorView addend = {};
   GradientFactor gradient = GradientFactor::none;
-  ConstTensorView scale_a = {}, scale_b = {};
+  FactorScales scales_a = {}, scales_b = {};
 };
 
 class MatrixProducts {

@@ -23,7 +23,7 @@ inline void add_weight_gradient(KernelContext& context, ConstTensorView a, Const
 // See MatrixProducts::run_all and multiply_in_float8, which alone reads `room`.
 inline void multiply_all(KernelContext& context, ProductFormat format, std::span<const Product> products,
                          const Float8Room& room = {}) {
-  if (format == ProductFormat::float8) return multiply_in_float8(context, products, room);
+  if (format != ProductFormat::as_stored) return multiply_in_float8(context, format, products, room);
   const PhaseClock::Scope scope(context.clock, Phase::products, context.stream);
   context.products.run_all(products);
 }

@@ -1,5 +1,5 @@
-// Element types of tensors. float64 exists for references and norms; int32 for token ids and counts; those of 8 bits for
-// the factors of products.
+// Element types of tensors. float64 exists for references and norms; int32 for token ids and counts; those of 8 bits
+// for the factors of products.
 #pragma once
 
 #include <bit>
@@ -138,5 +138,12 @@ struct DTypeOf<e5m2> {
 };
 template <typename T>
 constexpr DType dtype_of = DTypeOf<T>::value;
+
+// The dtype in which products read their factors: that of the tensors, or 8 bits (layers/kernels/float8.h).
+enum class ProductFormat : std::uint8_t { as_stored, float8, float8_blocks };
+constexpr std::string_view name_of(ProductFormat format) {
+  constexpr std::string_view names[] = {"as stored", "float8", "float8_blocks"};
+  return names[static_cast<std::size_t>(format)];
+}
 
 }  // namespace weft

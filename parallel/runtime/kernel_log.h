@@ -15,12 +15,17 @@ constexpr std::string_view name_of(KernelKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+// Elements of a factor in 8 bits that share a scale: all, those of a row in runs of 128, or squares of 128 x 128.
+enum class ScaledBlock : std::uint8_t { all, row, square };
+inline constexpr std::int64_t scaled_block_size = 128;
+
 // A product: c [rows, columns] = op(a) op(b), summed over `inner`.
 struct ProductCall {
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool transpose_a = false, transpose_b = false;
   DType input_a = DType::float32, input_b = DType::float32, output = DType::float32;
   bool adds = false;  // the product is added to c or to another tensor
+  ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;  // of factors of 8 bits
 
   auto operator<=>(const ProductCall&) const = default;
 };

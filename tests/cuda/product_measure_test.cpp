@@ -168,7 +168,7 @@ TEST_F(MeasuredProducts, AreRememberedByTheNextRun) {
   EXPECT_EQ(made(false)->measure(more), "cuBLASLt's first choice of each");
 }
 
-// Factors of 8 bits, of one format and of both, measured and not: the same bits.
+// Factors of 8 bits, of one format and of both, with one scale and of blocks, measured and not: the same bits.
 TEST_F(MeasuredProducts, OfEightBitsAreWhatTheyWere) {
   const Tensor a = random("a", DType::bfloat16, 64, 128), b = random("b", DType::bfloat16, 96, 128);
   const auto results = [&](MatrixProducts& under_test) {
@@ -181,6 +181,9 @@ TEST_F(MeasuredProducts, OfEightBitsAreWhatTheyWere) {
         all.push_back(doubles(c));
       }
     }
+    Tensor c = poisoned(DType::bfloat16, 64, 96);
+    multiply(with, ProductFormat::float8_blocks, {a, Transpose::no, b, Transpose::yes, c});
+    all.push_back(doubles(c));
     return all;
   };
   std::vector<ProductCall> wanted;
@@ -189,9 +192,13 @@ TEST_F(MeasuredProducts, OfEightBitsAreWhatTheyWere) {
       wanted.push_back({64, 96, 128, false, true, first, DType::float8_e4m3, result, false});
     }
   }
+  for (const ScaledBlock weight : {ScaledBlock::row, ScaledBlock::square}) {
+    wanted.push_back({64, 96, 128, false, true, DType::float8_e4m3, DType::float8_e4m3, DType::bfloat16, false,
+                      ScaledBlock::row, weight});
+  }
   const auto timed = made();
   const std::string said = timed->measure(wanted);
-  EXPECT_TRUE(said.starts_with("4 shapes: 4 timed")) << said;
+  EXPECT_TRUE(said.starts_with("6 shapes: 6 timed")) << said;
   EXPECT_EQ(results(*timed), results(*made(false)));
 }
 

@@ -113,6 +113,28 @@ TEST(CudaTrainingRules, StepAsOnTheCpu) {
   }
 }
 
+// Products in 8 bits. Both devices round tensors in bfloat16, whose sums come in other orders, so they are apart as two
+// layouts on the CPU are after some steps (float8_test.cpp).
+TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  for (const ProductFormat format : {ProductFormat::float8, ProductFormat::float8_blocks}) {
+    for (const Degrees& degrees : {Degrees{1, 1, 1, 1, 1, 1, 1}, Degrees{2, 1, 2, 1, 2, 2, 2}}) {
+      const Config config = config_of({.layers = "d e",
+                                       .degrees = degrees,
+                                       .precision = {.compute = format},
+                                       .recompute = Recompute::selective,
+                                       .wide = true});
+      const LearnedRun gpu = on_gpu(config);
+      SCOPED_TRACE(fmt::format("{} on {} ranks", name_of(format), degrees.world()));
+      ASSERT_TRUE(gpu.faults.empty()) << gpu.faults.front();
+      const RunDifference apart = difference(gpu, on_cpu(config));
+      EXPECT_LT(apart.loss, 5e-3);
+      EXPECT_LT(apart.gradient_norm, 1e-2);
+      EXPECT_LT(apart.weights, 2.5e-2) << apart.worst_parameter;
+    }
+  }
+}
+
 // When parameters are gathered and how many lanes run ahead of each other changes no bit.
 TEST(CudaTrainingBits, ResidencyAndLookaheadDoNotChangeABit) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;

@@ -17,8 +17,8 @@ using namespace weft::cuda_emulator;
 
 namespace {
 
-// The algorithm's opaque words: that it is ours, the workspace it needs, the alignment it relies on, and what divides the
-// sizes that it takes.
+// The algorithm's opaque words: that it is ours, the workspace it needs, the alignment it relies on, and what divides
+// the sizes that it takes.
 constexpr std::uint64_t algorithm_mark = 0x57454654;
 
 struct Problem {
@@ -32,6 +32,39 @@ bool of_8_bits(std::int32_t type) {
 }
 std::size_t element_bytes(std::int32_t type) {
   return type == CUDA_R_32F ? 4 : of_8_bits(type) ? 1 : 2;
+}
+
+// The scales of A [m, k], or of B [n, k], in the layouts that the library documents for Hopper ("128-element 1D and
+// 128x128 2D block scaling for FP8").
+struct Scales {
+  const float* values;
+  std::int32_t mode;
+  std::uint64_t rows, inner;
+
+  bool whole() const { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
+  bool in_squares() const { return mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F; }
+  bool known() const { return whole() || in_squares() || mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F; }
+  static std::uint64_t blocks(std::uint64_t size) { return (size + 127) / 128; }
+  std::uint64_t stride() const { return in_squares() ? (blocks(inner) + 3) / 4 * 4 : rows; }
+  std::size_t count() const { return whole() ? 1 : stride() * (in_squares() ? blocks(rows) : blocks(inner)); }
+  float at(std::uint64_t row, std::uint64_t k) const {
+    if (whole()) return values == nullptr ? 1.0f : *values;
+    return values[in_squares() ? row / 128 * stride() + k / 128 : k / 128 * stride() + row];
+  }
+};
+Scales scales_of_a(const Problem& problem) {
+  return {problem.description.scale_a, problem.description.scale_mode_a, problem.m, problem.k};
+}
+Scales scales_of_b(const Problem& problem) {
+  return {problem.description.scale_b, problem.description.scale_mode_b, problem.n, problem.k};
+}
+
+// Both factors have one scale, or both have blocks, not both squares: then m and n are multiples of 4.
+bool supported_scales(const Problem& problem) {
+  const Scales a = scales_of_a(problem), b = scales_of_b(problem);
+  if (!a.known() || !b.known() || a.whole() != b.whole()) return false;
+  return a.whole() || (!(a.in_squares() && b.in_squares()) && problem.m % 4 == 0 && problem.n % 4 == 0 &&
+                       problem.description.fast_accumulation == 0);
 }
 
 // Hopper's: A transposed, B not, rows of a multiple of 16 bytes, not E5M2 with itself; results bfloat16, float16 or
@@ -73,10 +106,11 @@ cublasStatus_t describe(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t
   if (in_8_bits) {
     if (!supported_in_8_bits(how, problem.a, problem.b, problem.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   } else if (problem.a.type != problem.b.type || how.scale_a != nullptr || how.scale_b != nullptr ||
-             how.fast_accumulation != 0) {
+             !scales_of_a(problem).whole() || !scales_of_b(problem).whole() || how.fast_accumulation != 0) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  if (!in_8_bits && problem.d.type != CUDA_R_32F && problem.d.type != problem.a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!in_8_bits && problem.d.type != CUDA_R_32F && problem.d.type != problem.a.type)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool turned_a = how.transpose_a != CUBLAS_OP_N, turned_b = how.transpose_b != CUBLAS_OP_N;
   problem.m = turned_a ? problem.a.columns : problem.a.rows;
   problem.k = turned_a ? problem.a.rows : problem.a.columns;
@@ -84,7 +118,8 @@ cublasStatus_t describe(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t
   const std::uint64_t other_k = turned_b ? problem.b.columns : problem.b.rows;
   const bool fits = other_k == problem.k && problem.d.rows == problem.m && problem.d.columns == problem.n &&
                     problem.c.rows == problem.m && problem.c.columns == problem.n;
-  return fits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  if (!fits) return CUBLAS_STATUS_INVALID_VALUE;
+  return in_8_bits && !supported_scales(problem) ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
 std::int64_t offset_of(const MatrixLayout& layout, std::uint64_t row, std::uint64_t column) {
@@ -124,21 +159,20 @@ void multiply(const Problem& problem, float alpha, const void* a, const void* b,
   const bool turned_b = problem.description.transpose_b != CUBLAS_OP_N;
   std::vector<float> left(problem.m * problem.k), column(problem.m);
   // Scales are read when the product runs.
-  const auto scale_of = [](const float* scale) { return scale == nullptr ? 1.0f : *scale; };
-  alpha *= scale_of(problem.description.scale_a) * scale_of(problem.description.scale_b);
+  const Scales scales_a = scales_of_a(problem), scales_b = scales_of_b(problem);
   for (std::int32_t batch = 0; batch < problem.d.batch_count; ++batch) {
     // op(A) as float32, its columns together, so that the inner loop below is a sum of columns.
     for (std::uint64_t k = 0; k < problem.k; ++k) {
       for (std::uint64_t row = 0; row < problem.m; ++row) {
         const std::int64_t at = turned_a ? offset_of(problem.a, k, row) : offset_of(problem.a, row, k);
-        left[k * problem.m + row] = load(problem.a, a, at + batch * problem.a.batch_stride);
+        left[k * problem.m + row] = scales_a.at(row, k) * load(problem.a, a, at + batch * problem.a.batch_stride);
       }
     }
     for (std::uint64_t n = 0; n < problem.n; ++n) {
       std::fill(column.begin(), column.end(), 0.0f);
       for (std::uint64_t k = 0; k < problem.k; ++k) {
         const std::int64_t at = turned_b ? offset_of(problem.b, n, k) : offset_of(problem.b, k, n);
-        const float factor = load(problem.b, b, at + batch * problem.b.batch_stride);
+        const float factor = scales_b.at(n, k) * load(problem.b, b, at + batch * problem.b.batch_stride);
         const float* source = left.data() + k * problem.m;
         for (std::uint64_t row = 0; row < problem.m; ++row) column[row] += source[row] * factor;
       }
@@ -210,8 +244,10 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
   if (!allocated(a, problem.a) || !allocated(b, problem.b) || !allocated(d, problem.d))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (keep != 0.0f && !allocated(c, problem.c)) return CUBLAS_STATUS_INVALID_VALUE;
-  for (const float* factor : {problem.description.scale_a, problem.description.scale_b}) {
-    if (factor != nullptr && !machine.is_allocated(factor, sizeof(float))) return CUBLAS_STATUS_INVALID_VALUE;
+  for (const Scales& scales : {scales_of_a(problem), scales_of_b(problem)}) {
+    if (scales.values == nullptr && scales.whole()) continue;
+    if (!machine.is_allocated(scales.values, scales.count() * sizeof(float))) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!scales.whole() && !aligned(scales.values, 16)) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   if (of_8_bits(problem.a.type) && (!aligned(a, 16) || !aligned(b, 16) || !aligned(d, 16)))
     return CUBLAS_STATUS_NOT_SUPPORTED;

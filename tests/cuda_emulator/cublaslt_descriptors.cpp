@@ -149,6 +149,8 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description,
             {},
             nullptr,
             nullptr,
+            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
             0};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -190,6 +192,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
       return assign(description->scale_a, value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
       return assign(description->scale_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return assign(description->scale_mode_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return assign(description->scale_mode_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
       return CUBLAS_STATUS_SUCCESS;  // changes the time alone
     default:

@@ -21,6 +21,7 @@ struct MatmulDescription {
   std::int32_t transpose_a, transpose_b, transpose_c, epilogue;
   std::int8_t fast_accumulation, aligned[3];
   const float *scale_a, *scale_b;  // device memory; null: 1
+  std::int32_t scale_mode_a, scale_mode_b;
   std::int32_t unsupported;  // an attribute was set that the emulator does not know
 };
 

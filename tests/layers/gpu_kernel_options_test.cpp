@@ -33,6 +33,8 @@ TEST(GpuKernelOptions, RefuseFloat8WhereNothingMultipliesIt) {
     }
   }
   for (const int capability : {89, 90, 100}) EXPECT_NO_THROW(require_kernels({.float8 = true}, capability));
+  EXPECT_NO_THROW(require_kernels({.float8_blocks = true}, 90));
+  for (const int capability : {80, 89, 100}) EXPECT_THROW(require_kernels({.float8_blocks = true}, capability), Error);
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "\"bfloat16\""},
       {"compute = \"bfloat16\"", "compute = \"float64\"",
        "53:11: error: precision.compute: \"float64\" is not available in this version; use \"float32\", \"bfloat16\", "
-       "\"float16\" or \"float8\""},
+       "\"float16\", \"float8\" or \"float8_blocks\""},
       {"[checkpoint]", "[precision.head]\ncompute = \"float8\"\n[checkpoint]",
        "76:11: error: precision.head.compute: \"float8\" is not available in this version; use \"float32\", "
        "\"bfloat16\" or \"float16\""},

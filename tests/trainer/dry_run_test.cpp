@@ -22,7 +22,7 @@ class DryRunOfLayouts : public testing::TestWithParam<TinyLayout> {};
 
 std::vector<TinyLayout> planned_layouts() {
   const PrecisionConfig narrow{.compute = DType::bfloat16};
-  const PrecisionConfig float8{.compute = ComputeType::in_float8()};
+  const PrecisionConfig float8{.compute = ProductFormat::float8}, blocks{.compute = ProductFormat::float8_blocks};
   constexpr Recompute selective = Recompute::selective, full = Recompute::full;
   return {
       {.name = "one_rank"},
@@ -51,6 +51,13 @@ std::vector<TinyLayout> planned_layouts() {
       {.name = "selective", .layers = "d e d e", .degrees = {.pipeline = 2, .tensor = 2}, .recompute = selective},
       {.name = "full", .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2}, .recompute = full},
       {.name = "float8", .layers = "d e d e", .precision = float8, .wide = true},
+      {.name = "float8_blocks", .layers = "d e d e", .precision = blocks, .wide = true},
+      {.name = "float8_blocks_tp2_etp2_selective",
+       .layers = "d e d e",
+       .degrees = {.tensor = 2, .expert_tensor = 2},
+       .precision = blocks,
+       .recompute = selective,
+       .wide = true},
       {.name = "float8_pp2_tp2",
        .layers = "d e d e",
        .degrees = {.pipeline = 2, .tensor = 2},

@@ -14,7 +14,8 @@
 namespace weft {
 namespace {
 
-const PrecisionConfig in_bfloat16{.compute = DType::bfloat16}, in_float8{.compute = ComputeType::in_float8()};
+const PrecisionConfig in_bfloat16{.compute = DType::bfloat16}, in_float8{.compute = ProductFormat::float8},
+    in_blocks{.compute = ProductFormat::float8_blocks};
 
 Config config_in(const PrecisionConfig& precision, TinyLayout layout = {.layers = "d e d e"}) {
   layout.precision = precision;
@@ -24,24 +25,35 @@ Config config_in(const PrecisionConfig& precision, TinyLayout layout = {.layers 
   return config;
 }
 
-// The mean loss of every 20 steps is within 3 % of bfloat16's while it falls fast, and within 1 % from step 60 on.
+// From step 60 on the mean loss is within 0.5 % of bfloat16's. That of every 20 steps is within 3 % while it falls
+// fast, and within 1.5 % then: over five seeds the farthest was 1.1 %, in both formats, and float32's 0.5 %.
 TEST(Float8Training, LearnsWhatBfloat16Learns) {
   Config config = config_in(in_bfloat16);
   config.run.steps = 200;
   const LearnedRun wide = learn(config);
-  config.precision = in_float8;
-  const LearnedRun narrow = learn(config);
-  EXPECT_FALSE(difference(wide, narrow).bitwise_equal);
-  ASSERT_EQ(narrow.losses.size(), 200u);
   EXPECT_LT(wide.losses.back(), 0.5 * wide.losses.front()) << "nothing was learned: it shows nothing";
-  for (std::size_t first = 0; first < 200; first += 20) {
-    double sum_wide = 0.0, sum_narrow = 0.0;
-    for (std::size_t i = first; i < first + 20; ++i) {
-      sum_wide += wide.losses[i];
-      sum_narrow += narrow.losses[i];
+  std::vector<LearnedRun> runs;
+  for (const PrecisionConfig& precision : {in_float8, in_blocks}) {
+    config.precision = precision;
+    const LearnedRun& narrow = runs.emplace_back(learn(config));
+    EXPECT_FALSE(difference(wide, narrow).bitwise_equal);
+    ASSERT_EQ(narrow.losses.size(), 200u);
+    double all_wide = 0.0, all_narrow = 0.0;
+    for (std::size_t first = 0; first < 200; first += 20) {
+      double sum_wide = 0.0, sum_narrow = 0.0;
+      for (std::size_t i = first; i < first + 20; ++i) {
+        sum_wide += wide.losses[i];
+        sum_narrow += narrow.losses[i];
+      }
+      EXPECT_NEAR(sum_narrow / sum_wide, 1.0, first < 60 ? 0.03 : 0.015)
+          << name_of(precision.compute) << " from step " << first;
+      if (first < 60) continue;
+      all_wide += sum_wide;
+      all_narrow += sum_narrow;
     }
-    EXPECT_NEAR(sum_narrow / sum_wide, 1.0, first < 60 ? 0.03 : 0.01) << "from step " << first;
+    EXPECT_NEAR(all_narrow / all_wide, 1.0, 0.005) << name_of(precision.compute);
   }
+  EXPECT_FALSE(difference(runs[0], runs[1]).bitwise_equal);
 }
 
 // Each family has an effect of its own, and what float8 leaves alone is in bfloat16.
@@ -69,7 +81,7 @@ class Float8Layouts : public ::testing::TestWithParam<TinyLayout> {};
 // apart from one rank by up to 5e-4 in the loss and 3e-3 in a weight.
 TEST_P(Float8Layouts, LearnAlike) {
   const auto apart = [&](int steps) {
-    Config alone = config_in(in_float8), shared = config_in(in_float8, GetParam());
+    Config alone = config_in(GetParam().precision), shared = config_in(GetParam().precision, GetParam());
     alone.run.steps = shared.run.steps = steps;
     return difference(learn(alone), learn(shared));
   };
@@ -81,7 +93,7 @@ TEST_P(Float8Layouts, LearnAlike) {
 }
 
 TEST_P(Float8Layouts, ShardToTheBit) {
-  Config config = config_in(in_float8, GetParam());
+  Config config = config_in(GetParam().precision, GetParam());
   config.run.steps = 3;
   const LearnedRun sharded = learn(config);
   EXPECT_TRUE(sharded.faults.empty()) << sharded.faults.front();
@@ -91,21 +103,31 @@ TEST_P(Float8Layouts, ShardToTheBit) {
   EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Float8Layouts,
-    ::testing::Values(
-        TinyLayout{.name = "shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}},
-        TinyLayout{.name = "pp2_tp2_ep2",
-                   .layers = "d e d e",
-                   .degrees = {.pipeline = 2, .tensor = 2, .expert = 2},
-                   .recompute = Recompute::selective},
-        TinyLayout{.name = "tp2_etp2", .layers = "d e d e", .degrees = {.tensor = 2, .expert_tensor = 2}},
-        TinyLayout{.name = "cp2_full_recompute",
-                   .layers = "d e d e",
-                   .degrees = {.data_shard = 2, .context = 2},
-                   .recompute = Recompute::full},
-        TinyLayout{.name = "zbv", .layers = "d e d e", .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2}),
-    [](const auto& instance) { return instance.param.name; });
+std::vector<TinyLayout> float8_layouts() {
+  std::vector<TinyLayout> layouts = {
+      {.name = "shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}},
+      {.name = "pp2_tp2_ep2",
+       .layers = "d e d e",
+       .degrees = {.pipeline = 2, .tensor = 2, .expert = 2},
+       .recompute = Recompute::selective},
+      {.name = "tp2_etp2", .layers = "d e d e", .degrees = {.tensor = 2, .expert_tensor = 2}},
+      {.name = "cp2_full_recompute",
+       .layers = "d e d e",
+       .degrees = {.data_shard = 2, .context = 2},
+       .recompute = Recompute::full},
+      {.name = "zbv", .layers = "d e d e", .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2},
+  };
+  for (TinyLayout& layout : layouts) layout.precision = in_float8;
+  for (std::size_t i = 0, count = layouts.size(); i < count; ++i) {
+    layouts.push_back(layouts[i]);
+    layouts.back().name += "_blocks";
+    layouts.back().precision = in_blocks;
+  }
+  return layouts;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Float8Layouts, ::testing::ValuesIn(float8_layouts()),
+                         [](const auto& instance) { return instance.param.name; });
 
 std::vector<std::string> faults_of(const Config& config) {
   std::vector<std::string> faults;
@@ -138,6 +160,15 @@ TEST(Float8Sizes, AreMultiplesOfSixteenOnEveryRank) {
   config.model.head_dim = 6;
   config.model.num_key_value_heads = 2;
   EXPECT_EQ(faults_of(config).size(), 2u);
+  // Products in blocks have multiples of 4 rows, which are tokens in dense blocks; experts' are padded.
+  config = config_in(in_blocks);
+  config.training.sequence_length = 9;
+  config.training.microbatch_size = 2;
+  expect_fault(config,
+               "float8_blocks multiplies multiples of 4 tokens, but a microbatch of 18 over 1 context ranks is 18: "
+               "write precision.dense.compute = \"float8\"");
+  config.precision_by_family[Family::dense] = in_float8;
+  EXPECT_TRUE(faults_of(config).empty());
 }
 
 // Twice the rate for the products of the blocks that are in float8; all else as in bfloat16.
@@ -158,12 +189,15 @@ TEST(Float8Costs, AreThoseOfTheCardsProducts) {
   // Rounding takes bytes at 0.85 of 3.35 TB/s, and products 989 TFLOP/s times the share that the card reaches.
   double rounded = 0.0;
   for (const PartKind kind : {PartKind::attention, PartKind::mlp, PartKind::experts}) {
-    if (kind == PartKind::attention) rounded += rounded_elements(config, {kind, 0}).forward;
-    rounded += rounded_elements(config, {kind, 0}).forward;
+    if (kind == PartKind::attention) rounded += rounded_bytes(config, {kind, 0}).forward;
+    rounded += rounded_bytes(config, {kind, 0}).forward;
   }
-  const double rounding = rounded * 5.0 / (0.85 * 3.35e12) * 989.4e12 * h100.reached.value;
+  const double rounding = rounded / (0.85 * 3.35e12) * 989.4e12 * h100.reached.value;
   const double expected = tokens * (token.total() - 0.5 * faster) + rounding;
   EXPECT_NEAR(forward(in_float8, h100), expected, 1e-3 * expected);
+  // In blocks products are 1.75 times as fast as in bfloat16, and 3 bytes move for an element, not 5.
+  const double in_blocks_expected = tokens * (token.total() - 0.75 / 1.75 * faster) + 0.6 * rounding;
+  EXPECT_NEAR(forward(in_blocks, h100), in_blocks_expected, 1e-3 * in_blocks_expected);
   EXPECT_DOUBLE_EQ(forward(in_float8, find_hardware("cpu")), tokens * token.total());
   EXPECT_DOUBLE_EQ(forward(in_bfloat16, find_hardware("a100")), tokens * token.total());
   try {
@@ -175,23 +209,39 @@ TEST(Float8Costs, AreThoseOfTheCardsProducts) {
   }
 }
 
+TEST(Float8Costs, AreRefusedWhereBlocksHaveNoScales) {
+  const Config config = config_in(in_blocks, {.layers = "d e"});
+  const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
+  for (const char* name : {"h100", "h200", "cpu"}) EXPECT_NO_THROW(timed_flops(config, tables, find_hardware(name)));
+  for (const char* name : {"a100", "b200", "l40s", "rtx4090"}) {
+    try {
+      timed_flops(config, tables, find_hardware(name));
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::request);
+      EXPECT_NE(std::string(error.what()).find("has no products with scales of blocks"), std::string::npos);
+    }
+  }
+}
+
 // The formula against the kernels that a dry run of the step calls, in layouts that share each part in each way.
-TEST(Float8Costs, CountTheElementsThatTheStepRounds) {
+TEST(Float8Costs, CountTheBytesThatTheStepRounds) {
   TinyLayout layouts[] = {{.layers = "d e"},
                           {.layers = "d e", .degrees = {.data_shard = 2, .tensor = 2}},
                           {.layers = "d e", .degrees = {.data_shard = 4, .expert = 2}},
                           {.layers = "d e", .degrees = {.tensor = 2, .expert_tensor = 2}},
                           {.layers = "e d", .degrees = {.data_shard = 2, .context = 2, .expert = 4}}};
+  const PrecisionConfig* precisions[] = {&in_float8, &in_blocks};
   for (TinyLayout& layout : layouts) {
     for (const std::int64_t shared_width : {0, 32}) {
-      Config config = config_in(in_float8, layout);
+      Config config = config_in(*precisions[shared_width / 32], layout);
       config.run.device = DeviceKind::cuda;
       config.model.moe.shared_expert_intermediate_size = shared_width;
       config.training.sequence_length = 128;  // 16 rows an expert: weight gradients are not padded
       double forward = 0.0, backward = 0.0;
       for (const PartKind kind : {PartKind::attention, PartKind::mlp, PartKind::experts}) {
         const double blocks = kind == PartKind::attention ? 2.0 : 1.0;
-        const RoundedElements rounded = rounded_elements(config, {kind, 0});
+        const RoundedBytes rounded = rounded_bytes(config, {kind, 0});
         forward += blocks * rounded.forward;
         backward += blocks * (rounded.backward_input + rounded.backward_weight);
       }
@@ -203,7 +253,7 @@ TEST(Float8Costs, CountTheElementsThatTheStepRounds) {
       SCOPED_TRACE(fmt::format("tensor {}, expert {} x {}, context {}, shared {}", config.parallelism.tensor,
                                config.parallelism.expert, config.parallelism.expert_tensor, config.parallelism.context,
                                shared_width));
-      const double each = bytes_per_rounded_element * static_cast<double>(config.microbatches());
+      const auto each = static_cast<double>(config.microbatches());
       EXPECT_DOUBLE_EQ(found_forward, each * forward);
       EXPECT_DOUBLE_EQ(found_backward, each * backward);
     }

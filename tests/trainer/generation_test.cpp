@@ -131,6 +131,18 @@ TEST(Generation, ComputesInSixteenBits) {
   }
 }
 
+// 8 bits: factors with 4 bits, in all products of blocks. A pass of two rows is padded to what products in blocks take.
+TEST(Generation, ComputesInEightBits) {
+  for (const ProductFormat format : {ProductFormat::float8, ProductFormat::float8_blocks}) {
+    const Config config = config_of({.layers = "d e", .precision = {.compute = format}, .wide = true});
+    InitialWeights weights;
+    const Logits logits = fed(config, {5, 1, 1, 1, 1, 3}, weights.collect());
+    const double distance = distance_from_reference(config, weights.values(), logits);
+    EXPECT_LT(distance, 8 * 0x1.0p-4) << name_of(format);
+    EXPECT_GT(distance, 0x1.0p-8) << "8 bits cannot be so exact";
+  }
+}
+
 class GenerationLayout : public testing::TestWithParam<TinyLayout> {};
 
 // Three tokens of two sequences do not split over four tensor ranks: passes are padded.

@@ -36,26 +36,37 @@ Tensor TimedProducts::random(const std::string& name, DType dtype, std::int64_t 
   initialize_rows(*stream_, owned, {.seed = 1, .threads = static_cast<int>(host_cores())});
   if (dtype == DType::float32) return drawn;
   Tensor matrix = ledger_.allocate(Bucket::workspace, dtype, rows, columns);
-  if (size_of(dtype) > 1) {
-    cast(*stream_, drawn, matrix);
-    return matrix;
-  }
-  KernelContext context{ledger_, clock_, *stream_, *products_, backend_->layer_kernels()};
-  Tensor scale = ledger_.allocate(Bucket::workspace, DType::float32, 1, float8_scale_columns);
-  const Float8Factor factor{drawn, Transpose::no, matrix};
-  round_to_float8(context, {&factor, 1}, scale);
+  cast(*stream_, drawn, matrix);
   return matrix;
 }
 
+TimedProducts::Factor TimedProducts::factor(const std::string& name, DType dtype, std::int64_t rows,
+                                            std::int64_t columns, ScaledBlock each) {
+  if (size_of(dtype) > 1) return {random(name, dtype, rows, columns)};
+  const Tensor drawn = random(name, DType::float32, rows, columns);
+  const auto [scale_rows, scale_columns] = scale_shape(each, rows, columns);
+  Factor made{ledger_.allocate(Bucket::workspace, dtype, rows, columns),
+              ledger_.allocate(Bucket::workspace, DType::float32, scale_rows, scale_columns)};
+  KernelContext context{ledger_, clock_, *stream_, *products_, backend_->layer_kernels()};
+  const Float8Factor rounding{drawn, Transpose::no, made.elements, each, made.scales};
+  round_to_float8(context, {&rounding, 1});
+  return made;
+}
+
 double TimedProducts::seconds(const ProductCall& call, double least_seconds, const std::function<void()>& ready) {
-  const auto& [m, n, k, turned_a, turned_b, input_a, input_b, output, adds] = call;
-  const Tensor a = turned_a ? random("a", input_a, k, m) : random("a", input_a, m, k);
-  const Tensor b = turned_b ? random("b", input_b, n, k) : random("b", input_b, k, n);
-  Tensor c = ledger_.allocate(Bucket::workspace, output, m, n), scale = random("scale", DType::float32, 1, 1);
+  const auto& [m, n, k, turned_a, turned_b, input_a, input_b, output, adds, scaled_a, scaled_b] = call;
+  const Factor a = factor("a", input_a, turned_a ? k : m, turned_a ? m : k, scaled_a);
+  const Factor b = factor("b", input_b, turned_b ? n : k, turned_b ? k : n, scaled_b);
+  Tensor c = ledger_.allocate(Bucket::workspace, output, m, n);
   fill(*stream_, c, 0.0f);
-  fill(*stream_, scale, 1.0f);
-  Product product{a, turned_a ? Transpose::yes : Transpose::no, b, turned_b ? Transpose::yes : Transpose::no, c, adds};
-  if (size_of(input_a) == 1) product.scale_a = product.scale_b = scale;
+  const Product product{.a = a.elements,
+                        .transpose_a = turned_a ? Transpose::yes : Transpose::no,
+                        .b = b.elements,
+                        .transpose_b = turned_b ? Transpose::yes : Transpose::no,
+                        .c = c,
+                        .accumulate = adds,
+                        .scales_a = {a.scales, scaled_a},
+                        .scales_b = {b.scales, scaled_b}};
   products_->run(product);
   stream_->synchronize();
   if (ready) ready();

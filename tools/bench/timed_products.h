@@ -27,6 +27,10 @@ class TimedProducts {
   double seconds(const ProductCall& call, double least_seconds, const std::function<void()>& ready = {});
 
  private:
+  struct Factor {
+    Tensor elements, scales = {};  // scales of 8 bits
+  };
+  Factor factor(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns, ScaledBlock each);
   Tensor random(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns);
 
   int between_waits_;

@@ -62,12 +62,16 @@ int ShardPolicy::reduce_every() const {
 }
 
 std::string_view name_of(const ComputeType& type) {
-  return type.float8 ? "float8" : name_of(type.dtype);
+  return type.products == ProductFormat::as_stored ? name_of(type.dtype) : name_of(type.products);
 }
 
-bool uses_float8(const Config& config, Family family) {
-  if (!offers_float8(family) || !config.precision_of(family).compute.float8) return false;
-  return family == Family::dense || config.model.has(BlockKind::moe);
+ProductFormat product_format(const Config& config, Family family) {
+  const bool in_use = family == Family::dense || config.model.has(BlockKind::moe);
+  return in_use && offers_float8(family) ? config.precision_of(family).compute.products : ProductFormat::as_stored;
+}
+
+bool uses_format(const Config& config, ProductFormat format) {
+  return product_format(config, Family::dense) == format || product_format(config, Family::experts) == format;
 }
 
 bool uses_float16(const Config& config) {

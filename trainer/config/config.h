@@ -93,19 +93,16 @@ struct ShardPolicy {
   bool operator==(const ShardPolicy&) const = default;
 };
 
-// What a family computes in: the dtype of its tensors. In float8 that is bfloat16, and matrix products round their
-// factors to 8 bits (layers/kernels/float8.h).
+// What a family computes in: the dtype of its tensors. In float8 and float8_blocks that is bfloat16, and matrix
+// products round their factors to 8 bits (layers/kernels/float8.h).
 struct ComputeType {
   DType dtype = DType::float32;
-  bool float8 = false;
+  ProductFormat products = ProductFormat::as_stored;
 
   constexpr ComputeType() = default;
   constexpr ComputeType(DType tensors) : dtype(tensors) {}  // NOLINT(google-explicit-constructor)
-  static constexpr ComputeType in_float8() {
-    ComputeType type(DType::bfloat16);
-    type.float8 = true;
-    return type;
-  }
+  constexpr ComputeType(ProductFormat format)               // NOLINT(google-explicit-constructor)
+      : dtype(DType::bfloat16), products(format) {}
   constexpr operator DType() const { return dtype; }  // NOLINT(google-explicit-constructor)
   bool operator==(const ComputeType&) const = default;
   bool operator==(DType tensors) const { return dtype == tensors; }
@@ -284,7 +281,9 @@ struct Config {
 
 // Whether a family that is in use is computed or reduced in float16.
 bool uses_float16(const Config& config);
-// Whether the products of a family that is in use are in float8.
-bool uses_float8(const Config& config, Family family);
+// How the products of a family read their factors; as_stored if the family is not in use.
+ProductFormat product_format(const Config& config, Family family);
+// Whether the products of a family that is in use are in this format.
+bool uses_format(const Config& config, ProductFormat format);
 
 }  // namespace weft

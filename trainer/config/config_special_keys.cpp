@@ -184,9 +184,10 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   // The default says float8 for dense and experts only.
   std::vector<std::string> no_compute = {"float64"};
   if (!family || offers_float8(*family)) {
-    computed.push_back({"float8", ComputeType::in_float8()});
+    computed.push_back({"float8", ProductFormat::float8});
+    computed.push_back({"float8_blocks", ProductFormat::float8_blocks});
   } else {
-    no_compute.insert(no_compute.begin(), "float8");
+    no_compute.insert(no_compute.begin(), {"float8", "float8_blocks"});
   }
   std::vector<ConfigKey> keys = {
       choice_key<DType>(
@@ -194,8 +195,9 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
           {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
       choice_key<ComputeType>(
           section + ".compute",
-          family && !offers_float8(*family) ? "gathered and computed in"
-                                            : "gathered and computed in; float8: bfloat16, with products of 8 bits",
+          family && !offers_float8(*family)
+              ? "gathered and computed in"
+              : "gathered and computed in; float8, float8_blocks: bfloat16, with products of 8 bits",
           computed, no_compute, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
       choice_key<DType>(
           section + ".reduction", "gradients are reduced in", used,

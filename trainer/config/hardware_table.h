@@ -28,6 +28,7 @@ struct Hardware {
   std::optional<Figure> memory_bytes_per_second = {};  // of the card's memory; none if no figure was measured
   Figure flops_per_second_16bit = {}, flops_per_second_float32 = {};  // peak of dense products
   std::optional<Figure> flops_per_second_8bit = {};                   // likewise; none if the card has no such products
+  std::optional<Figure> flops_per_second_8bit_blocks = {};            // with scales of blocks (ScaledBlock)
   Figure reached = {};                                                // fraction of the peak, by the products of a step
   Figure ranks_per_node = {};
   Figure link_bytes_per_second = {}, link_latency = {};  // to another rank of the node, one direction; seconds
@@ -35,6 +36,8 @@ struct Hardware {
 
   // The peak of products whose factors have this dtype. Throws Error (request) if the card has no such products.
   const Figure& flops_per_second(DType factors) const;
+  // Likewise of products in 8 bits; `format` is not as_stored.
+  const Figure& flops_per_second(ProductFormat format) const;
   // Rate at which kernels that read and write rows move bytes: a share of the memory's rate.
   std::optional<double> moved_bytes_per_second() const;
   int node_ranks() const { return static_cast<int>(ranks_per_node.value); }

@@ -1,4 +1,4 @@
-// The rounding that precision.compute = "float8" adds to a step (layers/kernels/float8.h).
+// The rounding that products in 8 bits add to a step (layers/kernels/float8.h).
 #pragma once
 
 #include "parallel/runtime/parameter.h"
@@ -6,15 +6,14 @@
 
 namespace weft {
 
-// Elements of one microbatch that a rank rounds for the products of a part of the model, by the computation that reads
+// Bytes that a rank moves in one microbatch to round the factors of a part's products, by the computation that reads
 // them. Each of a product's three computations rounds its two factors: input and weight, gradient and weight, gradient
-// and input. Routed tokens are shared evenly. All zero without float8.
-struct RoundedElements {
+// and input. A factor with one scale is read twice, for the scale and to be rounded, and one with scales of blocks
+// once; both are written once. Routed tokens are shared evenly; padding and scales are not counted. All zero where
+// products read their factors as stored.
+struct RoundedBytes {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
 };
-RoundedElements rounded_elements(const Config& config, const ModelPart& part);
-
-// Two reads in 16 bits, for the scale and for the rounding, and a write.
-inline constexpr double bytes_per_rounded_element = 5.0;
+RoundedBytes rounded_bytes(const Config& config, const ModelPart& part);
 
 }  // namespace weft

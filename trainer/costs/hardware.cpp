@@ -41,6 +41,7 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware) {
           {"flops_per_second_16bit", "FLOP/s", hardware.flops_per_second_16bit},
           {"flops_per_second_float32", "FLOP/s", hardware.flops_per_second_float32},
           {"flops_per_second_8bit", "FLOP/s", hardware.flops_per_second_8bit},
+          {"flops_per_second_8bit_blocks", "FLOP/s", hardware.flops_per_second_8bit_blocks},
           {"reached", "of the peak", hardware.reached},
           {"ranks_per_node", "ranks", hardware.ranks_per_node},
           {"link_bytes_per_second", "bytes/s", hardware.link_bytes_per_second},

@@ -1,5 +1,8 @@
 #include "trainer/inference/generation_plan.h"
 
+#include <numeric>
+
+#include "layers/kernels/float8.h"
 #include "layers/logits_head.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
@@ -22,8 +25,10 @@ Config for_generation(Config config) {
 ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordinates& at,
                             const GenerationShape& shape) {
   SegmentSetup setup = segment_setup(config, at);
-  const std::int64_t tensor = setup.tensor;
-  setup.microbatch_tokens = (shape.rows() + tensor - 1) / tensor * tensor;
+  // Rows are padded to what the tensor group divides, and to what products in float8_blocks take.
+  const bool in_blocks = setup.format_of(Family::dense) == ProductFormat::float8_blocks;
+  const std::int64_t unit = std::lcm<std::int64_t>(setup.tensor, in_blocks ? float8_row_multiple : 1);
+  setup.microbatch_tokens = (shape.rows() + unit - 1) / unit * unit;
   // Only attention depends on sequences, and it takes them from `shape`.
   setup.sequence_length = setup.microbatch_tokens;
 

@@ -183,7 +183,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
   setup.expert_compute = config.precision_of(Family::experts).compute;
   setup.head_compute = config.precision_of(Family::head).compute;
   for (const Family family : {Family::dense, Family::experts}) {
-    if (uses_float8(config, family)) setup.float8.insert(family);
+    setup.formats[family] = product_format(config, family);
   }
   setup.remake_cheap = config.training.recompute == Recompute::selective;
   setup.frozen = config.training.frozen;

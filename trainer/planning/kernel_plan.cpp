@@ -57,7 +57,10 @@ std::string_view phase_of(Op op) {
 
 std::string kernel_text(const KernelCall& call) {
   if (call.kind != KernelKind::product) return std::string(call.name);
-  const std::string_view dtype = call.dtype == DType::float32 ? " float32" : size_of(call.dtype) == 1 ? " float8" : "";
+  const std::string_view dtype = call.dtype == DType::float32                ? " float32"
+                                 : size_of(call.dtype) > 1                   ? ""
+                                 : call.product.scaled_a == ScaledBlock::all ? " float8"
+                                                                             : " float8_blocks";
   return fmt::format("{} {} x {} x {}{}", call.name, call.product.rows, call.product.columns, call.product.inner,
                      dtype);
 }
@@ -105,6 +108,15 @@ KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
   return *this;
 }
 
+namespace {
+
+const Figure& peak_of(const KernelCall& call, const Hardware& hardware) {
+  if (call.product.scaled_a != ScaledBlock::all) return hardware.flops_per_second(ProductFormat::float8_blocks);
+  return hardware.flops_per_second(call.dtype);
+}
+
+}  // namespace
+
 KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
   if (!bytes_per_second) {
@@ -117,7 +129,7 @@ KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
     if (call.kind == KernelKind::attention) {
       share = call.name == "attention_backward" ? attention_backward_share : attention_forward_share;
     }
-    const double computed = call.flops / (share * hardware.flops_per_second(call.dtype).value);
+    const double computed = call.flops / (share * peak_of(call, hardware).value);
     seconds.at[i] = std::max({least_seconds, moved, computed});
   }
   return seconds;

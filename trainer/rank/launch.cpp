@@ -14,7 +14,7 @@ GpuKernelOptions gpu_kernel_options(const Config& config) {
   const auto attention = parse_attention_choice(config.run.attention);
   if (!attention) fail_request("run.attention does not name a kernel: {}", config.run.attention);
   return {*attention, config.run.deterministic, config.run.measured_products,
-          uses_float8(config, Family::dense) || uses_float8(config, Family::experts)};
+          uses_format(config, ProductFormat::float8), uses_format(config, ProductFormat::float8_blocks)};
 }
 
 BackendFactory backend_of(const Config& config) {

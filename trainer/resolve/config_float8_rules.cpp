@@ -19,7 +19,8 @@ ConfigRule width_rule(const Float8Width& one) {
   std::vector<std::string> keys = {"precision.compute", fmt::format("precision.{}.compute", name_of(one.family))};
   keys.insert(keys.end(), one.keys.begin(), one.keys.end());
   return {keys, [one](const Config& c) {
-            if (!uses_float8(c, one.family) || !one.exists(c.model)) return none_or(true, "");
+            if (product_format(c, one.family) == ProductFormat::as_stored || !one.exists(c.model))
+              return none_or(true, "");
             const std::int64_t width = one.width(c.model), ranks = one.ranks(c.parallelism);
             return none_or(width % (ranks * float8_inner_multiple) == 0,
                            fmt::format("float8 multiplies sizes of multiples of {}, but {} {} over {} ranks is {:g}: "
@@ -27,6 +28,22 @@ ConfigRule width_rule(const Float8Width& one) {
                                        float8_inner_multiple, one.what, width, ranks,
                                        static_cast<double>(width) / static_cast<double>(ranks), name_of(one.family)));
           }};
+}
+
+// The rows of products of dense blocks are the tokens of a microbatch; those of experts are padded.
+ConfigRule token_rule() {
+  return {
+      {"precision.compute", "precision.dense.compute", "training.microbatch_size", "training.sequence_length",
+       "parallelism.context"},
+      [](const Config& c) {
+        const std::int64_t tokens = c.microbatch_tokens(), ranks = c.parallelism.context;
+        return none_or(
+            product_format(c, Family::dense) != ProductFormat::float8_blocks ||
+                tokens % (ranks * float8_row_multiple) == 0,
+            fmt::format("float8_blocks multiplies multiples of {} tokens, but a microbatch of {} over {} "
+                        "context ranks is {:g}: write precision.dense.compute = \"float8\"",
+                        float8_row_multiple, tokens, ranks, static_cast<double>(tokens) / static_cast<double>(ranks)));
+      }};
 }
 
 }  // namespace
@@ -73,6 +90,7 @@ std::vector<ConfigRule> float8_rules() {
   };
   std::vector<ConfigRule> rules;
   for (const Float8Width& width : widths) rules.push_back(width_rule(width));
+  rules.push_back(token_rule());
   return rules;
 }
 

@@ -25,21 +25,23 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   return flops;
 }
 
-// Products in float8 count `float8_share` times.
-TokenFlops shortened(const Config& config, TokenFlops flops, double float8_share) {
-  if (uses_float8(config, Family::dense)) {
-    for (double* part : {&flops.attention_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= float8_share;
-  }
-  if (uses_float8(config, Family::experts)) flops.routed_experts *= float8_share;
+// How often an operation counts in the products of a family: less than once if they are faster than those of 16 bits.
+struct Shares {
+  double dense = 1.0, experts = 1.0;
+};
+
+TokenFlops shortened(TokenFlops flops, const Shares& shares) {
+  for (double* part : {&flops.attention_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= shares.dense;
+  flops.routed_experts *= shares.experts;
   return flops;
 }
 
-std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, double float8_share) {
+std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, const Shares& shares) {
   const double tokens =
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    const TokenFlops token = shortened(config, part_token_flops(config, segment.part), float8_share);
+    const TokenFlops token = shortened(part_token_flops(config, segment.part), shares);
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
@@ -52,21 +54,23 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
 }  // namespace
 
 std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables) {
-  return flops_of_segments(config, tables, 1.0);
+  return flops_of_segments(config, tables, {});
 }
 
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware) {
-  if (!uses_float8(config, Family::dense) && !uses_float8(config, Family::experts))
-    return segment_flops(config, tables);
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
-  std::vector<SegmentFlops> flops =
-      flops_of_segments(config, tables, peak / hardware.flops_per_second(DType::float8_e4m3).value);
+  const auto share = [&](Family family) {
+    const ProductFormat format = product_format(config, family);
+    if (format == ProductFormat::as_stored) return 1.0;
+    return peak / hardware.flops_per_second(format).value;
+  };
+  std::vector<SegmentFlops> flops = flops_of_segments(config, tables, {share(Family::dense), share(Family::experts)});
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
   if (!bytes_per_second) return flops;
-  // Operations that the cost model takes for as long as the rounding of an element.
-  const double rounding = bytes_per_rounded_element / *bytes_per_second * hardware.reached.value * peak;
+  // Operations that the cost model takes for as long as rounding takes for a byte.
+  const double rounding = hardware.reached.value * peak / *bytes_per_second;
   for (std::size_t i = 0; i < flops.size(); ++i) {
-    const RoundedElements rounded = rounded_elements(config, tables.segments[i].part);
+    const RoundedBytes rounded = rounded_bytes(config, tables.segments[i].part);
     flops[i].forward += rounding * rounded.forward;
     flops[i].backward_input += rounding * rounded.backward_input;
     if (flops[i].backward_weight > 0.0) flops[i].backward_weight += rounding * rounded.backward_weight;

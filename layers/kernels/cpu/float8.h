@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "parallel/runtime/tensor.h"
+#include "layers/kernels/matrix_products.h"
 
 namespace weft::cpu {
 
-// The elements times scale [1, 1] float32, which is exact. The result lies in `storage`.
-ConstTensorView from_float8(ConstTensorView elements, ConstTensorView scale, std::vector<bfloat16>& storage);
+// The elements times the scales of their blocks, which is exact. The result lies in `storage`.
+ConstTensorView from_float8(ConstTensorView elements, const FactorScales& scales, std::vector<bfloat16>& storage);
 
 }  // namespace weft::cpu

@@ -111,8 +111,8 @@ class LibraryProducts final : public MatrixProducts {
     require(product.transpose_a == Transpose::no && product.transpose_b == Transpose::yes,
             "factors of 8 bits have the inner size as their columns");
     Product wide = product;
-    wide.a = cpu::from_float8(product.a, product.scale_a, scaled_a_);
-    wide.b = cpu::from_float8(product.b, product.scale_b, scaled_b_);
+    wide.a = cpu::from_float8(product.a, product.scales_a, scaled_a_);
+    wide.b = cpu::from_float8(product.b, product.scales_b, scaled_b_);
     run(wide);
   }
 

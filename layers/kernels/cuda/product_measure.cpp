@@ -14,9 +14,11 @@
 #include <set>
 #include <sstream>
 
+#include "layers/kernels/float8.h"
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"
 
@@ -70,7 +72,7 @@ class RandomOperands {
 
 ProductShape shape_of_call(const ProductCall& call) {
   return rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input_a,
-                         call.input_b, call.output, call.adds, 16});
+                         call.input_b, call.output, call.adds, 16, call.scaled_a, call.scaled_b});
 }
 
 class Measurement {
@@ -91,10 +93,23 @@ class Measurement {
     random_of(s.input_a).fill(a);
     random_of(s.input_b).fill(b);
     random_of(s.output).fill(c);
-    const Product product{a, s.transpose_a ? Transpose::yes : Transpose::no,
-                          b, s.transpose_b ? Transpose::yes : Transpose::no,
-                          c, s.accumulate,
-                          {}};
+    Product product{a, s.transpose_a ? Transpose::yes : Transpose::no,
+                    b, s.transpose_b ? Transpose::yes : Transpose::no,
+                    c, s.accumulate,
+                    {}};
+    Tensor scales_a, scales_b;
+    if (size_of(s.input_a) == 1) {
+      const auto scales = [&](ScaledBlock each, std::int64_t rows) {
+        const auto [scale_rows, scale_columns] = scale_shape(each, rows, s.inner);
+        Tensor ones = matrix(DType::float32, scale_rows, scale_columns);
+        weft::fill(stream_, ones, 1.0f);
+        return ones;
+      };
+      scales_a = scales(s.scaled_a, s.rows);
+      scales_b = scales(s.scaled_b, s.columns);
+      product.scales_a = {scales_a, s.scaled_a};
+      product.scales_b = {scales_b, s.scaled_b};
+    }
     std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
     std::vector<bool> refused(listed.size(), false);
     // The algorithms take turns, so that changes of the clock rate affect all of them.
@@ -126,7 +141,7 @@ class Measurement {
   std::map<DType, RandomOperands> random_;
 };
 
-constexpr std::string_view title = "weft products 2";
+constexpr std::string_view title = "weft products 3";
 
 }  // namespace
 
@@ -154,9 +169,10 @@ const cublasLtMatmulAlgo_t* ProductTable::find(const ProductShape& shape) const 
 std::string ProductTable::text() const {
   std::string text = fmt::format("{}\n{}\n", title, machine_);
   for (const auto& [s, algorithm] : algorithms_) {
-    text += fmt::format("{} {} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner, static_cast<int>(s.transpose_a),
-                        static_cast<int>(s.transpose_b), static_cast<int>(s.input_a), static_cast<int>(s.input_b),
-                        static_cast<int>(s.output), static_cast<int>(s.accumulate), s.alignment);
+    text += fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner,
+                        static_cast<int>(s.transpose_a), static_cast<int>(s.transpose_b), static_cast<int>(s.input_a),
+                        static_cast<int>(s.input_b), static_cast<int>(s.output), static_cast<int>(s.accumulate),
+                        s.alignment, static_cast<int>(s.scaled_a), static_cast<int>(s.scaled_b));
     for (const std::uint64_t word : algorithm.data) text += fmt::format(" {}", word);
     text += '\n';
   }
@@ -181,14 +197,17 @@ void ProductTable::read(const std::string& file) {
     std::istringstream words(line);
     ProductShape s;
     int transpose_a = 0, transpose_b = 0, input_a = 0, input_b = 0, output = 0, adds = 0;
+    int scaled_a = 0, scaled_b = 0;
     words >> s.rows >> s.columns >> s.inner >> transpose_a >> transpose_b >> input_a >> input_b >> output >> adds >>
-        s.alignment;
+        s.alignment >> scaled_a >> scaled_b;
     s.transpose_a = transpose_a != 0;
     s.transpose_b = transpose_b != 0;
     s.accumulate = adds != 0;
     s.input_a = static_cast<DType>(input_a);
     s.input_b = static_cast<DType>(input_b);
     s.output = static_cast<DType>(output);
+    s.scaled_a = static_cast<ScaledBlock>(scaled_a);
+    s.scaled_b = static_cast<ScaledBlock>(scaled_b);
     cublasLtMatmulAlgo_t algorithm{};
     for (std::uint64_t& word : algorithm.data) words >> word;
     if (words) algorithms_.insert_or_assign(s, algorithm);

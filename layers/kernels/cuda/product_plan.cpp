@@ -31,6 +31,17 @@ std::int64_t rounded(std::int64_t size) {
   constexpr std::int64_t unit = 64;
   return (size + unit - 1) / unit * unit;
 }
+cublasLtMatmulMatrixScale_t scale_mode(ScaledBlock each) {
+  switch (each) {
+    case ScaledBlock::all:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case ScaledBlock::row:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaledBlock::square:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  }
+  fail("a factor is scaled by no known block");
+}
 bool in_float8(const ProductShape& shape) {
   return size_of(shape.input_a) == 1;
 }
@@ -72,7 +83,7 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
 }
 
 ProductShape shape_of(const Product& product) {
-  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scale_a, scale_b] = product;
+  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scales_a, scales_b] = product;
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
   const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
                          reinterpret_cast<std::uintptr_t>(c.data()) | reinterpret_cast<std::uintptr_t>(addend.data()) |
@@ -86,7 +97,9 @@ ProductShape shape_of(const Product& product) {
                            b.dtype(),
                            c.dtype(),
                            accumulate || !addend.empty(),
-                           std::uint32_t{1} << std::countr_zero(addresses)};
+                           std::uint32_t{1} << std::countr_zero(addresses),
+                           scales_a.each,
+                           scales_b.each};
   require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
               (tb ? b.columns() : b.rows()) == shape.inner,
           "the operands of a product fit together");
@@ -108,8 +121,10 @@ ProductPlans::~ProductPlans() {
 }
 
 cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
-  const bool float8 = in_float8(shape), forward = shape.input_a == shape.input_b;
-  cublasLtMatmulDesc_t& description = descriptions_[{shape.transpose_a, shape.transpose_b, float8, float8 && forward}];
+  const bool float8 = in_float8(shape), in_blocks = shape.scaled_a != ScaledBlock::all;
+  const bool forward = float8 && !in_blocks && shape.input_a == shape.input_b;
+  cublasLtMatmulDesc_t& description =
+      descriptions_[{shape.transpose_a, shape.transpose_b, float8, forward, shape.scaled_a, shape.scaled_b}];
   if (description != nullptr) return description;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   // The library's first operand is our second operand.
@@ -117,9 +132,16 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
   const cublasOperation_t second = shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
   WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
-  if (float8 && forward) {
+  if (in_blocks) {
+    const cublasLtMatmulMatrixScale_t of_first = scale_mode(shape.scaled_b), of_second = scale_mode(shape.scaled_a);
+    WEFT_CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_first, sizeof(of_first)));
+    WEFT_CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_second, sizeof(of_second)));
+  }
+  if (forward) {
     // Hopper's tensor cores add up products of 8 bits in some 14 bits. Sums of gradients leave them for float32 every
-    // 128 terms, which costs time; sums of a forward need not.
+    // 128 terms, which costs time; sums of a forward need not. Sums of scaled blocks leave them anyway.
     const std::int8_t fast = 1;
     WEFT_CUBLAS_CHECK(
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
@@ -195,7 +217,7 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
   cublasLtMatmulDesc_t how = description(shape);
   if (in_float8(shape)) {
-    const void *first = product.scale_b.data(), *second = product.scale_a.data();
+    const void *first = product.scales_b.values.data(), *second = product.scales_a.values.data();
     WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof(first)));
     WEFT_CUBLAS_CHECK(
         cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof(second)));

@@ -30,6 +30,7 @@ struct ProductShape {
   // Common alignment of the three addresses in bytes: a power of two, at most 16, because no kernel requires more. The
   // library would assume 256.
   std::uint32_t alignment = 16;
+  ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;  // of factors of 8 bits
 
   auto operator<=>(const ProductShape&) const = default;
 };
@@ -64,6 +65,7 @@ class ProductPlans {
   struct Layouts;
   struct Kind {  // of products that share a description
     bool transpose_a = false, transpose_b = false, float8 = false, forward = false;
+    ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;
     auto operator<=>(const Kind&) const = default;
   };
   const cublasLtMatmulAlgo_t* kept_near(const ProductShape& rounded) const;

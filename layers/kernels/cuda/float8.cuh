@@ -1,0 +1,91 @@
+// What both roundings to 8 bits share: many factors in each launch, scales and numbers.
+#pragma once
+
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "layers/kernels/float8.h"
+#include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/vector.cuh"
+
+namespace weft::cuda {
+
+inline constexpr int float8_factors_at_once = 24;  // 2 KiB of parameters of a kernel
+
+template <typename T>
+struct Float8Operand {
+  const T* source;
+  std::uint8_t* rounded;
+  float* scales;
+  std::int64_t rows, columns, rounded_rows, rounded_columns, scale_columns;
+  ScaledBlock each;
+  bool turned, e5m2, vectors;  // vectors: the source's rows can be read in vectors
+};
+// The factors of a launch, by blockIdx.y.
+template <typename T>
+struct Float8Operands {
+  Float8Operand<T> at[float8_factors_at_once];
+};
+
+template <typename E>
+auto float8_operand(const Float8Factor& factor) {
+  const auto& [source, transpose, rounded, each, scales] = factor;
+  return Float8Operand<typename DeviceElement<E>::type>{elements<E>(source),
+                                                        reinterpret_cast<std::uint8_t*>(rounded.data()),
+                                                        elements<float>(scales),
+                                                        source.rows(),
+                                                        source.columns(),
+                                                        rounded.rows(),
+                                                        rounded.columns(),
+                                                        scales.columns(),
+                                                        each,
+                                                        transpose == Transpose::yes,
+                                                        rounded.dtype() == DType::float8_e5m2,
+                                                        vectorises<E>(source.data(), source.columns())};
+}
+
+// Launches the kernel for all factors; blocks_of(factor) are those that a factor has work for.
+template <typename T, typename BlocksOf>
+void launch_for(cudaStream_t stream, const std::vector<Float8Operand<T>>& factors, int threads, BlocksOf blocks_of,
+                void (*kernel)(Float8Operands<T>)) {
+  constexpr std::int64_t most_blocks = 4096;
+  for (std::size_t first = 0; first < factors.size(); first += float8_factors_at_once) {
+    const std::size_t count = std::min<std::size_t>(float8_factors_at_once, factors.size() - first);
+    Float8Operands<T> some{};
+    std::int64_t blocks = 1;
+    for (std::size_t i = 0; i < count; ++i) {
+      some.at[i] = factors[first + i];
+      blocks = std::max<std::int64_t>(blocks, blocks_of(some.at[i]));
+    }
+    launch(stream, dim3(static_cast<unsigned>(std::min(blocks, most_blocks)), static_cast<unsigned>(count)), threads, 0,
+           kernel, some);
+  }
+}
+
+// See scale_of in layers/kernels/cpu/float8.cpp. 448 = 1.75 * 2^8, 57,344 = 1.75 * 2^15.
+__device__ inline float float8_scale(unsigned magnitude, bool e5m2) {
+  if (magnitude >= 0x7f800000u) return __uint_as_float(0x7fc00000u);
+  const unsigned exponent_of_largest = e5m2 ? 15 : 8;
+  const unsigned exponent = max((magnitude + 0x1fffffu) >> 23, exponent_of_largest + 27u);
+  return __uint_as_float((exponent - exponent_of_largest) << 23);
+}
+__device__ inline std::uint8_t float8_rounded(float value, bool e5m2) {
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+}
+
+// Bits of magnitudes are ordered like magnitudes, with NaN last; their maximum depends on no order.
+__device__ inline unsigned magnitude_bits(float value) {
+  return __float_as_uint(value) & 0x7fffffffu;
+}
+struct LargerBits {
+  __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
+};
+
+// Factors with a scale for each row of 128 or each square of 128 x 128 elements (float8_blocks.cu). All have one dtype.
+void round_in_blocks(KernelContext& context, std::span<const Float8Factor> factors);
+
+}  // namespace weft::cuda

@@ -1,0 +1,165 @@
+// Rounding to 8 bits with a scale for each row of 128 elements along the inner size, or each square of 128 x 128. A
+// block of threads has a tile of the source in registers, so that each element is read once: s bytes read, 1 written.
+#include <cstdint>
+
+#include "layers/kernels/cuda/float8.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/element_type.h"
+
+namespace weft::cuda {
+namespace {
+
+constexpr int tile = static_cast<int>(scaled_block_size);
+constexpr int each = 8;  // a thread has 8 x 8 elements
+constexpr int across = tile / each, threads_of_block = across * across;
+constexpr int warps = threads_of_block / warp_size;
+static_assert(2 * across == warp_size, "half a warp reads a row of the tile");
+
+template <typename T>
+__device__ std::int64_t tiles_down(const Float8Operand<T>& factor) {
+  return ((factor.turned ? factor.rounded_columns : factor.rounded_rows) + tile - 1) / tile;
+}
+
+// Elements [column, column + 8) of a row; zeros outside of the source.
+template <typename T>
+__device__ void load_row(const Float8Operand<T>& factor, std::int64_t row, std::int64_t column, float (&values)[each]) {
+  constexpr int width = Vector<T>::size < each ? Vector<T>::size : each;
+#pragma unroll
+  for (int k = 0; k < each; k += width) {
+    const std::int64_t first = column + k;
+    const T* const from = factor.source + row * factor.columns + first;
+    if (factor.vectors && row < factor.rows && first < factor.columns) {
+      const Vector<T, width> vector = load_vector<width>(from);
+#pragma unroll
+      for (int j = 0; j < width; ++j) values[k + j] = to_float(vector[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < width; ++j) {
+        values[k + j] = row < factor.rows && first + j < factor.columns ? to_float(from[j]) : 0.0f;
+      }
+    }
+  }
+}
+
+// The scale of a block of elements; stored by the thread that `stores`.
+__device__ float inverse_scale(unsigned magnitude, bool e5m2, bool stores, float* to) {
+  const float scale = float8_scale(magnitude, e5m2);
+  if (stores) *to = scale;
+  return 1.0f / scale;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Float8Operands<T> factors) {
+  __shared__ unsigned of_warps[warps][tile];                     // the largest magnitude of each column
+  __shared__ float of_columns[tile];                             // the reciprocal of its scale
+  __shared__ __align__(16) std::uint8_t bytes[tile][tile + 16];  // transposed; 16 more, so that columns use other banks
+  const Float8Operand<T>& factor = factors.at[blockIdx.y];
+  const int thread = static_cast<int>(threadIdx.x), x = thread % across * each, y = thread / across * each;
+  const std::int64_t tiles_across = (factor.columns + tile - 1) / tile;
+  for (std::int64_t i = blockIdx.x; i < tiles_across * tiles_down(factor); i += gridDim.x) {
+    const std::int64_t tile_row = i / tiles_across, tile_column = i % tiles_across;
+    const std::int64_t top = tile_row * tile + y, left = tile_column * tile + x;
+    float values[each][each], by_row[each], by_column[each];
+    unsigned largest_of_row[each] = {}, largest_of_column[each] = {};
+#pragma unroll
+    for (int r = 0; r < each; ++r) {
+      load_row(factor, top + r, left, values[r]);
+      by_row[r] = by_column[r] = 1.0f;
+#pragma unroll
+      for (int k = 0; k < each; ++k) {
+        const unsigned bits = magnitude_bits(values[r][k]);
+        largest_of_row[r] = max(largest_of_row[r], bits);
+        largest_of_column[k] = max(largest_of_column[k], bits);
+      }
+    }
+    if (factor.each == ScaledBlock::square) {
+      unsigned largest = 0;
+#pragma unroll
+      for (int r = 0; r < each; ++r) largest = max(largest, largest_of_row[r]);
+      largest = reduce_block(largest, LargerBits(), 0u);
+      const std::int64_t at =
+          factor.turned ? tile_column * factor.scale_columns + tile_row : tile_row * factor.scale_columns + tile_column;
+      const float inverse = inverse_scale(largest, factor.e5m2, thread == 0, factor.scales + at);
+#pragma unroll
+      for (int r = 0; r < each; ++r) by_row[r] = inverse;
+    } else if (!factor.turned) {
+#pragma unroll
+      for (int r = 0; r < each; ++r) {
+        unsigned largest = largest_of_row[r];
+        for (int distance = across / 2; distance > 0; distance /= 2) {
+          largest = max(largest, __shfl_xor_sync(all_lanes_of_warp, largest, distance));
+        }
+        by_row[r] = inverse_scale(largest, factor.e5m2, x == 0 && top + r < factor.rounded_rows,
+                                  factor.scales + tile_column * factor.scale_columns + top + r);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < each; ++k) {
+        const unsigned other = __shfl_xor_sync(all_lanes_of_warp, largest_of_column[k], across);
+        of_warps[thread / warp_size][x + k] = max(largest_of_column[k], other);
+      }
+      __syncthreads();
+      if (thread < tile) {
+        unsigned largest = 0;
+        for (int warp = 0; warp < warps; ++warp) largest = max(largest, of_warps[warp][thread]);
+        const std::int64_t column = tile_column * tile + thread;
+        of_columns[thread] = inverse_scale(largest, factor.e5m2, column < factor.columns,
+                                           factor.scales + tile_row * factor.scale_columns + column);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < each; ++k) by_column[k] = of_columns[x + k];
+    }
+    // One of the two factors is 1.
+    if (!factor.turned) {
+#pragma unroll
+      for (int r = 0; r < each; ++r) {
+        Vector<std::uint8_t, each> row;
+#pragma unroll
+        for (int k = 0; k < each; ++k) row[k] = float8_rounded(values[r][k] * by_row[r], factor.e5m2);
+        if (top + r < factor.rounded_rows && left < factor.columns) {
+          store_vector(factor.rounded + (top + r) * factor.rounded_columns + left, row);
+        }
+      }
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < each; ++k) {
+      Vector<std::uint8_t, each> column;
+#pragma unroll
+      for (int r = 0; r < each; ++r) {
+        column[r] = float8_rounded(values[r][k] * by_row[r] * by_column[k], factor.e5m2);
+      }
+      store_vector(&bytes[x + k][y], column);
+    }
+    __syncthreads();
+    constexpr int run = 16, runs = tile / run;
+    for (int chunk = thread; chunk < tile * runs; chunk += threads_of_block) {
+      const int column = chunk / runs, row = chunk % runs * run;
+      const std::int64_t to_row = tile_column * tile + column, to_column = tile_row * tile + row;
+      if (to_row >= factor.rounded_rows || to_column >= factor.rounded_columns) continue;
+      store_vector(factor.rounded + to_row * factor.rounded_columns + to_column,
+                   load_vector<run>(static_cast<const std::uint8_t*>(&bytes[column][row])));
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void round_in_blocks(KernelContext& context, std::span<const Float8Factor> factors) {
+  with_element_type(factors.front().source.dtype(), [&](auto element) {
+    using E = decltype(element);
+    using T = typename DeviceElement<E>::type;
+    std::vector<Float8Operand<T>> operands;
+    for (const Float8Factor& factor : factors) operands.push_back(float8_operand<E>(factor));
+    const auto tiles = [](const Float8Operand<T>& factor) {
+      const auto blocks = [](std::int64_t size) { return (size + tile - 1) / tile; };
+      return blocks(factor.rounded_rows) * blocks(factor.rounded_columns);
+    };
+    launch_for(native(context.stream), operands, threads_of_block, tiles, round_tiles_kernel<T>);
+  });
+}
+
+}  // namespace weft::cuda
