@@ -47,7 +47,7 @@ class Attention final : public Segment {
 
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute);
-    const std::int64_t rotated = setup_.model.qk_norm && !remakes_rotated() ? heads_.value_column() : 0;
+    const std::int64_t rotated = setup_.model.qk_norm && !recomputes_rotated() ? heads_.value_column() : 0;
     const std::int64_t per_token = (heads_.columns() + rotated) * element +
                                    heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
     const std::int64_t gathered =
@@ -102,13 +102,13 @@ class Attention final : public Segment {
     }
     attention_forward(kernels, whole_heads(), runs_, inputs(*kept), kept->out, kept->log_sum_exp);
 
-    if (remakes_rotated()) kept->rotated.reset();
+    if (recomputes_rotated()) kept->rotated.reset();
     Tensor y = onto_residual(context, format_, kept->out, weights[o_proj], kept->norm.x);
     saved = std::move(kept);
     return y;
   }
 
-  bool forwards_again() const override { return true; }
+  bool recomputes_forward() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedAttention&>(saved).norm.x); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
@@ -121,7 +121,7 @@ class Attention final : public Segment {
     multiply(
         kernels, format_,
         {.a = kept.dy, .b = weights[o_proj], .transpose_b = Transpose::yes, .c = dout, .gradient = GradientFactor::a});
-    if (remakes_rotated()) rotate(context, weights, kept);
+    if (recomputes_rotated()) rotate(context, weights, kept);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     if (setup_.context > 1) {
       Tensor gradients = activation(kernels, kept.keys_values.rows(), key_value_columns());
@@ -177,7 +177,7 @@ class Attention final : public Segment {
   }
 
  private:
-  bool remakes_rotated() const { return setup_.remake_cheap && setup_.model.qk_norm; }
+  bool recomputes_rotated() const { return setup_.recompute_cheap && setup_.model.qk_norm; }
   void rotate(LayerContext& context, Weights weights, SavedAttention& kept) const {
     if (setup_.model.qk_norm) kept.rotated = activation(context.kernels, kept.qkv.rows(), heads_.value_column());
     rotary_forward(context.kernels, rotary(context), kept.qkv, head_norm(weights, q_norm), head_norm(weights, k_norm),

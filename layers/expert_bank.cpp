@@ -110,7 +110,7 @@ std::int64_t ExpertBank::bound_rows() const {
 
 std::int64_t ExpertBank::activation_bytes() const {
   const std::int64_t bound_padded = bound_rows() + padding_rows();
-  return (bound_rows() * setup_.model.hidden_size + bound_padded * (setup_.remake_cheap ? 2 : 3) * width_) *
+  return (bound_rows() * setup_.model.hidden_size + bound_padded * (setup_.recompute_cheap ? 2 : 3) * width_) *
          size_of(setup_.expert_compute);
 }
 
@@ -162,7 +162,7 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
                                  .b = weights[3 * e + 2],
                                  .c = padded_rows_of(out.view())});
            });
-  if (setup_.remake_cheap) kept.activated.reset();
+  if (setup_.recompute_cheap) kept.activated.reset();
   return compact(context, runs, std::move(out));
 }
 
@@ -182,7 +182,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
                                  .c = padded_rows_of(dactivated.view()),
                                  .gradient = GradientFactor::a});
            });
-  if (setup_.remake_cheap && setup_.trains(Family::experts)) {
+  if (setup_.recompute_cheap && setup_.trains(Family::experts)) {
     kept.activated = padded_tensor(width_);
     swiglu_forward(kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
   }

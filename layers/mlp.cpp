@@ -56,7 +56,7 @@ class Mlp final : public Segment {
     return y;
   }
 
-  bool forwards_again() const override { return true; }
+  bool recomputes_forward() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMlp&>(saved).norm.x); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {

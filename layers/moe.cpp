@@ -131,7 +131,7 @@ class Moe final : public Segment {
       counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
       kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
       sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
-      if (context.again) return;
+      if (context.recomputing) return;
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept->router);
       expert_counts.emplace(context, counts);
@@ -155,7 +155,7 @@ class Moe final : public Segment {
     return y;
   }
 
-  bool forwards_again() const override { return true; }
+  bool recomputes_forward() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
   // A recomputed forward routes the tokens as before, so the row counts are not exchanged again.
   std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const override {

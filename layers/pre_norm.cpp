@@ -15,7 +15,7 @@ ParameterSpec PreNorm::parameter() const {
 }
 
 std::int64_t PreNorm::activation_bytes() const {
-  const std::int64_t tensors = setup_.remake_cheap ? 1 : 2;
+  const std::int64_t tensors = setup_.recompute_cheap ? 1 : 2;
   return setup_.slice_tokens() *
          (tensors * setup_.model.hidden_size * size_of(setup_.dtype_of(family_)) + size_of(DType::float32));
 }
@@ -41,7 +41,7 @@ void PreNorm::norm(LayerContext& context, ConstTensorView weight, Kept& kept) co
 }
 
 void PreNorm::end_forward(Kept& kept) const {
-  if (setup_.remake_cheap) kept.normed.reset();
+  if (setup_.recompute_cheap) kept.normed.reset();
 }
 
 Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
@@ -54,7 +54,7 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
   if (setup_.trains(family_)) kept.dweight = allocate(DType::float32, weight.rows(), 1);
   rms_norm_backward(kernels, dnormed, kept.x, weight, kept.inverse_rms, residual, dx, kept.dweight);
   dnormed.reset();
-  if (with_normed && setup_.remake_cheap) norm(context, weight, kept);
+  if (with_normed && setup_.recompute_cheap) norm(context, weight, kept);
   for (Tensor* tensor : {&kept.x, &kept.inverse_rms}) tensor->reset();
   return dx;
 }

@@ -25,7 +25,7 @@ class PreNorm {
   // x in the dtype of the family. Fills x, inverse_rms and normed.
   void forward(LayerContext& context, ConstTensorView weight, Tensor x, Kept& kept) const;
   // Called after the owner's last use of `normed` in its forward: drops `normed` if it is to be recomputed
-  // (SegmentSetup::remake_cheap).
+  // (SegmentSetup::recompute_cheap).
   void end_forward(Kept& kept) const;
   // Takes the gradients of `normed` and of the residual connection (empty for none). Returns the gradient of x, the sum
   // over both paths, in `dx`, which may be the residual's tensor; an empty `dx` is allocated here. `kept` then holds

@@ -14,7 +14,7 @@ class Router {
   Router(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Kept {
-    // Float32 copy of the input if the input is not float32; recomputed with SegmentSetup::remake_cheap.
+    // Float32 copy of the input if the input is not float32; recomputed with SegmentSetup::recompute_cheap.
     Tensor input;
     Tensor logits, scores;    // [tokens, experts] float32
     Tensor indices, weights;  // [tokens, choices]
@@ -44,7 +44,7 @@ class Router {
   void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
 
  private:
-  bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.remake_cheap; }
+  bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.recompute_cheap; }
   // x itself if it is float32, otherwise a float32 copy in `storage`.
   ConstTensorView in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }

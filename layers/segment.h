@@ -43,7 +43,7 @@ struct SegmentSetup {
 
   // Whether cheap activations are recomputed in the backward instead of kept: outputs of norms, of the rotary embedding
   // and of SwiGLU, which need no matrix product and no communication.
-  bool remake_cheap = false;
+  bool recompute_cheap = false;
 
   // Families with constant parameters. Products and gathers that only their gradients need are skipped. The input
   // gradient drops the tensors that only they need; until then a segment keeps the same tensors as without freezing.
@@ -116,7 +116,7 @@ struct LayerContext {
   GenerationState* generation = nullptr;  // null except for text generation
   WorkObserver* observer = nullptr;       // told the work that a segment is doing; may be null
   // True in a recomputed forward, which reports nothing a second time.
-  bool again = false;
+  bool recomputing = false;
   int microbatches = 1;  // of this step that the segment's forward has seen, including this one
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
@@ -168,9 +168,9 @@ class Segment {
   virtual Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                          std::unique_ptr<Saved>& saved) = 0;
   // Whether forward can be recomputed from the result of take_input.
-  virtual bool forwards_again() const { return false; }
+  virtual bool recomputes_forward() const { return false; }
   // Moves the input activations of forward out of `saved`; afterwards only remembered() reads `saved`. Throws Error
-  // (failure) if forwards_again() is false.
+  // (failure) if recomputes_forward() is false.
   virtual Tensor take_input(Saved& saved);
   // The part of `saved` that a recomputed forward reuses, and its bytes per microbatch.
   virtual std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const;

@@ -28,7 +28,7 @@ std::vector<ParameterSpec> SwigluMlp::parameters() const {
 }
 
 std::int64_t SwigluMlp::activation_bytes() const {
-  return setup_.microbatch_tokens * (setup_.remake_cheap ? 2 : 3) * local_width_ * size_of(setup_.compute);
+  return setup_.microbatch_tokens * (setup_.recompute_cheap ? 2 : 3) * local_width_ * size_of(setup_.compute);
 }
 
 std::int64_t SwigluMlp::pending_bytes() const {
@@ -45,7 +45,7 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
   swiglu_forward(kernels, kept.gate_up, kept.activated);
   Tensor y = onto_residual(context, format_, kept.activated, weights[2], residual);
-  if (setup_.remake_cheap) kept.activated.reset();
+  if (setup_.recompute_cheap) kept.activated.reset();
   return y;
 }
 
@@ -54,7 +54,7 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
   Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
   multiply(kernels, format_,
            {.a = dy, .b = weights[2], .transpose_b = Transpose::yes, .c = dactivated, .gradient = GradientFactor::a});
-  if (setup_.remake_cheap && setup_.trains(Family::dense)) {
+  if (setup_.recompute_cheap && setup_.trains(Family::dense)) {
     kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
     swiglu_forward(kernels, kept.gate_up, kept.activated);
   }

@@ -12,7 +12,7 @@ class SwigluMlp {
   SwigluMlp(const SegmentSetup& setup, const std::string& name, std::int64_t width);
 
   struct Kept {
-    // [microbatch tokens, 2 * width], [.., width], width of this rank. With SegmentSetup::remake_cheap the input
+    // [microbatch tokens, 2 * width], [.., width], width of this rank. With SegmentSetup::recompute_cheap the input
     // gradient recomputes `activated`.
     Tensor gate_up, activated;
     Tensor dgate_up;  // in the storage of gate_up, from input gradient to weight gradient

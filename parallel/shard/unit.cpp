@@ -70,7 +70,7 @@ void ShardUnit::unshard() {
   gathered_ = gather_lane_.record();
 }
 
-void ShardUnit::unshard_island() {
+void ShardUnit::unshard_secondary() {
   require(in_island_, "a gather over the island follows a reshard to it");
   in_island_ = false;
   unsharded_ = true;

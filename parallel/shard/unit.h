@@ -1,7 +1,7 @@
 // One shard unit at run time: the rows that this rank owns, and the full parameters while the unit is unsharded.
 //
 //   sharded   --unshard()-->        unsharded --reshard()-->           sharded      illegal transitions throw
-//   in island --unshard_island()--> unsharded --reshard_to_island()--> in island
+//   in island --unshard_secondary()--> unsharded --reshard_to_island()--> in island
 //
 // gradient(i) accumulates in float32 between reductions. reduce_gradient() sums over all ranks that hold the unit and
 // adds the sum to the rows of this rank. scatter_gradient() sums over the shard group only; the next reduce_gradient()
@@ -102,7 +102,7 @@ class ShardUnit {
   bool unsharded() const { return unsharded_; }
 
   void unshard();
-  void unshard_island();
+  void unshard_secondary();
   void reshard();
   void reshard_to_island();
   // Work queued on the compute lane from here on sees the gathered parameters.

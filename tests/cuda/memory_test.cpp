@@ -84,10 +84,10 @@ TEST_P(CudaMemory, ThePoolHoldsWhatTheLedgerCounts) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CudaMemory,
                          ::testing::Values(TinyLayout{.name = "alone", .layers = "d*2"},
-                                           TinyLayout{.name = "shard2_each_use",
+                                           TinyLayout{.name = "shard2_reshard_after_use",
                                                       .layers = "d*2",
                                                       .degrees = {.data_shard = 2},
-                                                      .residency = "each_use"},
+                                                      .residency = "reshard_after_use"},
                                            TinyLayout{.name = "experts_shard2_bfloat16",
                                                       .layers = "d e",
                                                       .degrees = {.data_shard = 2, .expert = 2},

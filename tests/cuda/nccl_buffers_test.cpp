@@ -98,7 +98,8 @@ class NcclBuffersTest : public testing::Test {
   }
 
   // Experts and the rest are gathered in different groups, and again for every use.
-  const Config config = config_of({.layers = "d e d e", .degrees = {1, 1, 4, 1, 1, 2, 1}, .residency = "each_use"});
+  const Config config =
+      config_of({.layers = "d e d e", .degrees = {1, 1, 4, 1, 1, 2, 1}, .residency = "reshard_after_use"});
 };
 
 TEST_F(NcclBuffersTest, EveryGatherGoesToMemoryRegisteredOnceAndTakenBackAtTheEnd) {

@@ -109,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Where gathered parameters lie decides nothing but how they travel: a gather adds nothing.
 TEST_F(ProcessTraining, RegisteredBuffersChangeNoBit) {
-  Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}, .residency = "each_use"});
+  Config config =
+      config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}, .residency = "reshard_after_use"});
   config.run.steps = 3;
   std::vector<std::vector<nlohmann::json>> runs;
   for (const bool registered : {false, true}) {

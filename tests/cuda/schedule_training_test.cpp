@@ -93,7 +93,9 @@ std::vector<TinyLayout> cuda_schedule_training_layouts() {
   const std::vector<std::pair<std::string, int>> schedules = {
       {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 1}, {"zbv", 2}, {"dualpipev", 2}};
   const std::vector<std::tuple<std::string, std::string, std::string>> variants = {
-      {"each_use", "each_use", "d*8"}, {"window", "window 1", "d e d e d e d e"}, {"step", "step", "d d e e"}};
+      {"reshard_after_use", "reshard_after_use", "d*8"},
+      {"window", "window 1", "d e d e d e d e"},
+      {"step", "step", "d d e e"}};
   std::vector<TinyLayout> all;
   for (const auto& [schedule, chunks] : schedules) {
     for (const auto& [name, residency, layers] : variants) {
@@ -115,7 +117,7 @@ std::vector<TinyLayout> cuda_schedule_training_layouts() {
                  .layers = "d e d e",
                  .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
                  .schedule = "interleaved",
-                 .residency = "each_use",
+                 .residency = "reshard_after_use",
                  .lookahead = 2,
                  .chunks = 2});
   // A tie between two ranks' reduce lanes, and one on a rank's own.

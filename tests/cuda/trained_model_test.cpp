@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CudaTrainedModel,
                                                .name = "pp2_tp2_shard2_ep2",
                                                .layers = "d e d e",
                                                .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
-                                               .residency = "each_use"}),
+                                               .residency = "reshard_after_use"}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -65,10 +65,10 @@ std::vector<TinyLayout> cuda_training_layouts() {
       {.name = "moe_ep4", .layers = "e*4", .degrees = {1, 1, 4, 1, 1, 4, 1}},
       {.name = "moe_ep2_etp2", .layers = "e*4", .degrees = {1, 1, 4, 1, 1, 2, 2}},
       {.name = "mixed_pp2_tp2_shard2_ep2", .layers = mixed, .degrees = {2, 1, 2, 1, 2, 2, 1}},
-      {.name = "mixed_pp2_shard2_each_use_lookahead3",
+      {.name = "mixed_pp2_shard2_reshard_after_use_lookahead3",
        .layers = mixed,
        .degrees = {2, 1, 2, 1, 1, 1, 1},
-       .residency = "each_use",
+       .residency = "reshard_after_use",
        .lookahead = 3},
       {.name = "mixed_pp2_shard2_each_microbatch",
        .layers = mixed,
@@ -141,7 +141,7 @@ TEST(CudaTrainingBits, ResidencyAndLookaheadDoNotChangeABit) {
   TinyLayout layout{.layers = "d e d e", .degrees = {2, 1, 2, 1, 1, 2, 1}, .residency = "step"};
   const LearnedRun base = on_gpu(config_of(layout));
   for (int lookahead : {0, 1, 4}) {
-    layout.residency = "each_use";
+    layout.residency = "reshard_after_use";
     layout.lookahead = lookahead;
     const RunDifference apart = difference(on_gpu(config_of(layout)), base);
     EXPECT_TRUE(apart.bitwise_equal) << "lookahead " << lookahead << ": " << apart.weights << " in "

@@ -63,7 +63,7 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.model = model;
   setup.compute_in(compute);
   setup.frozen = frozen;
-  setup.remake_cheap = remake_cheap;
+  setup.recompute_cheap = recompute_cheap;
   setup.embedding_compute = embedding_compute.value_or(compute);
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);

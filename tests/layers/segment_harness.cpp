@@ -114,7 +114,7 @@ class SegmentRank {
         const std::int64_t others = rank_.ledger.live().total() - dy.bytes() - outcome_.kept_bytes[m];
         if (forward_again_) {
           LayerContext again = rank_.context;
-          again.again = true;
+          again.recomputing = true;
           segment_->forward(again, memory_.weights(), text_[m].input(), std::move(inputs_kept_[m]), saved_[m]);
         }
         const Weights weights = segment_->reads_weights_backward() ? memory_.weights() : Weights();

@@ -50,7 +50,7 @@ std::string standstill(const Program& program, std::uint32_t seed) {
 // takes microbatches in ascending order.
 Program random_order(Dice& dice) {
   const int ranks = dice.between(2, 6), stages = ranks + dice.below(6), microbatches = dice.between(1, 5);
-  Program program{bare_tables(ranks, stages), microbatches, {}};
+  Program program{schedule_only_tables(ranks, stages), microbatches, {}};
   program.ranks.resize(static_cast<std::size_t>(ranks));
   std::vector<int> forwards(static_cast<std::size_t>(stages), 0), backwards = forwards;
   for (int stage = ranks; stage < stages; ++stage) {
@@ -183,7 +183,7 @@ TEST(CheckLanes, LanesHoldWhatAPostedSendCannot) {
 // 0. For that one rank 0 has to hand stage 2's microbatch 0 up to rank 2: on the same lane, behind that send. A send
 // that is merely posted stands in nobody's way.
 ProgramTables turning_tables() {
-  ProgramTables tables = bare_tables(3, 4);
+  ProgramTables tables = schedule_only_tables(3, 4);
   const int ranks[] = {0, 1, 0, 2};
   for (std::size_t stage = 0; stage < 4; ++stage) tables.stages[stage].rank = ranks[stage];
   return tables;

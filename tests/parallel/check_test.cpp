@@ -11,7 +11,7 @@ namespace {
 
 // 2 ranks, 2 microbatches, 2 units per stage; small enough to know every cell.
 Program sound_program() {
-  return compiled(stage_tables(2, 2, {.residency = Residency::each_use, .lookahead = 0}), "1f1b", 2);
+  return compiled(stage_tables(2, 2, {.residency = Residency::reshard_after_use, .lookahead = 0}), "1f1b", 2);
 }
 
 std::vector<Action>& list(Program& program, int rank) {
@@ -77,7 +77,7 @@ TEST(Check, TheProgramToBreakIsSound) {
 TEST(Check, EveryCompiledProgramIsSound) {
   for (const Schedule& schedule : schedules()) {
     for (const OrderInput& input : inputs_of(schedule, 8, 3, 16)) {
-      for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+      for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
         for (int variant = 0; variant < 3; ++variant) {
           const UnitPolicy policy{.residency = residency, .lookahead = variant, .reduce_every = variant * variant};
           const auto findings = find_violations(compiled(schedule, input, 3, policy));
@@ -169,7 +169,7 @@ TEST(Check, MissingCompute) {
   removed(program, 0, place(program, 0, "0B1"));
   expect_first(program, Violation::missing_compute, 0, list(program, 0).size(), "end");
 
-  Program half{bare_tables(1, 1), 1, {{}}};
+  Program half{schedule_only_tables(1, 1), 1, {{}}};
   for (Op op : {Op::forward, Op::backward_input}) list(half, 0).push_back({.op = op, .stage = 0, .microbatch = 0});
   expect_first(half, Violation::missing_compute, 0, 2, "end");
   EXPECT_NE(find_violations(half).front().message.find("weight gradient of microbatch 0"), std::string::npos);
@@ -192,7 +192,7 @@ TEST(Check, SegmentOrder) {
 }
 
 TEST(Check, WeightBeforeInput) {
-  Program program{bare_tables(1, 1), 1, {{}}};
+  Program program{schedule_only_tables(1, 1), 1, {{}}};
   for (Op op : {Op::forward, Op::backward_weight, Op::backward_input}) {
     list(program, 0).push_back({.op = op, .stage = 0, .microbatch = 0});
   }
@@ -232,7 +232,7 @@ TEST(Check, MissingReceive) {
 
 // Two stages of one rank need no message between them, but still their order.
 TEST(Check, MissingInputFromAStageOfTheSameRank) {
-  Program program{bare_tables(1, 2), 1, {{}}};
+  Program program{schedule_only_tables(1, 2), 1, {{}}};
   for (int stage : {1, 0}) list(program, 0).push_back({.op = Op::forward, .stage = stage, .microbatch = 0});
   for (int stage : {1, 0}) list(program, 0).push_back({.op = Op::backward, .stage = stage, .microbatch = 0});
   expect_first(program, Violation::missing_receive, 0, 0, "1F0");
@@ -386,7 +386,7 @@ Program weighed_program(const UnitPolicy& policy, int microbatches) {
 // Rank 0 keeps both microbatches of both segments when its first backward starts, which adds the first gradient; one
 // unit is gathered then. The second segment's backward has one piece less of activations and one gradient more.
 TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
-  const Program program = weighed_program({.residency = Residency::each_use, .lookahead = 0}, 2);
+  const Program program = weighed_program({.residency = Residency::reshard_after_use, .lookahead = 0}, 2);
   const TransientPeak peak = transient_peak(program, 0);
   EXPECT_EQ(peak.unsharded_parameters, 1);
   EXPECT_EQ(peak.unsharded_gradients, 100);
@@ -397,7 +397,7 @@ TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
 }
 
 TEST(Check, OverBudget) {
-  const Program program = weighed_program({.residency = Residency::each_use, .lookahead = 0}, 2);
+  const Program program = weighed_program({.residency = Residency::reshard_after_use, .lookahead = 0}, 2);
   EXPECT_TRUE(find_violations(program, {.memory_budget = 40101}).empty());
   expect_first(program, Violation::over_budget, 0, place(program, 0, "0B0(blocks.1)"), "0B0(blocks.1)",
                {.memory_budget = 40100});
@@ -408,7 +408,7 @@ TEST(Check, OverBudget) {
 // A list that speaks of stages only is held to what it speaks of: here to its gathers and reductions, though no unit
 // has a name.
 TEST(Check, StageLevelGathersAreFollowed) {
-  const ProgramTables tables = bare_tables(1, 1);
+  const ProgramTables tables = schedule_only_tables(1, 1);
   EXPECT_TRUE(find_violations(from_csv(tables, "0F0,0B0\n")).empty());
   EXPECT_TRUE(find_violations(from_csv(tables, "0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD,GRAD_NORM,STEP\n")).empty());
   expect_first(from_csv(tables, "0F0,0UNSHARD,0B0,0RESHARD\n"), Violation::used_while_sharded, 0, 0, "0F0");
@@ -420,7 +420,7 @@ TEST(Check, StageLevelGathersAreFollowed) {
 
 // The lowered list merged back per stage says the same and is as sound.
 TEST(Check, AMergedListIsAsSoundAsTheLoweredOne) {
-  for (Residency residency : {Residency::each_use, Residency::step}) {
+  for (Residency residency : {Residency::reshard_after_use, Residency::step}) {
     const ProgramTables tables = stage_tables(3, 2, {.residency = residency, .reduce_every = 2});
     const Program merged = from_csv(tables, to_csv(compiled(tables, "1f1b", 5), Detail::stages_only));
     const auto findings = find_violations(merged);

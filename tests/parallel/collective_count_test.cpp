@@ -58,8 +58,8 @@ TEST(CollectiveCounts, AreThoseOfThePublishedTable) {
       {"zbv", 2, {228, 229, 230, 231}, {108, 124, 140, 156}, {104, 112, 112, 112}},
   };
   for (const Row& row : rows) {
-    EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::each_use), row.per_microbatch) << row.schedule;
-    EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::visit), row.per_visit) << row.schedule;
+    EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::reshard_after_use), row.per_microbatch) << row.schedule;
+    EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::while_on_stage), row.per_visit) << row.schedule;
     EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::step), std::vector(4, units_of_rank)) << row.schedule;
     EXPECT_EQ(reductions(row.schedule, row.chunks, 1), std::vector(4, 16 * units_of_rank)) << row.schedule;
     EXPECT_EQ(reductions(row.schedule, row.chunks, 0), std::vector(4, units_of_rank)) << row.schedule;
@@ -74,8 +74,8 @@ TEST(CollectiveCounts, OfOneChunkFollowTheFormulas) {
     for (int microbatches = 1; microbatches <= 9; ++microbatches) {
       for (int units : {2, 3, 5}) {
         const OrderInput input{.ranks = ranks, .microbatches = microbatches};
-        const auto gpipe = gathers_of("gpipe", input, units, Residency::each_use);
-        const auto one = gathers_of("1f1b", input, units, Residency::each_use);
+        const auto gpipe = gathers_of("gpipe", input, units, Residency::reshard_after_use);
+        const auto one = gathers_of("1f1b", input, units, Residency::reshard_after_use);
         for (int rank = 0; rank < ranks; ++rank) {
           const int ahead = std::min(ranks - 1 - rank, microbatches), uses = 2 * microbatches * units;
           EXPECT_EQ(gpipe[static_cast<std::size_t>(rank)], uses - 1);

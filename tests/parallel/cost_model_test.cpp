@@ -46,7 +46,7 @@ struct Case {
                                       {Op::backward_weight, CollectiveOp::all_gather, Group::cp, 1, 1 << 20}};
     tables.units[0].policy.island_ranks = 4;
     tables.units[0].collectives = {{Op::unshard, CollectiveOp::all_gather, Group::dp_shard, 1024},
-                                   {Op::unshard_island, CollectiveOp::all_gather, Group::dp_island, 1024},
+                                   {Op::unshard_secondary, CollectiveOp::all_gather, Group::dp_island, 1024},
                                    {Op::scatter_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
                                    {Op::reduce_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
                                    {Op::reduce_gradient, CollectiveOp::all_reduce, Group::dp_replicate, 256}};

@@ -12,7 +12,7 @@ using Log = std::vector<std::string>;
 
 Program small_program() {
   Program program;
-  static_cast<ProgramTables&>(program) = bare_tables(1, 3);
+  static_cast<ProgramTables&>(program) = schedule_only_tables(1, 3);
   program.segments = {{.name = "blocks.3.mlp", .stage = 2}};
   program.units = {{.name = "blocks.3.experts", .stage = 2}};
   program.ranks = {{{.op = Op::unshard, .stage = 2, .unit = 0, .bytes = 64},

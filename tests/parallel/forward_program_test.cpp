@@ -82,7 +82,7 @@ TEST(ForwardProgram, LeavesNoMoreBubbleThanFillingThePipeline) {
       for (int chunks : {1, 2, 3}) {
         for (int groups : {1, 2, 3}) {
           const int microbatches = groups * ranks;
-          const ProgramTables tables = forward_tables(bare_tables(ranks, ranks * chunks, placement));
+          const ProgramTables tables = forward_tables(schedule_only_tables(ranks, ranks * chunks, placement));
           std::vector<int> stage_ranks;
           for (const ProgramStage& stage : tables.stages) stage_ranks.push_back(stage.rank);
           const Program order{tables, microbatches, forward_order(stage_ranks, ranks, microbatches)};
@@ -105,7 +105,8 @@ TEST(ForwardProgram, LeavesNoMoreBubbleThanFillingThePipeline) {
 }
 
 Program sound() {
-  return compile_forward(forward_tables(stage_tables(2, 2, {.residency = Residency::each_use, .lookahead = 0})), 2, 2);
+  return compile_forward(
+      forward_tables(stage_tables(2, 2, {.residency = Residency::reshard_after_use, .lookahead = 0})), 2, 2);
 }
 
 TEST(ForwardProgram, WhatDoesNotBelongToAForwardIsFoundWhereItStands) {
@@ -154,7 +155,8 @@ TEST(ForwardProgram, ATrainingStepIsNoForwardAndAForwardNoTrainingStep) {
 
 // Activations are there while their segment runs, beside the one unit that it reads.
 TEST(ForwardProgram, NothingIsKeptOfASegmentThatHasRun) {
-  ProgramTables tables = forward_tables(stage_tables(1, 3, {.residency = Residency::each_use, .lookahead = 0}));
+  ProgramTables tables =
+      forward_tables(stage_tables(1, 3, {.residency = Residency::reshard_after_use, .lookahead = 0}));
   const std::int64_t kept[] = {10, 70, 40};
   for (std::size_t s = 0; s < 3; ++s) {
     tables.segments[s].activation_bytes = kept[s];

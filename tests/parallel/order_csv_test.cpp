@@ -39,7 +39,7 @@ TEST(OrderCsv, TheOrdersOfAllSchedulesReadBack) {
 
 TEST(OrderCsv, TakesIdleCellsCommentsBlanksAndLineEndsOfOtherSystems) {
   const UserOrder order = order_from_csv("# mine\r\n0F0, 0F1 ,,0I0,0B1,\t0W0\r\n , 1F0,1B0,1F1,1B1\r\n\r\n# end");
-  EXPECT_EQ(to_csv({bare_tables(order), order.microbatches, order.ranks}, Detail::everything),
+  EXPECT_EQ(to_csv({schedule_only_tables(order), order.microbatches, order.ranks}, Detail::everything),
             "0F0,0F1,0I0,0B1,0W0\n1F0,1B0,1F1,1B1\n");
   EXPECT_EQ(order.microbatches, 2);
   EXPECT_EQ(order.stage_ranks, (std::vector{0, 1}));
@@ -49,7 +49,7 @@ TEST(OrderCsv, TakesIdleCellsCommentsBlanksAndLineEndsOfOtherSystems) {
 TEST(OrderCsv, PlacementFollowsFromTheLines) {
   const UserOrder order = order_from_csv("2F0,2B0\n0F0,1F0,3F0,3B0,1B0,0B0\n");
   EXPECT_EQ(order.stage_ranks, (std::vector{1, 1, 0, 1}));
-  const Program program = compile(bare_tables(order), order);
+  const Program program = compile(schedule_only_tables(order), order);
   EXPECT_EQ(cells(program, 1), "0F0 1F0 1SEND_F0 3RECV_F0 3F0 3B0 3SEND_B0 1RECV_B0 1B0 0B0 GRAD_NORM STEP");
   EXPECT_EQ(fault_when_run(program), "");
 }
@@ -57,10 +57,11 @@ TEST(OrderCsv, PlacementFollowsFromTheLines) {
 TEST(OrderCsv, CellsThatCannotBeReadAreNamedWithTheirPlace) {
   EXPECT_EQ(fault_of("0F0,0BW0\n1F0, 1F0x ,1B0\n"),
             "line 1, column 5: cell \"0BW0\": kind \"BW\" is unknown; the kinds are F, B, I, W, R, UNSHARD, "
-            "UNSHARD_ISLAND, RESHARD, RESHARD_ISLAND, SCATTER_GRAD, REDUCE_GRAD, TIE_GRAD, WAIT_REDUCE, SEND_F, "
-            "RECV_F, SEND_B, "
-            "RECV_B, GRAD_NORM, STEP (PyTorch once wrote BW for B, and B for I)\n"
+            "UNSHARD_SECONDARY, RESHARD, RESHARD_SECONDARY, SCATTER_GRAD, REDUCE_GRAD, TIE_GRAD, WAIT_REDUCE, SEND_F, "
+            "RECV_F, SEND_B, RECV_B, GRAD_NORM, STEP (PyTorch once wrote BW for B, and B for I)\n"
             "line 2, column 6: cell \"1F0x\": \"x\" is left over behind the action");
+  EXPECT_NE(fault_of("0F0,0UNSHARD_ISLAND(blocks.0)\n").find("STEP (UNSHARD_ISLAND is called UNSHARD_SECONDARY now)"),
+            std::string::npos);
   EXPECT_EQ(fault_of("0F0,0B0,65536F0,0F65536\n"),
             "line 1, column 9: cell \"65536F0\": stages and microbatches are numbered from 0 to 65535\n"
             "line 1, column 17: cell \"0F65536\": stages and microbatches are numbered from 0 to 65535");
@@ -139,9 +140,9 @@ TEST(OrderCsv, OtherCountsAndOtherTablesAreRefused) {
   EXPECT_EQ(csv_error([&] { require_same_counts(order, {.ranks = 4, .chunks = 2, .microbatches = 8}); }),
             "the schedule's file sets the counts itself: 4 ranks asked for, but the file has 2 lines; 8 microbatches "
             "asked for, but the file runs 1; 2 stages per rank asked for, but rank 0 runs 1");
-  EXPECT_EQ(csv_error([&] { compile(bare_tables(2, 2), order); }),
+  EXPECT_EQ(csv_error([&] { compile(schedule_only_tables(2, 2), order); }),
             "the schedule's file of 2 ranks = 3 stages, but the layout has 2 stages");
-  EXPECT_EQ(csv_error([&] { compile(bare_tables(2, 3), order); }),
+  EXPECT_EQ(csv_error([&] { compile(schedule_only_tables(2, 3), order); }),
             "the schedule's file runs stage 0 on rank 1, but the layout puts it on rank 0");
 }
 

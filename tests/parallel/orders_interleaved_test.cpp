@@ -123,7 +123,7 @@ TEST(Interleaved, GathersByVisitFollowTheClosedFormulas) {
     for (int n : {2, 3, 4, 5}) {
       for (int units : {1, 2, 4}) {
         const OrderInput input{.ranks = ranks, .chunks = 2, .microbatches = n * ranks};
-        const auto visits = gathers_of("interleaved", input, units, Residency::visit);
+        const auto visits = gathers_of("interleaved", input, units, Residency::while_on_stage);
         const auto kept = gathers_of("interleaved", input, units, Residency::step);
         for (int rank = 0; rank < ranks; ++rank) {
           const int d = ranks - 1 - rank;
@@ -140,10 +140,10 @@ TEST(Interleaved, GathersByVisitFollowTheClosedFormulas) {
 // 4 ranks, 16 microbatches, 8 units a rank.
 TEST(Interleaved, GathersAreThoseOfThePublishedExample) {
   const OrderInput two{.ranks = 4, .chunks = 2, .microbatches = 16}, four{.ranks = 4, .chunks = 4, .microbatches = 16};
-  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::each_use), (std::vector{231, 251, 235, 207}));
-  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::visit), (std::vector{92, 188, 132, 36}));
-  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::each_use), (std::vector{231, 251, 235, 207}));
-  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::visit), (std::vector{150, 198, 170, 122}));
+  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::reshard_after_use), (std::vector{231, 251, 235, 207}));
+  EXPECT_EQ(gathers_of("interleaved", two, 4, Residency::while_on_stage), (std::vector{92, 188, 132, 36}));
+  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::reshard_after_use), (std::vector{231, 251, 235, 207}));
+  EXPECT_EQ(gathers_of("interleaved", four, 2, Residency::while_on_stage), (std::vector{150, 198, 170, 122}));
 }
 
 }  // namespace

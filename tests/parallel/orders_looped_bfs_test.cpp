@@ -32,15 +32,16 @@ TEST(LoopedBfs, GathersFollowTheClosedFormulas) {
       const int uses = 2 * input.microbatches * input.chunks * units;
       for (int rank = 0; rank < input.ranks; ++rank) {
         const auto at = static_cast<std::size_t>(rank);
-        EXPECT_EQ(gathers_of("looped_bfs", input, units, Residency::each_use)[at], uses - 1);
-        EXPECT_EQ(gathers_of("looped_bfs", input, units, Residency::visit)[at], (2 * input.chunks - 1) * units);
+        EXPECT_EQ(gathers_of("looped_bfs", input, units, Residency::reshard_after_use)[at], uses - 1);
+        EXPECT_EQ(gathers_of("looped_bfs", input, units, Residency::while_on_stage)[at],
+                  (2 * input.chunks - 1) * units);
         EXPECT_EQ(gathers_of("looped_bfs", input, units, Residency::step)[at], input.chunks * units);
       }
     }
   }
   const OrderInput published{.ranks = 4, .chunks = 2, .microbatches = 16};
-  EXPECT_EQ(gathers_of("looped_bfs", published, 4, Residency::each_use), std::vector(4, 255));
-  EXPECT_EQ(gathers_of("looped_bfs", published, 4, Residency::visit), std::vector(4, 12));
+  EXPECT_EQ(gathers_of("looped_bfs", published, 4, Residency::reshard_after_use), std::vector(4, 255));
+  EXPECT_EQ(gathers_of("looped_bfs", published, 4, Residency::while_on_stage), std::vector(4, 12));
 }
 
 // Rank 0 takes the first microbatch back from the last rank only after all forwards of its first chunk. With one

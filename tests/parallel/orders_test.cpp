@@ -13,7 +13,8 @@ namespace {
 
 std::string order_csv(std::string_view schedule, int ranks, int microbatches) {
   const OrderInput input{.ranks = ranks, .microbatches = microbatches};
-  return to_csv({bare_tables(ranks, ranks), microbatches, find_schedule(schedule).order(input)}, Detail::everything);
+  return to_csv({schedule_only_tables(ranks, ranks), microbatches, find_schedule(schedule).order(input)},
+                Detail::everything);
 }
 
 std::string message_of(std::string_view schedule, const OrderInput& input) {
@@ -134,10 +135,10 @@ TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {
             while (!right(above)) ++above;
             const std::string message = message_of(schedule.name, input);
             const bool group_decides = group > input.microbatches && input.microbatches >= input.ranks;
-            const std::string advice =
-                group_decides ? fmt::format("; set microbatch_group = {}, or microbatches = {}", input.microbatches, above)
-                : below > 0   ? fmt::format("; set microbatches = {} or {}", below, above)
-                              : fmt::format("; set microbatches = {}", above);
+            const std::string advice = group_decides ? fmt::format("; set microbatch_group = {}, or microbatches = {}",
+                                                                   input.microbatches, above)
+                                       : below > 0   ? fmt::format("; set microbatches = {} or {}", below, above)
+                                                     : fmt::format("; set microbatches = {}", above);
             EXPECT_TRUE(message.ends_with(advice)) << described(schedule, input) << ": " << message;
           }
         }
@@ -221,14 +222,14 @@ TEST(Orders, APlacementGivesEveryStageOneRank) {
 }
 
 TEST(Orders, BareTablesDealStagesInTurn) {
-  const ProgramTables tables = bare_tables(2, 4);
+  const ProgramTables tables = schedule_only_tables(2, 4);
   ASSERT_EQ(tables.stages.size(), 4u);
   for (int stage = 0; stage < 4; ++stage) EXPECT_EQ(tables.stages[static_cast<std::size_t>(stage)].rank, stage % 2);
-  const ProgramTables folded = bare_tables(3, 9, Placement::v);
+  const ProgramTables folded = schedule_only_tables(3, 9, Placement::v);
   const int ranks[] = {0, 1, 2, 2, 1, 0, 0, 1, 2};
   for (int stage = 0; stage < 9; ++stage) EXPECT_EQ(folded.stages[static_cast<std::size_t>(stage)].rank, ranks[stage]);
-  EXPECT_THROW(bare_tables(0, 1), Error);
-  EXPECT_THROW(bare_tables(3, 2), Error);
+  EXPECT_THROW(schedule_only_tables(0, 1), Error);
+  EXPECT_THROW(schedule_only_tables(3, 2), Error);
 }
 
 }  // namespace

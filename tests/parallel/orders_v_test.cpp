@@ -37,21 +37,23 @@ TEST(Zbv, OneMicrobatchGoesThereAndBack) {
   }
 }
 
-// From 2 P microbatches on, of 4 M U uses each_use saves one wherever two uses of a unit meet: at M - P turns of the
-// steady state from F to I in chunk 1, at M - 2 P + r + 1 in chunk 0, and at P - r in chunk 1 before them, 2 (M - P) +
-// 1 in all. The unit with which an I ends and the F after it begins stays over the W between them as well, which reads
-// no parameters; that happens P - r - 1 times on the way in. By visit U gathers each for 2 (M - P) + 3 + 4 r visits.
+// From 2 P microbatches on, of 4 M U uses reshard_after_use saves one wherever two uses of a unit meet: at M - P turns
+// of the steady state from F to I in chunk 1, at M - 2 P + r + 1 in chunk 0, and at P - r in chunk 1 before them, 2 (M
+// - P) + 1 in all. The unit with which an I ends and the F after it begins stays over the W between them as well, which
+// reads no parameters; that happens P - r - 1 times on the way in. By visit U gathers each for 2 (M - P) + 3 + 4 r
+// visits.
 TEST(Zbv, GathersFollowTheClosedFormulas) {
   for (int ranks : {2, 3, 4, 6}) {
     for (int microbatches : {2 * ranks, 2 * ranks + 1, 3 * ranks, 4 * ranks}) {
       for (int units : {2, 4}) {
         const OrderInput input{.ranks = ranks, .chunks = 2, .microbatches = microbatches};
-        const auto each_use = gathers_of("zbv", input, units, Residency::each_use);
-        const auto visits = gathers_of("zbv", input, units, Residency::visit);
+        const auto reshard_after_use = gathers_of("zbv", input, units, Residency::reshard_after_use);
+        const auto visits = gathers_of("zbv", input, units, Residency::while_on_stage);
         const auto kept = gathers_of("zbv", input, units, Residency::step);
         for (int rank = 0; rank < ranks; ++rank) {
           const auto at = static_cast<std::size_t>(rank);
-          EXPECT_EQ(each_use[at], 4 * microbatches * units - (2 * (microbatches - ranks) + 1) - (ranks - 1 - rank));
+          EXPECT_EQ(reshard_after_use[at],
+                    4 * microbatches * units - (2 * (microbatches - ranks) + 1) - (ranks - 1 - rank));
           EXPECT_EQ(visits[at], units * (2 * (microbatches - ranks) + 3 + 4 * rank));
           EXPECT_EQ(kept[at], 2 * units);
         }
@@ -59,8 +61,8 @@ TEST(Zbv, GathersFollowTheClosedFormulas) {
     }
   }
   const OrderInput published{.ranks = 4, .chunks = 2, .microbatches = 16};
-  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::each_use), (std::vector{228, 229, 230, 231}));
-  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::visit), (std::vector{108, 124, 140, 156}));
+  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::reshard_after_use), (std::vector{228, 229, 230, 231}));
+  EXPECT_EQ(gathers_of("zbv", published, 4, Residency::while_on_stage), (std::vector{108, 124, 140, 156}));
 }
 
 // --- v_half, v_min --------------------------------------------------------------------------------------------------

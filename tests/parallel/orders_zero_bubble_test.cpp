@@ -25,7 +25,7 @@ TEST(ZbH1, BubbleAndActivationsAreThoseOfTheFormulas) {
 // where two reads of it follow each other, and by visit it is gathered once.
 TEST(ZbH1, GathersAreThoseOfOneForwardOneBackward) {
   for (const OrderInput& input : inputs_of(find_schedule("zb_h1"), 5, 1, 12)) {
-    for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+    for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
       EXPECT_EQ(gathers_of("zb_h1", input, 3, residency), gathers_of("1f1b", input, 3, residency))
           << described(find_schedule("zb_h1"), input) << ", " << name_of(residency);
     }

@@ -98,7 +98,7 @@ void expect_round_trip(const Program& program, Detail detail) {
 
 TEST(OverlapText, SurvivesTheRoundTripAtEveryDetail) {
   for (const OrderInput& input : inputs_of(find_schedule("dualpipev"), 4, 2, 10)) {
-    for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+    for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
       for (int lookahead : {0, 1}) {
         const UnitPolicy policy{.residency = residency, .lookahead = lookahead, .reduce_every = 2};
         const Program program = compiled(find_schedule("dualpipev"), input, 3, policy);
@@ -119,19 +119,19 @@ constexpr std::string_view small_pairs =
 
 TEST(OverlapExchange, BothReceivesStandBeforeThePairAndBothSendsBehindIt) {
   const UserOrder order = order_from_csv("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
-  const Program program = compile(bare_tables(order), order);
+  const Program program = compile(schedule_only_tables(order), order);
   EXPECT_EQ(
       format_actions(program, program.ranks[0], " "),
       "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 (0F2;0B0)OVERLAP_F_B 0SEND_F2 0RECV_B1 0B1 0RECV_B2 0B2 GRAD_NORM STEP");
   const UserOrder v = order_from_csv(small_pairs);
-  const Program turned = compile(bare_tables(v), v);
+  const Program turned = compile(schedule_only_tables(v), v);
   EXPECT_EQ(format_actions(turned, turned.ranks[0], " "),
             "0F0 0SEND_F0 0F1 0SEND_F1 3RECV_F0 3F0 3B0 3SEND_B0 3RECV_F1 0RECV_B0 (3F1;0B0)OVERLAP_F_B 3B1 3SEND_B1 "
             "0RECV_B1 0B1 GRAD_NORM STEP");
 }
 
 std::string lowered_pair(std::size_t forward_segments, std::size_t backward_segments) {
-  Program program{bare_tables(1, 2), 2, {{}}};
+  Program program{schedule_only_tables(1, 2), 2, {{}}};
   for (std::size_t stage = 0; stage < 2; ++stage) {
     for (std::size_t i = 0; i < (stage == 0 ? forward_segments : backward_segments); ++i) {
       program.stages[stage].segments.push_back(static_cast<int>(program.segments.size()));
@@ -196,8 +196,8 @@ TEST(OverlapResidency, GathersNoMoreThanTheSameOrderWithoutPairs) {
   int equal = 0, fewer = 0;
   for (const OrderInput& input : inputs_of(find_schedule("dualpipev"), 3, 2, 9)) {
     const UserOrder order = dualpipev(input);
-    for (Residency residency : {Residency::each_use, Residency::visit, Residency::window, Residency::step,
-                                Residency::keep_after_forward, Residency::keep_after_backward}) {
+    for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::window,
+                                Residency::step, Residency::keep_after_forward, Residency::keep_after_backward}) {
       // Without lookahead. With it fewer are gathered either way, those that would be where they are dropped.
       ProgramTables tables =
           random_tables(order.stage_ranks, {.residency = residency, .window_stages = 1, .lookahead = 0}, engine);
@@ -226,7 +226,7 @@ TEST(OverlapResidency, GathersNoMoreThanTheSameOrderWithoutPairs) {
 TEST(OverlapResidency, APairOfOneStageMeetsInTheMiddle) {
   const UserOrder order = order_from_csv("0F0,(0F1;0B0)OVERLAP_F_B,(0F2;0B1)OVERLAP_F_B,0B2\n");
   for (int units : {2, 3, 4, 5}) {
-    const ProgramTables tables = stage_tables(1, units, {.residency = Residency::each_use, .lookahead = 0});
+    const ProgramTables tables = stage_tables(1, units, {.residency = Residency::reshard_after_use, .lookahead = 0});
     const Program paired = compile(tables, order);
     EXPECT_TRUE(find_violations(paired).empty());
     EXPECT_EQ(count_of(paired, 0, Op::unshard), count_of(compile(tables, without_pairs(order)), 0, Op::unshard));
@@ -252,7 +252,7 @@ TEST(OverlapPeak, CountsBothHalves) {
 TEST(OverlapCheck, AMarkWithoutItsPartnerIsAFinding) {
   const UserOrder order = order_from_csv(small_pairs);
   for (bool lowered : {false, true}) {
-    ProgramTables tables = bare_tables(order);
+    ProgramTables tables = schedule_only_tables(order);
     if (lowered) {
       std::mt19937 engine(1);
       tables = random_tables(order.stage_ranks, {}, engine);
@@ -273,7 +273,7 @@ TEST(OverlapCheck, AMarkWithoutItsPartnerIsAFinding) {
 // Rank 0 is through the forward of microbatch 2 after 5 units, but rank 1 gets it when the pair is over, after 7.
 TEST(OverlapTimeline, APairBeginsAndEndsTogether) {
   const UserOrder order = order_from_csv("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
-  EXPECT_EQ(format_timeline({bare_tables(order), 3, order.ranks}),
+  EXPECT_EQ(format_timeline({schedule_only_tables(order), 3, order.ranks}),
             "pp 0  | 0  1        2 [ 0  ][ 1  ]   [ 2  ]|\n"
             "pp 1  |    0 [ 0  ] 1 [ 1  ] 2 [ 2  ]|\n");
 }

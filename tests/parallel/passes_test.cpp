@@ -33,7 +33,7 @@ TEST(Exchange, NamesPeersAndBytes) {
 
 TEST(Exchange, StagesOfOneRankHandOverWithoutIt) {
   // Stages 0 and 1 on rank 0, stage 2 on rank 1.
-  Program program{bare_tables(2, 3), 1, {}};
+  Program program{schedule_only_tables(2, 3), 1, {}};
   program.stages[1].rank = 0;
   program.stages[2].rank = 1;
   program.ranks.resize(2);
@@ -50,7 +50,7 @@ TEST(Exchange, StagesOfOneRankHandOverWithoutIt) {
 
 // A split backward sends what its input gradient made, before the weight gradient that nobody waits for.
 TEST(Exchange, AWeightGradientExchangesNothing) {
-  Program program{bare_tables(2, 2), 1, {}};
+  Program program{schedule_only_tables(2, 2), 1, {}};
   program.ranks.resize(2);
   for (int rank : {0, 1}) {
     for (Op op : {Op::forward, Op::backward_input, Op::backward_weight}) {
@@ -67,7 +67,7 @@ TEST(Exchange, AWeightGradientExchangesNothing) {
 // which can leave only when rank 0 has taken the first. So rank 1 takes microbatch 2 where it stands.
 TEST(Exchange, AReceiveStandsEarlierWhereASendWouldStandStill) {
   const OrderInput input{.ranks = 2, .microbatches = 4};
-  Program program{bare_tables(2, 2), 4, {gpipe_order(input)[0], one_f_one_b_order(input)[1]}};
+  Program program{schedule_only_tables(2, 2), 4, {gpipe_order(input)[0], one_f_one_b_order(input)[1]}};
   program = add_exchange(program);
   EXPECT_EQ(cells(program, 0), cells(bare("gpipe", 2, 4), 0));
   EXPECT_EQ(cells(program, 1),
@@ -110,14 +110,14 @@ std::string residency_cells(const UnitPolicy& policy, int units, int microbatche
 
 // Two units, one microbatch, by hand. Unit 1 is used twice in a row at the turn and stays.
 TEST(Residency, WithoutLookaheadAGatherStandsBeforeItsUse) {
-  EXPECT_EQ(residency_cells({.residency = Residency::each_use, .lookahead = 0}, 2, 1),
+  EXPECT_EQ(residency_cells({.residency = Residency::reshard_after_use, .lookahead = 0}, 2, 1),
             "0UNSHARD(blocks.0) 0F0(blocks.0) 0RESHARD(blocks.0) "
             "0UNSHARD(blocks.1) 0F0(blocks.1) 0B0(blocks.1) 0RESHARD(blocks.1) "
             "0UNSHARD(blocks.0) 0B0(blocks.0) 0RESHARD(blocks.0)");
 }
 
 TEST(Residency, LookaheadIssuesAGatherOneUseEarlier) {
-  EXPECT_EQ(residency_cells({.residency = Residency::each_use, .lookahead = 1}, 2, 1),
+  EXPECT_EQ(residency_cells({.residency = Residency::reshard_after_use, .lookahead = 1}, 2, 1),
             "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0RESHARD(blocks.0) 0F0(blocks.1) "
             "0UNSHARD(blocks.0) 0B0(blocks.1) 0RESHARD(blocks.1) 0B0(blocks.0) 0RESHARD(blocks.0)");
 }
@@ -131,7 +131,7 @@ TEST(Residency, StepKeepsFromFirstUseToLast) {
 // The backward of a block with experts reads both its units at once, and both are gathered one segment ahead: while the
 // expert part of the block behind it is at its own.
 TEST(Residency, ASegmentsUnitsAreGatheredTogether) {
-  Program program{expert_tables(1, 2, {.residency = Residency::each_use, .lookahead = 1}), 1, {}};
+  Program program{expert_tables(1, 2, {.residency = Residency::reshard_after_use, .lookahead = 1}), 1, {}};
   program.ranks = gpipe_order({.ranks = 1, .microbatches = 1});
   EXPECT_EQ(cells(add_residency(lower_to_segments(program)), 0),
             "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0UNSHARD(blocks.2) 0F0(blocks.1) 0RESHARD(blocks.0) "
@@ -142,7 +142,7 @@ TEST(Residency, ASegmentsUnitsAreGatheredTogether) {
 
 // Looking two ahead over two units: what is dropped behind its forward is what would be gathered next.
 TEST(Residency, WhatWouldBeGatheredWhereItIsDroppedStays) {
-  EXPECT_EQ(residency_cells({.residency = Residency::each_use, .lookahead = 2}, 2, 1),
+  EXPECT_EQ(residency_cells({.residency = Residency::reshard_after_use, .lookahead = 2}, 2, 1),
             "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0F0(blocks.1) 0B0(blocks.1) 0RESHARD(blocks.1) "
             "0B0(blocks.0) 0RESHARD(blocks.0)");
 }
@@ -151,7 +151,7 @@ TEST(Residency, WhatWouldBeGatheredWhereItIsDroppedStays) {
 TEST(Residency, AGatherNeverOvertakesTheReshardBeforeIt) {
   for (int units : {2, 3}) {
     for (int lookahead : {1, 2, 3, 9}) {
-      const UnitPolicy policy{.residency = Residency::each_use, .lookahead = lookahead};
+      const UnitPolicy policy{.residency = Residency::reshard_after_use, .lookahead = lookahead};
       EXPECT_TRUE(find_violations(compiled(stage_tables(2, units, policy), "gpipe", 3)).empty());
     }
   }
@@ -159,7 +159,8 @@ TEST(Residency, AGatherNeverOvertakesTheReshardBeforeIt) {
 
 // A gather is issued before the rank waits for its input, a reshard after its output is on the way.
 TEST(Residency, StandsOutsideTheExchange) {
-  const Program program = compiled(stage_tables(2, 1, {.residency = Residency::each_use, .lookahead = 0}), "1f1b", 1);
+  const Program program =
+      compiled(stage_tables(2, 1, {.residency = Residency::reshard_after_use, .lookahead = 0}), "1f1b", 1);
   EXPECT_EQ(cells(program, 0),
             "0UNSHARD(blocks.0) 0F0(blocks.0) 0SEND_F0 0RECV_B0 0B0(blocks.0) 0REDUCE_GRAD(blocks.0) "
             "0RESHARD(blocks.0) GRAD_NORM STEP");
@@ -168,12 +169,13 @@ TEST(Residency, StandsOutsideTheExchange) {
             "1RESHARD(blocks.1) GRAD_NORM STEP");
 }
 
-// Each unit is used 2M times per step. `each_use` saves a gather wherever two uses meet: GPipe turns once; 1F1B turns
-// at every forward-backward pair behind the warm-up (M - w) and at the way back between them (M - w - 1). With a
-// warm-up of all microbatches 1F1B is GPipe. A second one is saved at a turn of U units with lookahead 2: when unit
-// U - 2 is dropped, the next units not there are itself and the one before, so it would be gathered at once. There must
-// be a unit between those of two turns for that, and more units than are looked ahead to.
-int each_use_gathers(std::string_view schedule, int units, int ranks, int rank, int microbatches, int lookahead) {
+// Each unit is used 2M times per step. `reshard_after_use` saves a gather wherever two uses meet: GPipe turns once;
+// 1F1B turns at every forward-backward pair behind the warm-up (M - w) and at the way back between them (M - w - 1).
+// With a warm-up of all microbatches 1F1B is GPipe. A second one is saved at a turn of U units with lookahead 2: when
+// unit U - 2 is dropped, the next units not there are itself and the one before, so it would be gathered at once. There
+// must be a unit between those of two turns for that, and more units than are looked ahead to.
+int reshard_after_use_gathers(std::string_view schedule, int units, int ranks, int rank, int microbatches,
+                              int lookahead) {
   const int steady = microbatches - std::min(ranks - 1 - rank, microbatches);
   const int turns = schedule == "gpipe" || steady == 0 ? 1 : 2 * steady - 1;
   return 2 * microbatches * units - (lookahead == 2 ? 2 : 1) * turns;
@@ -184,15 +186,16 @@ TEST(Residency, GathersFollowTheClosedFormulas) {
     for (int ranks : {1, 2, 3, 4, 8}) {
       for (int microbatches : {1, 2, 3, 4, 8, 16}) {
         for (int units : {2, 3, 8}) {
-          for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+          for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
             for (int lookahead : {0, 1, 2}) {
-              if (residency == Residency::each_use && lookahead > 0 && units < 2 * lookahead + 1) continue;
+              if (residency == Residency::reshard_after_use && lookahead > 0 && units < 2 * lookahead + 1) continue;
               const Program program = compiled(
                   stage_tables(ranks, units, {.residency = residency, .lookahead = lookahead}), schedule, microbatches);
               for (int rank = 0; rank < ranks; ++rank) {
-                const int expected = residency == Residency::each_use
-                                         ? each_use_gathers(schedule, units, ranks, rank, microbatches, lookahead)
-                                         : units;
+                const int expected =
+                    residency == Residency::reshard_after_use
+                        ? reshard_after_use_gathers(schedule, units, ranks, rank, microbatches, lookahead)
+                        : units;
                 ASSERT_EQ(count_of(program, rank, Op::unshard), expected)
                     << schedule << " rank " << rank << " of " << ranks << ", " << microbatches << " microbatches, "
                     << units << " units, " << name_of(residency);
@@ -236,7 +239,8 @@ TEST(Residency, LookaheadSetsTheWindow) {
   for (const Schedule& schedule : schedules()) {
     const OrderInput input{.ranks = 4, .chunks = schedule.least_chunks, .microbatches = 8};
     for (int lookahead : {0, 1, 2}) {
-      const Program program = compiled(schedule, input, 6, {.residency = Residency::each_use, .lookahead = lookahead});
+      const Program program =
+          compiled(schedule, input, 6, {.residency = Residency::reshard_after_use, .lookahead = lookahead});
       for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(transient_peak(program, rank).bytes, 1 + lookahead);
     }
     const Program kept = compiled(schedule, input, 6, {.residency = Residency::step});
@@ -260,9 +264,9 @@ TEST(Residency, GathersAreIssuedInOrderOfNeedWhateverTheLookahead) {
   }
 }
 
-// "visit" ends where the rank turns to another stage: two stages on one rank, in turns.
+// "while_on_stage" ends where the rank turns to another stage: two stages on one rank, in turns.
 TEST(Residency, AVisitEndsWithTheStage) {
-  ProgramTables tables = stage_tables(2, 1, {.residency = Residency::visit, .lookahead = 0});
+  ProgramTables tables = stage_tables(2, 1, {.residency = Residency::while_on_stage, .lookahead = 0});
   tables.stages[1].rank = 0;
   Program program{tables, 2, {{}}};
   const auto add = [&](Op op, int stage, int microbatch) {
@@ -284,7 +288,7 @@ TEST(Residency, AVisitEndsWithTheStage) {
 
 // dW = dy^T x reads no parameters, so a unit is not gathered for it.
 TEST(Residency, WeightGradientsReadNoParameters) {
-  Program program{stage_tables(1, 2, {.residency = Residency::each_use, .lookahead = 0}), 1, {{}}};
+  Program program{stage_tables(1, 2, {.residency = Residency::reshard_after_use, .lookahead = 0}), 1, {{}}};
   for (Op op : {Op::forward, Op::backward_input, Op::backward_weight}) {
     program.ranks[0].push_back({.op = op, .stage = 0, .microbatch = 0});
   }
@@ -325,7 +329,8 @@ TEST(Reduction, CountsMicrobatchesInTheOrderOfTheRank) {
 
 // A tied embedding, say: the first and the last segment add to unit 0, which is reduced after the first one's backward.
 TEST(Reduction, AUnitOfTwoSegmentsWaitsForBoth) {
-  ProgramTables tables = stage_tables(1, 3, {.residency = Residency::each_use, .lookahead = 0, .reduce_every = 1});
+  ProgramTables tables =
+      stage_tables(1, 3, {.residency = Residency::reshard_after_use, .lookahead = 0, .reduce_every = 1});
   tables.segments[2].units = {2, 0};
   const Program program = compiled(tables, "gpipe", 1);
   EXPECT_EQ(cells(program, 0),

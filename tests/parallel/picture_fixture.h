@@ -12,7 +12,8 @@ inline constexpr std::string_view hostile = R"(<b>&"it's"</script>)";
 
 inline Program hostile_program(std::string_view schedule = "zbv", int chunks = 2, int microbatches = 4) {
   const Schedule& row = find_schedule(schedule);
-  ProgramTables tables = stage_tables(2, 2, {.residency = Residency::visit, .lookahead = 1}, chunks, row.placement);
+  ProgramTables tables =
+      stage_tables(2, 2, {.residency = Residency::while_on_stage, .lookahead = 1}, chunks, row.placement);
   for (ProgramSegment& segment : tables.segments) {
     segment.name += hostile;
     segment.activation_bytes = 3000;

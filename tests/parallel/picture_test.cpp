@@ -43,7 +43,7 @@ TEST(Picture, HasABoxForEveryActionThatTakesTime) {
       for (std::size_t i = 0; i < drawn.program.ranks[rank].size(); ++i) {
         const Action& action = drawn.program.ranks[rank][i];
         const SimulatedAction& time = drawn.step.simulation.ranks[rank][i];
-        if (time.start == time.end && action.op != Op::reshard && action.op != Op::reshard_island) continue;
+        if (time.start == time.end && action.op != Op::reshard && action.op != Op::reshard_secondary) continue;
         expected.insert({lane_of(drawn.program, action), time.start, time.end, format_action(drawn.program, action),
                          action.bytes, time.waited});
         marks += static_cast<int>(time.start == time.end);

@@ -33,9 +33,9 @@ class Chance {
 // Two blocks of two segments a stage that share a unit, one frozen or replicated here and there, every policy; some
 // are made again in backward.
 ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
-  constexpr std::array residencies = {
-      Residency::each_use,           Residency::island, Residency::visit, Residency::step,
-      Residency::keep_after_forward, Residency::window};
+  constexpr std::array residencies = {Residency::reshard_after_use,  Residency::island,
+                                      Residency::while_on_stage,     Residency::step,
+                                      Residency::keep_after_forward, Residency::window};
   ProgramTables tables;
   for (int stage = 0; stage < static_cast<int>(stage_ranks.size()); ++stage) {
     ProgramStage entry{.rank = stage_ranks[static_cast<std::size_t>(stage)]};
@@ -386,7 +386,7 @@ void expect_places(const std::string& message, int seed) {
 TEST(ScheduleFuzz, TheFilesToBreakAreSound) {
   for (const std::string& text : sound_texts()) {
     const UserOrder order = order_from_csv(text);
-    EXPECT_EQ(fault_when_run(compile(bare_tables(order), order)), "") << text;
+    EXPECT_EQ(fault_when_run(compile(schedule_only_tables(order), order)), "") << text;
   }
 }
 
@@ -410,7 +410,7 @@ TEST(ScheduleFuzz, WhatTheReaderAcceptsRuns) {
       continue;
     }
     ++accepted;
-    for (const ProgramTables& tables : {bare_tables(order), varied_tables(order.stage_ranks, seed)}) {
+    for (const ProgramTables& tables : {schedule_only_tables(order), varied_tables(order.stage_ranks, seed)}) {
       const Program program = compile(tables, order);
       const auto findings = find_violations(program);
       ASSERT_TRUE(findings.empty()) << "seed " << seed << ": " << findings.front().message << "\n" << text;

@@ -58,7 +58,7 @@ inline Program compiled(const Schedule& schedule, const OrderInput& input, int u
 
 // Only the order, on stages without segments.
 inline Program ordered(const Schedule& schedule, const OrderInput& input) {
-  return {bare_tables(input.ranks, input.ranks * input.chunks, schedule.placement), input.microbatches,
+  return {schedule_only_tables(input.ranks, input.ranks * input.chunks, schedule.placement), input.microbatches,
           schedule.order(input)};
 }
 

@@ -314,9 +314,9 @@ class Machine {
     }
     demand(!entry.replicated, "{} is replicated", entry.name);
     demand(unit.gathered == is_reshard(op), "{} is {}gathered", entry.name, unit.gathered ? "" : "not ");
-    if (is_gather(op)) demand(unit.in_island == (op == Op::unshard_island), "{} and its island", entry.name);
+    if (is_gather(op)) demand(unit.in_island == (op == Op::unshard_secondary), "{} and its island", entry.name);
     unit.gathered = is_gather(op);
-    unit.in_island = op == Op::reshard_island;
+    unit.in_island = op == Op::reshard_secondary;
   }
 
   // The norm and the step see the sums as they will stay.

@@ -22,10 +22,10 @@ class Dice {
 };
 
 inline UnitPolicy random_policy(Dice& dice) {
-  constexpr std::array residencies = {Residency::each_use,
+  constexpr std::array residencies = {Residency::reshard_after_use,
                                       Residency::keep_after_forward,
                                       Residency::keep_after_backward,
-                                      Residency::visit,
+                                      Residency::while_on_stage,
                                       Residency::window,
                                       Residency::step,
                                       Residency::island};

@@ -173,10 +173,10 @@ TEST(Recompute, OfAWholeStageIsOneActionAsText) {
   EXPECT_EQ(format_timeline(order), "pp 0  | 0 {0}[ 0  ] 1 {1}[ 1  ]|\n");
 }
 
-constexpr Residency residencies[] = {Residency::each_use,
+constexpr Residency residencies[] = {Residency::reshard_after_use,
                                      Residency::keep_after_forward,
                                      Residency::keep_after_backward,
-                                     Residency::visit,
+                                     Residency::while_on_stage,
                                      Residency::window,
                                      Residency::step,
                                      Residency::island};
@@ -221,7 +221,7 @@ TEST(Recompute, TakesNoGatherMore) {
           for (int rank = 0; rank < input.ranks; ++rank) {
             ASSERT_EQ(count_of(program, rank, Op::recompute), segments * blocks * input.chunks * input.microbatches);
             for (int unit = 0; unit < static_cast<int>(program.units.size()); ++unit) {
-              for (Op op : {Op::unshard, Op::unshard_island, Op::reshard, Op::reshard_island}) {
+              for (Op op : {Op::unshard, Op::unshard_secondary, Op::reshard, Op::reshard_secondary}) {
                 ASSERT_LE(count_of(program, rank, op, unit), count_of(unhurried, rank, op, unit))
                     << name_of(op) << " " << program.units[static_cast<std::size_t>(unit)].name << " on rank " << rank;
               }
@@ -240,8 +240,9 @@ TEST(Recompute, RunsOnStreams) {
   for (const Schedule& schedule : schedules()) {
     for (const OrderInput& input : inputs_of(schedule, 3, 2, 6)) {
       if (input.microbatches != 6) continue;
-      const Program program = compiled_of(
-          {.blocks = 1, .wrap = Wrap::half_block, .policy = policy_of(Residency::each_use, 1)}, schedule, input);
+      const Program program =
+          compiled_of({.blocks = 1, .wrap = Wrap::half_block, .policy = policy_of(Residency::reshard_after_use, 1)},
+                      schedule, input);
       for (bool hosts_wait : {false, true}) {
         EXPECT_EQ(standstill_on_streams(program, 7, {.hosts_wait = hosts_wait}), "") << described(schedule, input);
       }
@@ -342,7 +343,7 @@ TEST_F(RecomputeCheck, AProgramWithoutAnyIsRefused) {
 }
 
 TEST(RecomputeText, OfAStageNeedsAMicrobatch) {
-  const ProgramTables tables = bare_tables(1, 1);
+  const ProgramTables tables = schedule_only_tables(1, 1);
   EXPECT_EQ(parse_action(tables, "0R3"), (Action{.op = Op::recompute, .stage = 0, .microbatch = 3}));
   EXPECT_THROW(parse_action(tables, "0R"), Error);
   EXPECT_THROW(parse_action(tables, "R0"), Error);

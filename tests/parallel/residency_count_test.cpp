@@ -19,7 +19,7 @@ namespace {
 // lookahead so are those beside them; four units away nothing is.
 TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
   for (int microbatches : {8, 16}) {
-    const std::vector<std::pair<Residency, int>> expected = {{Residency::each_use, 2 * microbatches},
+    const std::vector<std::pair<Residency, int>> expected = {{Residency::reshard_after_use, 2 * microbatches},
                                                              {Residency::keep_after_backward, microbatches + 1},
                                                              {Residency::keep_after_forward, microbatches},
                                                              {Residency::step, 1}};
@@ -49,8 +49,8 @@ TEST(ResidencyCounts, OfAnIslandMoveGathersInside) {
     const int unit = rank * 5 + 2;
     // Wide: the first forward, and every use after a backward.
     EXPECT_EQ(count_of(program, rank, Op::unshard, unit), 8) << rank;
-    EXPECT_EQ(count_of(program, rank, Op::unshard_island, unit), 8) << rank;
-    EXPECT_EQ(count_of(program, rank, Op::reshard_island, unit), 8);
+    EXPECT_EQ(count_of(program, rank, Op::unshard_secondary, unit), 8) << rank;
+    EXPECT_EQ(count_of(program, rank, Op::reshard_secondary, unit), 8);
     EXPECT_GE(warm_up, 0);
   }
 }
@@ -59,7 +59,7 @@ TEST(ResidencyCounts, OfAnIslandMoveGathersInside) {
 TEST(ResidencyOrder, FreesAUnitBeforeTheOneAfterTheNextIsGathered) {
   constexpr int units = 8;
   const Program program =
-      compiled(stage_tables(1, units, {.residency = Residency::each_use, .lookahead = 1}), "1f1b", 3);
+      compiled(stage_tables(1, units, {.residency = Residency::reshard_after_use, .lookahead = 1}), "1f1b", 3);
   const auto& actions = program.ranks.front();
   // Units in the order in which they are gathered, with where each is gathered, last read and dropped.
   struct Life {
@@ -119,8 +119,9 @@ void for_gathering_programs(Visit visit) {
     for (int ranks : {1, 3}) {
       const OrderInput input{.ranks = ranks, .chunks = schedule.least_chunks, .microbatches = 6};
       for (int blocks : {1, 3}) {
-        for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,
-                                    Residency::visit, Residency::window, Residency::step, Residency::island}) {
+        for (Residency residency :
+             {Residency::reshard_after_use, Residency::keep_after_forward, Residency::keep_after_backward,
+              Residency::while_on_stage, Residency::window, Residency::step, Residency::island}) {
           for (int lookahead : {0, 1, 2, 4}) {
             const UnitPolicy policy{
                 .residency = residency, .window_stages = 1, .island_ranks = 2, .lookahead = lookahead};

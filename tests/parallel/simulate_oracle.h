@@ -95,7 +95,7 @@ class SimulationOracle {
     if (is_receive(a.op)) return costs_.transfers[a.op == Op::receive_forward ? stage - 1 : stage];
     const UnitCost& cost = costs_.units[static_cast<std::size_t>(*a.unit)];
     if (a.op == Op::unshard) return moves_parameters(a) ? cost.gather : 0.0;
-    if (a.op == Op::unshard_island) return moves_parameters(a) ? cost.island_gather : 0.0;
+    if (a.op == Op::unshard_secondary) return moves_parameters(a) ? cost.island_gather : 0.0;
     if (a.op == Op::scatter_gradient) return cost.scatter;
     if (a.op == Op::tie_gradient) return cost.tie;
     return a.op == Op::reduce_gradient ? cost.reduce : 0.0;

@@ -340,7 +340,7 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
   EXPECT_EQ(rank.simulated().ranks[0][1].start, 10.0);
   EXPECT_EQ(rank.simulated().ranks[0][1].end, 14.0);
 
-  Program bare{bare_tables(1, 1),
+  Program bare{schedule_only_tables(1, 1),
                1,
                {{{.op = Op::forward, .stage = 0, .microbatch = 0}, {.op = Op::backward, .stage = 0, .microbatch = 0}}}};
   EXPECT_EQ(simulate(bare, even_costs(bare, {2.0, 3.0, 4.0})).seconds, 9.0);
@@ -349,7 +349,7 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
 // In an order alone the two of a pair begin when both have their data and hand on when both are over. The backward of
 // rank 0 has its data at 6, so its forward begins then; rank 1 has that forward's output at 9, when the pair is over.
 TEST(Simulate, PairsOfAnOrderBeginAndEndTogether) {
-  Program program{bare_tables(2, 2), 2, {}};
+  Program program{schedule_only_tables(2, 2), 2, {}};
   program.ranks = {{{.op = Op::forward, .stage = 0, .microbatch = 0},
                     {.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 1},
                     {.op = Op::backward, .overlapped = true, .stage = 0, .microbatch = 0},
@@ -445,7 +445,7 @@ TEST(Simulate, AnOrderWithUnitCostsIsTheUnitTimeline) {
 // 16 ranks, 64 units, 128 microbatches, everything gathered anew at each use: a second would be far too long.
 TEST(Simulate, ALargeStepTakesNoTime) {
   const Program program = compiled(find_schedule("interleaved"), {.ranks = 16, .chunks = 4, .microbatches = 128}, 16,
-                                   {.residency = Residency::each_use, .reduce_every = 1});
+                                   {.residency = Residency::reshard_after_use, .reduce_every = 1});
   std::size_t actions = 0;
   for (const auto& list : program.ranks) actions += list.size();
   EXPECT_GT(actions, 900000u);

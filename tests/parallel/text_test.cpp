@@ -97,7 +97,7 @@ TEST(Cells, MalformedOnesAreRefusedWithTheFault) {
 TEST(Csv, CompiledProgramsSurviveTheRoundTrip) {
   for (const Schedule& schedule : schedules()) {
     for (const OrderInput& input : inputs_of(schedule, 3, 3, 6)) {
-      for (Residency residency : {Residency::each_use, Residency::step}) {
+      for (Residency residency : {Residency::reshard_after_use, Residency::step}) {
         const Program program = compiled(schedule, input, 3, {.residency = residency, .reduce_every = 2});
         EXPECT_EQ(from_csv(program, to_csv(program, Detail::everything)), program) << described(schedule, input);
       }
@@ -120,7 +120,7 @@ TEST(Csv, WaitsForReductionsSurviveTheRoundTrip) {
 
 TEST(Csv, BareProgramsSurviveTheRoundTrip) {
   const Program program = bare("1f1b", 4, 8);
-  EXPECT_EQ(from_csv(bare_tables(4, 4), to_csv(program, Detail::everything)), program);
+  EXPECT_EQ(from_csv(schedule_only_tables(4, 4), to_csv(program, Detail::everything)), program);
 }
 
 TEST(Csv, TheStageLevelFormReadsBack) {
@@ -132,13 +132,13 @@ TEST(Csv, TheStageLevelFormReadsBack) {
 }
 
 TEST(Csv, BlanksAndLineEndsOfOtherSystemsAreTaken) {
-  const Program program = from_csv(bare_tables(2, 2), "0F0, 0B0\r\n1F0 ,1B0\r\n\r\n");
+  const Program program = from_csv(schedule_only_tables(2, 2), "0F0, 0B0\r\n1F0 ,1B0\r\n\r\n");
   EXPECT_EQ(to_csv(program, Detail::everything), "0F0,0B0\n1F0,1B0\n");
   EXPECT_EQ(program.microbatches, 1);
 }
 
 TEST(Csv, ErrorsCarryLineAndColumn) {
-  const auto error = [](const char* text) { return text_error([&] { from_csv(bare_tables(2, 2), text); }); };
+  const auto error = [](const char* text) { return text_error([&] { from_csv(schedule_only_tables(2, 2), text); }); };
   EXPECT_EQ(error("0F0,0B0\n1F0, 1BW0,1B0\n").find("line 2, column 6: cell \"1BW0\": kind \"BW\""), 0u);
   EXPECT_EQ(error("0F0,,0B0\n1F0\n").find("line 1, column 5: cell \"\": it is empty"), 0u);
   EXPECT_EQ(error("0F0,\n1F0\n").find("line 1, column 5: cell \"\": it is empty"), 0u);
@@ -156,8 +156,8 @@ std::string detail_cells(const Program& program, int rank, Detail detail) {
 
 // Dropped and gathered again between the segments of one stage action: to the stage it is one residency.
 TEST(AtDetail, MergesResidencyInsideAStageAction) {
-  const Program program =
-      compiled(stage_tables(2, 3, {.residency = Residency::each_use, .lookahead = 0, .reduce_every = 1}), "gpipe", 2);
+  const Program program = compiled(
+      stage_tables(2, 3, {.residency = Residency::reshard_after_use, .lookahead = 0, .reduce_every = 1}), "gpipe", 2);
   EXPECT_EQ(detail_cells(program, 0, Detail::stages_only),
             "0UNSHARD 0F0 0SEND_F0 0RESHARD 0UNSHARD 0F1 0SEND_F1 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD "
             "0UNSHARD 0RECV_B1 0B1 0REDUCE_GRAD 0RESHARD GRAD_NORM STEP");
@@ -168,7 +168,7 @@ TEST(AtDetail, MergesResidencyInsideAStageAction) {
 
 // With lookahead the stage is never wholly sharded until its last unit is dropped.
 TEST(AtDetail, ResidencyRunsFromTheFirstGatherToTheLastReshard) {
-  for (Residency residency : {Residency::each_use, Residency::visit, Residency::step}) {
+  for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
     const Program program = compiled(stage_tables(2, 3, {.residency = residency, .lookahead = 1}), "gpipe", 2);
     EXPECT_EQ(detail_cells(program, 0, Detail::stages_only),
               "0UNSHARD 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0REDUCE_GRAD 0RESHARD GRAD_NORM STEP");

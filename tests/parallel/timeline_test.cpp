@@ -12,7 +12,7 @@ namespace {
 
 Program bare(std::string_view schedule, int ranks, int microbatches) {
   Program program;
-  static_cast<ProgramTables&>(program) = bare_tables(ranks, ranks);
+  static_cast<ProgramTables&>(program) = schedule_only_tables(ranks, ranks);
   program.microbatches = microbatches;
   program.ranks = find_schedule(schedule).order({ranks, 1, microbatches});
   return program;

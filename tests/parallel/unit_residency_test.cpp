@@ -52,7 +52,7 @@ TEST(UnitIsland, GivesBackTheSameBitsOverTheIslandAlone) {
           EXPECT_EQ(peak(), all + all / size);  // both, while one is made from the other
           EXPECT_FALSE(unit.unsharded());
           rank.ledger.reset_peak();
-          unit.unshard_island();
+          unit.unshard_secondary();
           EXPECT_EQ(live(), all);
           EXPECT_EQ(peak(), all + all / size);
           unit.wait_until_unsharded();
@@ -84,17 +84,17 @@ TEST(UnitIsland, RefusesIllegalTransitions) {
 
     ShardUnit unit = make(2, rank.groups());
     refuses(error_of([&] { unit.reshard_to_island(); }), "reshard to the island of an unsharded unit");
-    refuses(error_of([&] { unit.unshard_island(); }), "a gather over the island follows a reshard to it");
+    refuses(error_of([&] { unit.unshard_secondary(); }), "a gather over the island follows a reshard to it");
     refuses(error_of([&] { unit.wait_until_unsharded(); }), "compute waits for a unit that is being unsharded");
     unit.unshard();
-    refuses(error_of([&] { unit.unshard_island(); }), "a gather over the island follows a reshard to it");
+    refuses(error_of([&] { unit.unshard_secondary(); }), "a gather over the island follows a reshard to it");
     unit.reshard_to_island();
     refuses(error_of([&] { unit.unshard(); }), "unshard of a unit that is sharded");
     refuses(error_of([&] { unit.reshard(); }), "reshard of a unit that is not unsharded");
     refuses(error_of([&] { unit.reshard_to_island(); }), "reshard to the island of an unsharded unit");
     refuses(error_of([&] { unit.parameter(0); }), "a parameter is read while its unit is unsharded");
-    unit.unshard_island();
-    refuses(error_of([&] { unit.unshard_island(); }), "a gather over the island follows a reshard to it");
+    unit.unshard_secondary();
+    refuses(error_of([&] { unit.unshard_secondary(); }), "a gather over the island follows a reshard to it");
     unit.reshard();
 
     ShardUnit plain = make(0, rank.UnitRank::groups());

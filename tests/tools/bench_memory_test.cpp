@@ -64,15 +64,15 @@ TEST_F(BenchMemory, StrategiesHoldWhatTheyShould) {
   // rows with padding, over 2 514, over 1 514; the head 260, 258, 257.
   const std::int64_t over4 = (256 + 2 * 516 + 260) * 32, over2 = (256 + 2 * 514 + 258) * 32,
                      whole = (256 + 2 * 514 + 257) * 32;
-  for (const char* strategy :
-       {"full_shard, each_use", "full_shard, each_use, each_microbatch", "full_shard, each_use, accumulation sharded",
-        "full_shard, keep_after_forward", "full_shard, keep_after_backward", "full_shard, island of 2",
-        "full_shard, step", "shard_grad_op", "optimizer"}) {
+  for (const char* strategy : {"full_shard, reshard_after_use", "full_shard, reshard_after_use, each_microbatch",
+                               "full_shard, reshard_after_use, accumulation sharded", "full_shard, keep_after_forward",
+                               "full_shard, keep_after_backward", "full_shard, island of 2", "full_shard, step",
+                               "shard_grad_op", "optimizer"}) {
     EXPECT_EQ(bytes(strategy, "sharded_parameters"), over4) << strategy;  // 4 bytes each, a quarter
     EXPECT_EQ(bytes(strategy, "sharded_gradients"), over4) << strategy;
     EXPECT_EQ(bytes(strategy, "optimizer_state"), 2 * over4) << strategy;
   }
-  for (const char* strategy : {"hybrid 2 x 2, full_shard, each_use", "hybrid 2 x 2, shard_grad_op"}) {
+  for (const char* strategy : {"hybrid 2 x 2, full_shard, reshard_after_use", "hybrid 2 x 2, shard_grad_op"}) {
     EXPECT_EQ(bytes(strategy, "sharded_parameters"), 2 * over2) << strategy;
     EXPECT_EQ(bytes(strategy, "optimizer_state"), 4 * over2) << strategy;
   }
@@ -82,12 +82,12 @@ TEST_F(BenchMemory, StrategiesHoldWhatTheyShould) {
   }
   // bfloat16 copies. Gathered once a step all of them are there (but the embedding, which backward does not read);
   // dropped after each use the two largest neighbours are.
-  EXPECT_EQ(bytes("full_shard, each_use", "unsharded_parameters"), 2 * 2 * 516 * 32);
+  EXPECT_EQ(bytes("full_shard, reshard_after_use", "unsharded_parameters"), 2 * 2 * 516 * 32);
   EXPECT_EQ(bytes("full_shard, step", "unsharded_parameters"), bytes("optimizer", "unsharded_parameters"));
   EXPECT_GE(bytes("full_shard, step", "unsharded_parameters"), 2 * (2 * 516 + 260) * 32);
   EXPECT_LE(bytes("full_shard, step", "unsharded_parameters"), 2 * over4);
   EXPECT_GT(bytes("full_shard, island of 2", "unsharded_parameters"),
-            bytes("full_shard, each_use", "unsharded_parameters"));
+            bytes("full_shard, reshard_after_use", "unsharded_parameters"));
   // Full gradients of all units wait for the last microbatch, or of the two that a reduction has not finished.
   EXPECT_EQ(bytes("optimizer", "unsharded_gradients"), 4 * over4);
   EXPECT_LE(bytes("shard_grad_op", "unsharded_gradients"), 4 * 2 * 516 * 32);

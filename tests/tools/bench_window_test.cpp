@@ -39,17 +39,18 @@ std::vector<Row> expected_rows() {
   const std::int64_t everything = unit_bytes(32 * block_rows + root_rows);
   return {
       {"root", "step", 1, everything, everything, everything, 1, 0, 1},
-      {"block", "each_use", 0, root + block, root, root + 64 * block, 65, 0, 33},
-      {"block", "each_use", 1, root + 2 * block, root + block, root + 63 * block, 64, 0, 33},
-      {"block", "each_use", 2, root + 3 * block, root + 2 * block, root + 62 * block, 63, 0, 33},
+      {"block", "reshard_after_use", 0, root + block, root, root + 64 * block, 65, 0, 33},
+      {"block", "reshard_after_use", 1, root + 2 * block, root + block, root + 63 * block, 64, 0, 33},
+      {"block", "reshard_after_use", 2, root + 3 * block, root + 2 * block, root + 62 * block, 63, 0, 33},
       {"block", "keep_after_forward", 1, all, all, all, 33, 0, 33},
       // The part of the block in use exists while it is gathered, not while it is used; at the peak the first two
       // blocks of the backward are there.
       {"block", "island 8", 1, root + 2 * block + 31 * block / 8, root + block + 31 * block / 8, root + 63 * block, 64,
        31, 33},
-      {"blocks 2", "each_use", 1, root + 2 * two, root + two, root + 31 * two, 32, 0, 17},
-      {"blocks 4", "each_use", 1, root + 2 * four, root + four, root + 15 * four, 16, 0, 9},
-      {"half_block", "each_use", 1, root + attention + mlp, root + mlp, root + 64 * attention + 63 * mlp, 128, 0, 65},
+      {"blocks 2", "reshard_after_use", 1, root + 2 * two, root + two, root + 31 * two, 32, 0, 17},
+      {"blocks 4", "reshard_after_use", 1, root + 2 * four, root + four, root + 15 * four, 16, 0, 9},
+      {"half_block", "reshard_after_use", 1, root + attention + mlp, root + mlp, root + 64 * attention + 63 * mlp, 128,
+       0, 65},
   };
 }
 
@@ -88,7 +89,7 @@ TEST_F(BenchWindow, APipelinedBlockIsGatheredAsOftenAsItsResidencySays) {
     SCOPED_TRACE(row.dump());
     const int m = row["microbatches"];
     const std::string residency = row["residency"];
-    const bool each = residency == "each_use", backward = residency == "keep_after_backward",
+    const bool each = residency == "reshard_after_use", backward = residency == "keep_after_backward",
                forward = residency == "keep_after_forward";
     const int of_a_block = each ? 2 * m : backward ? m + 1 : forward ? m : 1;
     EXPECT_EQ(row["gathers_of_a_unit"], of_a_block);

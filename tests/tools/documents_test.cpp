@@ -96,7 +96,7 @@ TEST_F(DocumentedCommands, TheReadmesConfigurationTrains) {
   put("mine.txt", std::string(100'000, 'w'));
   EXPECT_EQ(weft("check mine.toml").exit_code, 0);
   const auto trained =
-      weft("train mine.toml --parallelism.pipeline=2 --shard.experts.residency=each_use --run.steps=2");
+      weft("train mine.toml --parallelism.pipeline=2 --shard.experts.residency=reshard_after_use --run.steps=2");
   EXPECT_EQ(trained.exit_code, 0) << trained.messages;
   EXPECT_EQ(weft("generate runs/mine --prompt T --max-tokens 2").exit_code, 0);
 }

@@ -63,7 +63,8 @@ class LayoutSweep : public ProgramTest {
 
 constexpr const char* lists =
     "--schedules gpipe,1f1b --chunks 1,2 --layouts 'auto,\"Ed|e*3L\",[3, 1]' "
-    "--residencies 'each_use,visit,window 1,step' --microbatches 1,2,4,3 --training.global_batch_size=8";
+    "--residencies 'reshard_after_use,while_on_stage,window 1,step' --microbatches 1,2,4,3 "
+    "--training.global_batch_size=8";
 
 TEST_F(LayoutSweep, OneRowForEachValidCombination) {
   const auto result = weft(std::string("layout sweep run.toml --csv all.csv ") + lists);
@@ -84,7 +85,7 @@ TEST_F(LayoutSweep, OneRowForEachValidCombination) {
   EXPECT_EQ(all[0].at("schedule"), "gpipe");
   EXPECT_EQ(all[0].at("microbatches"), "1");
   EXPECT_EQ(all[1].at("microbatches"), "2");
-  EXPECT_EQ(all[3].at("residency"), "visit");
+  EXPECT_EQ(all[3].at("residency"), "while_on_stage");
   EXPECT_EQ(all[36].at("schedule"), "1f1b");
   // Again, and the same bytes.
   const auto again = weft(std::string("layout sweep run.toml --csv again.csv ") + lists);
@@ -136,12 +137,12 @@ TEST_F(LayoutSweep, TakesEverySchedule) {
 
 TEST_F(LayoutSweep, SolvesUnderEachBudget) {
   const auto result = weft(
-      "layout sweep run.toml --csv all.csv --residencies visit,auto --budgets '1 kB,790 KiB,2 MiB' "
+      "layout sweep run.toml --csv all.csv --residencies while_on_stage,auto --budgets '1 kB,790 KiB,2 MiB' "
       "--training.global_batch_size=16");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   const std::vector<Row> all = rows("all.csv");
   ASSERT_EQ(all.size(), 3u) << result.output;
-  EXPECT_EQ(all[0].at("residency"), "visit");
+  EXPECT_EQ(all[0].at("residency"), "while_on_stage");
   EXPECT_EQ(all[0].at("memory_budget"), "");
   EXPECT_EQ(all[1].at("memory_budget"), "790 KiB");
   EXPECT_LE(std::stoll(all[1].at("peak_bytes")), 790 * 1024);
@@ -246,7 +247,7 @@ TEST_F(LayoutSweep, LabelsHoldWhatDiffers) {
   for (const std::string& label : labels("--microbatches 2,4")) {
     EXPECT_TRUE(label == "2 microbatches" || label == "4 microbatches") << label;
   }
-  const auto both = labels("--schedules gpipe,1f1b --residencies each_use,step");
+  const auto both = labels("--schedules gpipe,1f1b --residencies reshard_after_use,step");
   EXPECT_GT(both.size(), 1u);
   for (const std::string& label : both) {
     EXPECT_TRUE(label.starts_with("gpipe, ") || label.starts_with("1f1b, ")) << label;
@@ -268,13 +269,13 @@ TEST_F(LayoutSweep, WithoutListsThereIsOneCombination) {
 TEST_F(LayoutSweep, WrongListsEndWithTwoAndAllFaults) {
   const auto result = weft(
       "layout sweep run.toml --schedules 1f1b,2f2b,1f1b --chunks one,0 --layouts 'auto,Ed|xL' --residencies "
-      "'visit,forever,' --microbatches 0,many");
+      "'while_on_stage,forever,' --microbatches 0,many");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.output, "");
   for (const char* fault :
        {"--schedules names 1f1b twice", "--pipeline.schedule=2f2b: error: ", "--pipeline.chunks=one: error: ",
         "--pipeline.chunks=0: error: ", "column 4: 'x' is no symbol of a layout",
-        "--shard.residency=forever: error: ", "--residencies \"visit,forever,\": an entry is empty",
+        "--shard.residency=forever: error: ", "--residencies \"while_on_stage,forever,\": an entry is empty",
         "--microbatches: 0 is not a number of at least 1", "--microbatches: many is not a number of at least 1"}) {
     EXPECT_NE(result.messages.find(fault), std::string::npos) << fault << "\n" << result.messages;
   }

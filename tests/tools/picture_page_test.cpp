@@ -110,7 +110,7 @@ TEST_F(PicturePage, RunsInABrowser) {
   if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
   const auto page = weft("program '" WEFT_SOURCE_DIR
                          "/configs/quickstart.toml' --format html --costs 'gather=0.5 reduce=0.5 transfer=0.1' "
-                         "--variant=--shard.residency=each_use");
+                         "--variant=--shard.residency=reshard_after_use");
   ASSERT_EQ(page.exit_code, 0) << page.messages;
   const auto seen = visit(page.output, "variant=1&rank=0&lane=1&time=0.01");
   ASSERT_TRUE(seen.contains("faults"));

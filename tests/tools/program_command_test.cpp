@@ -16,7 +16,8 @@ class ProgramCommand : public ProgramTest {
  protected:
   ProgramResult quickstart(const std::string& command) const {
     // Kept for a stage's visit and reduced once: lists short enough to derive by hand.
-    const auto result = weft(command + " '" WEFT_SOURCE_DIR "/configs/quickstart.toml' --shard.residency=visit"
+    const auto result = weft(command + " '" WEFT_SOURCE_DIR
+                                       "/configs/quickstart.toml' --shard.residency=while_on_stage"
                                        " --shard.reduction=last_microbatch");
     EXPECT_EQ(result.exit_code, 0) << result.messages;
     EXPECT_EQ(result.messages, "");

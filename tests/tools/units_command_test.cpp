@@ -156,7 +156,7 @@ TEST_F(UnitsCommand, JsonTellsTheWholePolicy) {
   EXPECT_EQ(field(dense, "parameters"), 4 * 256 + 32);
   EXPECT_EQ(field(dense, "moves"), Json::parse(R"([
       {"during": "UNSHARD", "operation": "all_gather", "group": "dp_shard", "bytes": 2176},
-      {"during": "UNSHARD_ISLAND", "operation": "all_gather", "group": "dp_island", "bytes": 2176},
+      {"during": "UNSHARD_SECONDARY", "operation": "all_gather", "group": "dp_island", "bytes": 2176},
       {"during": "REDUCE_GRAD", "operation": "reduce_scatter", "group": "dp_shard", "bytes": 2176},
       {"during": "REDUCE_GRAD", "operation": "all_reduce", "group": "dp_replicate", "bytes": 544}])"));
 

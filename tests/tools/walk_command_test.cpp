@@ -37,7 +37,7 @@ constexpr std::int64_t once(std::int64_t shards) {
 }
 // Of 2 microbatches: blocks forward and backward; the embedding forward; the head once for both, which follow each
 // other.
-constexpr std::int64_t each_use(std::int64_t shards) {
+constexpr std::int64_t reshard_after_use(std::int64_t shards) {
   return 2 * bytes(embedding_rows, shards) + 16 * bytes(block_rows, shards) + 2 * bytes(head_rows, shards);
 }
 
@@ -55,13 +55,13 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
   };
   // State is four numbers of 4 bytes for each parameter: itself, its gradient and two moments.
   const std::vector<Expected> expected = {
-      {"full_shard", 20, 0, 12, each_use(4) * 3 / 4, 2 * once(4) * 3 / 4, once(4)},
+      {"full_shard", 20, 0, 12, reshard_after_use(4) * 3 / 4, 2 * once(4) * 3 / 4, once(4)},
       {"shard_grad_op", 6, 0, 12, once(4) * 3 / 4, 2 * once(4) * 3 / 4, once(4)},
       {"optimizer", 6, 0, 6, once(4) * 3 / 4, once(4) * 3 / 4, once(4)},
       {"no_shard", 0, 0, 6, 0, 2 * once(1) * 3 / 4, 4 * once(1)},
       // To shards after each microbatch, over the replicas once.
-      {"hybrid", 20, 0, 12, each_use(2) / 2, 2 * once(2) / 2 + once(2) / 2, 4 * once(2) / 2},
-      {"island 2", 20, 9, 12, (each_use(4) - inside) * 3 / 4 + inside / 2, 2 * once(4) * 3 / 4, once(4)},
+      {"hybrid", 20, 0, 12, reshard_after_use(2) / 2, 2 * once(2) / 2 + once(2) / 2, 4 * once(2) / 2},
+      {"island 2", 20, 9, 12, (reshard_after_use(4) - inside) * 3 / 4 + inside / 2, 2 * once(4) * 3 / 4, once(4)},
   };
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const SortedJson& walked = strategies[i];

@@ -132,8 +132,8 @@ TEST(ChosenTiming, IsTheFastestThatFits) {
     std::int64_t bytes;
   };
   std::vector<Planned> all;
-  for (const char* residency : {"each_use", "step"}) {
-    for (const char* experts : {"each_use", "step"}) {
+  for (const char* residency : {"reshard_after_use", "step"}) {
+    for (const char* experts : {"reshard_after_use", "step"}) {
       for (const bool sharded : {true, false}) {
         for (const bool experts_sharded : {true, false}) {
           const RunPlan plan = plan_run(written_out(config, {residency, experts, sharded, experts_sharded}), hardware);
@@ -174,7 +174,7 @@ TEST(ChosenTiming, TakesLeastOfMemoryWhereLeastIsKept) {
     std::map<std::array<int, 4>, std::int64_t> bytes;
     for (int bits = 0; bits < 16; ++bits) {
       const std::array<int, 4> kept = {bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1};
-      const auto residency = [](int step) { return step != 0 ? "step" : "each_use"; };
+      const auto residency = [](int step) { return step != 0 ? "step" : "reshard_after_use"; };
       const Config written = written_out(config, {residency(kept[0]), residency(kept[1]), kept[2] == 0, kept[3] == 0});
       bytes[kept] = fullest_peak(ResolvedRun(written)).total();
     }
@@ -210,7 +210,7 @@ TEST(ChosenTiming, LeavesNothingOpenAndNothingWrittenChanged) {
   const Config chosen = with_chosen_timing(config, mesh);
   EXPECT_EQ(with_chosen_timing(chosen, mesh), chosen);
   EXPECT_EQ(chosen.shard_by_family.at(Family::experts).residency, "keep_after_forward");
-  EXPECT_EQ(chosen.shard_by_family.at(Family::dense).residency, "each_use");
+  EXPECT_EQ(chosen.shard_by_family.at(Family::dense).residency, "reshard_after_use");
   EXPECT_TRUE(chosen.shard_by_family.at(Family::dense).accumulate_sharded);
   const Config optimizer = config_of({.degrees = {.data_shard = 2}, .strategy = ShardStrategy::optimizer});
   EXPECT_EQ(with_chosen_timing(optimizer, mesh), optimizer);
@@ -249,14 +249,14 @@ TEST(KeptWhole, IsToldWithItsBytes) {
   };
   const std::string parameters =
       "full_shard keeps full parameters from the first forward to the last backward, up to  KiB on a rank: "
-      "shard.residency = \"each_use\" drops them after each use";
+      "shard.residency = \"reshard_after_use\" drops them after each use";
   const std::string gradients =
       "full_shard keeps whole float32 gradients until the last microbatch, up to  KiB on a rank: "
       "shard.accumulation = \"sharded\" reduces those of each microbatch";
   EXPECT_EQ(warnings(), (std::vector<std::string>{parameters, gradients}));
   layout.residency = "window 1";  // of the one stage that there is
   EXPECT_EQ(warnings(), (std::vector<std::string>{parameters, gradients}));
-  layout.residency = "each_use";
+  layout.residency = "reshard_after_use";
   EXPECT_EQ(warnings(), std::vector<std::string>{gradients});
   layout.residency = "step";
   layout.accumulate_sharded = true;
@@ -276,7 +276,7 @@ TEST(KeptWhole, IsNotToldOfWhatWasAskedFor) {
   layout.degrees = {};
   EXPECT_EQ(kept_whole_warnings(config_of(layout)), std::vector<std::string>{});
   // One microbatch: its gradients are reduced as they come.
-  Config config = config_of({.degrees = {.data_shard = 2}, .residency = "each_use"});
+  Config config = config_of({.degrees = {.data_shard = 2}, .residency = "reshard_after_use"});
   config.training.global_batch_size = 2 * config.training.microbatch_size;
   ASSERT_EQ(config.microbatches(), 1);
   EXPECT_EQ(kept_whole_warnings(config), std::vector<std::string>{});

@@ -43,14 +43,15 @@ std::vector<TinyLayout> collective_counts_layouts() {
           }
         }
       }
-      for (const char* residency : {"each_use", "keep_after_forward", "keep_after_backward", "step", "window 1"}) {
+      for (const char* residency :
+           {"reshard_after_use", "keep_after_forward", "keep_after_backward", "step", "window 1"}) {
         for (const int lookahead : {0, 2}) {
           add({.degrees = degrees, .residency = residency, .lookahead = lookahead});
           // Blocks that are made again are gathered no more often.
           add({.degrees = degrees, .residency = residency, .lookahead = lookahead, .recompute = Recompute::full});
         }
       }
-      add({.degrees = degrees, .residency = "each_use", .frozen = {Family::dense}});
+      add({.degrees = degrees, .residency = "reshard_after_use", .frozen = {Family::dense}});
     }
   }
   add({.degrees = {.data_shard = 4}, .residency = "2"});

@@ -115,16 +115,21 @@ TEST(ConfigFaults, UnknownWords) {
       {"\"gpipe\"", "\"1fib\"",
        "39:12: error: pipeline.schedule: expected \"gpipe\", \"1f1b\", \"interleaved\", \"looped_bfs\", \"zb_h1\", "
        "\"zb1p\", \"zbv\", \"v_half\", \"v_min\" or \"dualpipev\", got \"1fib\" (did you mean \"1f1b\"?)"},
-      {"\"visit\"", "\"never\"",
-       "44:13: error: shard.residency: residency \"never\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
-       "\"keep_after_backward\", \"visit\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of "
+      {"\"while_on_stage\"", "\"never\"",
+       "44:13: error: shard.residency: residency \"never\" is not \"stage\", \"reshard_after_use\", "
+       "\"keep_after_forward\", "
+       "\"keep_after_backward\", \"while_on_stage\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a "
+       "number of "
        "ranks that "
        "keep parts after a forward"},
-      {"\"visit\"", "true",
-       "44:13: error: shard.residency: true is no residency: reshard_after_forward true is called \"each_use\" here"},
-      {"\"visit\"", "\"window 0\"",
-       "44:13: error: shard.residency: residency \"window 0\" is not \"stage\", \"each_use\", \"keep_after_forward\", "
-       "\"keep_after_backward\", \"visit\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of "
+      {"\"while_on_stage\"", "true",
+       "44:13: error: shard.residency: true is no residency: reshard_after_forward true is called "
+       "\"reshard_after_use\" here"},
+      {"\"while_on_stage\"", "\"window 0\"",
+       "44:13: error: shard.residency: residency \"window 0\" is not \"stage\", \"reshard_after_use\", "
+       "\"keep_after_forward\", "
+       "\"keep_after_backward\", \"while_on_stage\", \"step\", \"auto\", \"window K\" (K stages, at least 1), or a "
+       "number of "
        "ranks that "
        "keep parts after a forward"},
       {"\"every 3\"", "\"every 0\"",

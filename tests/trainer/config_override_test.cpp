@@ -25,7 +25,7 @@ constexpr const char* values[] = {"\"no_shard\"",
                                   "\"shard_grad_op\"",
                                   "\"optimizer\"",
                                   "\"step\"",
-                                  "\"each_use\"",
+                                  "\"reshard_after_use\"",
                                   "\"half_block\"",
                                   "3",
                                   "\"sharded\"",
@@ -43,8 +43,8 @@ constexpr const char* values[] = {"\"no_shard\"",
 // Sections of families and groups say nothing, and [shard] nothing that some values contradict.
 std::string bare_text() {
   const std::string text =
-      with("[shard.experts]\nresidency = \"each_use\"\n[shard.root]\nstrategy = \"no_shard\"\n", "");
-  return with("reduction = \"every 3\"\n", "", with("residency = \"visit\"\n", "", text));
+      with("[shard.experts]\nresidency = \"reshard_after_use\"\n[shard.root]\nstrategy = \"no_shard\"\n", "");
+  return with("reduction = \"every 3\"\n", "", with("residency = \"while_on_stage\"\n", "", text));
 }
 
 // Every key written, as resolved files once were.
@@ -163,7 +163,7 @@ TEST(UnreadOverrides, AreNamedWithWhatWouldReadThem) {
                                "[precision.dense]\ncompute = \"float32\"\n[precision.embedding]\n"
                                "compute = \"float32\"\n[precision.head]\ncompute = \"float32\"\n"
                                "[precision]\n");
-  const std::string dense = with("[shard.experts]\nresidency = \"each_use\"\n", "",
+  const std::string dense = with("[shard.experts]\nresidency = \"reshard_after_use\"\n", "",
                                  with("layers = \"d e*3\"", "layers = \"d*4\"", with("expert = 2", "expert = 1")));
   const std::vector<std::pair<std::string, std::vector<Unread>>> cases = {
       {complete(),

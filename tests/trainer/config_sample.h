@@ -55,11 +55,11 @@ layout = "auto"
 chunks = 1
 [shard]
 strategy = "full_shard"
-residency = "visit"
+residency = "while_on_stage"
 lookahead = 2
 reduction = "every 3"
 [shard.experts]
-residency = "each_use"
+residency = "reshard_after_use"
 [shard.root]
 strategy = "no_shard"
 [precision]

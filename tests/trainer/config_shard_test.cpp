@@ -14,9 +14,9 @@ using config_sample::message;
 
 // The sample with strategies and residencies left to their defaults, on four ranks that shard.
 std::string plain_text() {
-  std::string text = config_sample::with("residency = \"visit\"\n", "");
+  std::string text = config_sample::with("residency = \"while_on_stage\"\n", "");
   text = config_sample::with("reduction = \"every 3\"\n", "", text);
-  text = config_sample::with("residency = \"each_use\"\n", "", text);
+  text = config_sample::with("residency = \"reshard_after_use\"\n", "", text);
   text = config_sample::with("data_shard = 2", "data_shard = 4", text);
   return config_sample::with("[shard.root]\nstrategy = \"no_shard\"\n", "[shard.root]\n", text);
 }
@@ -37,7 +37,7 @@ TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
   // full_shard keeps its promise with and without a pipeline; gradients add up in shards where there are several
   // microbatches.
   for (const char* pipeline : {"parallelism.pipeline=1", "parallelism.pipeline=2"}) {
-    EXPECT_EQ(policy({pipeline}).residency, Residency::each_use);
+    EXPECT_EQ(policy({pipeline}).residency, Residency::reshard_after_use);
     EXPECT_EQ(policy({pipeline}).reduce_every, 0);
     EXPECT_TRUE(policy({pipeline}).accumulate_sharded);
     EXPECT_FALSE(policy({pipeline, "shard.reduction=last_microbatch"}).accumulate_sharded);
@@ -73,7 +73,7 @@ TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).residency, Residency::island);
   EXPECT_EQ(resolve_policy(config, Family::dense, 1).island_ranks, 2);
   EXPECT_EQ(resolve_policy(config, Family::head, 0).window_stages, 3);
-  EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::each_use);
+  EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::reshard_after_use);
   EXPECT_EQ(islands_of(config), (std::set<Island>{{Group::dp_shard, 2}}));
   expect_refused({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
   expect_refused({"shard.dense.residency=[]"}, {"the list is empty"});
@@ -107,6 +107,11 @@ TEST(ShardFaults, ACountIsNoFlag) {
   expect_refused({"shard.reduction=\"every 0\""}, {"is not auto, each_microbatch"});
   expect_refused({"shard.reduce_inputs=-1"}, {"shard.reduce_inputs: -1 is out of range"});
   expect_refused({"shard.wrap=\"blocks 0\""}, {"shard.wrap"});
+}
+
+TEST(ShardFaults, AnOldNameSaysTheNewOne) {
+  expect_refused({"shard.residency=\"each_use\""}, {"residency \"each_use\" is called \"reshard_after_use\" now"});
+  expect_refused({"shard.experts.residency=\"visit\""}, {"residency \"visit\" is called \"while_on_stage\" now"});
 }
 
 TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
@@ -143,7 +148,7 @@ TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
 
 TEST(ShardFaults, StrategyAndResidencyContradictEachOther) {
   for (const char* strategy : {"shard_grad_op", "optimizer"}) {
-    for (const char* residency : {"each_use", "keep_after_forward", "keep_after_backward", "2"}) {
+    for (const char* residency : {"reshard_after_use", "keep_after_forward", "keep_after_backward", "2"}) {
       expect_refused({fmt::format("shard.strategy={}", strategy), fmt::format("shard.residency={}", residency)},
                      {fmt::format("strategy \"{}\" gathers parameters once a step", strategy),
                       fmt::format("residency \"{}\"", residency)});

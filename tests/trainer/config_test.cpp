@@ -58,9 +58,9 @@ TEST(ConfigReader, TheLoadBalancingLossHasThreeConventions) {
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {
   const Config c = read(complete()).config;
-  const ShardPolicy standard{ShardStrategy::full_shard, "visit", 2, "every 3"};
+  const ShardPolicy standard{ShardStrategy::full_shard, "while_on_stage", 2, "every 3"};
   ShardPolicy experts = standard, root = standard;
-  experts.residency = "each_use";
+  experts.residency = "reshard_after_use";
   root.strategy = ShardStrategy::no_shard;
   EXPECT_EQ(c.shard, standard);
   const std::map<Family, ShardPolicy> expected = {{Family::dense, standard},
@@ -77,7 +77,7 @@ TEST(ConfigReader, PoliciesDoNotDependOnTheOrderOfSections) {
   const Config c = read(text, {"--shard.residency=step"}).config;
   EXPECT_EQ(c.shard_by_family.at(Family::dense), (ShardPolicy{ShardStrategy::full_shard, "step", 5, "every 3"}));
   EXPECT_EQ(c.shard_by_family.at(Family::head).residency, "step");
-  EXPECT_EQ(c.shard_by_family.at(Family::experts).residency, "each_use");
+  EXPECT_EQ(c.shard_by_family.at(Family::experts).residency, "reshard_after_use");
 }
 
 TEST(ConfigReader, WhatIsNotWrittenHasTheDefaultOfTheStruct) {
@@ -124,7 +124,7 @@ TEST(ConfigReader, AnnotatesTheOriginOfEachValue) {
   EXPECT_TRUE(line("decay_steps").ends_with("# default")) << line("decay_steps");
   const std::string dense = text.substr(text.find("[shard.dense]"));
   // A comment in the text that is written: it follows.
-  EXPECT_NE(dense.find("\n# residency = \"visit\"                    # shard.residency\n"), std::string::npos) << dense;
+  EXPECT_NE(dense.find("\n# residency = \"while_on_stage\"           # shard.residency\n"), std::string::npos) << dense;
 }
 
 TEST(ConfigOverrides, WinOverTheFileAndTheLastOneWins) {

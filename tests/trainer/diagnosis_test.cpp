@@ -127,13 +127,13 @@ const std::vector<SettingFault> setting_faults = {
     {"gathers_repeated",
      "dense",
      pipelined_dense + deferred,
-     {"shard.residency=\"each_use\""},
+     {"shard.residency=\"reshard_after_use\""},
      {"shard.residency=\"step\""},
      roomy},
     {"gathers_repeated",
      "hybrid",
      pipelined_hybrid + deferred,
-     {"shard.residency=\"each_use\""},
+     {"shard.residency=\"reshard_after_use\""},
      {"shard.residency=\"step\""},
      roomy},
     // 4 ranks x 2 us x 8 GB/s.
@@ -280,8 +280,8 @@ TEST(Diagnosis, LookaheadIsNoFaultWhereNothingIsLost) {
 TEST(TracedWaits, AreThoseOfTheSimulatedStep) {
   for (const Overrides& overrides :
        {Overrides{"shard.lookahead=0"}, sharded_hybrid + Overrides{"shard.lookahead=0"}, sharded_hybrid,
-        pipelined_dense + Overrides{"shard.residency=\"each_use\"", "shard.reduction=\"each_microbatch\""},
-        pipelined_hybrid + Overrides{"shard.residency=\"each_use\"", "shard.lookahead=0"}}) {
+        pipelined_dense + Overrides{"shard.residency=\"reshard_after_use\"", "shard.reduction=\"each_microbatch\""},
+        pipelined_hybrid + Overrides{"shard.residency=\"reshard_after_use\"", "shard.lookahead=0"}}) {
     const TemporaryFolder folder;
     leave_run(folder, overrides);
     RunOutputs run = read_run(folder.path());
@@ -447,7 +447,8 @@ TEST(Diagnosis, NamesAStaticBucketThatDiffersByAByte) {
 // What a change takes has to be there: under a budget that the run fills, nothing is proposed that would not fit.
 TEST(Diagnosis, ProposesOnlyWhatFits) {
   const TemporaryFolder folder;
-  leave_run(folder, pipelined_dense + Overrides{"shard.residency=\"each_use\"", "shard.reduction=\"each_microbatch\""});
+  leave_run(folder, pipelined_dense +
+                        Overrides{"shard.residency=\"reshard_after_use\"", "shard.reduction=\"each_microbatch\""});
   const RunOutputs run = read_run(folder.path());
   std::int64_t peak = 0;
   for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
@@ -461,7 +462,7 @@ TEST(Diagnosis, ProposesOnlyWhatFits) {
 
 // Without a pipeline parameters are dropped to save memory; that is a fault only where memory is known to be idle.
 // Nothing of the run is left to be chosen by the memory that it is later judged with.
-const Overrides written_out = {"shard.residency=\"each_use\"", "shard.reduction=\"last_microbatch\""};
+const Overrides written_out = {"shard.residency=\"reshard_after_use\"", "shard.reduction=\"last_microbatch\""};
 
 TEST(Diagnosis, KeepsParametersOnlyWhereMemoryIsKnown) {
   const TemporaryFolder folder;

@@ -31,7 +31,7 @@ std::vector<TinyLayout> planned_layouts() {
       {.name = "no_shard", .degrees = {.data_shard = 2}, .strategy = ShardStrategy::no_shard},
       {.name = "optimizer", .degrees = {.data_shard = 2}, .strategy = ShardStrategy::optimizer},
       {.name = "shard_grad_op", .degrees = {.data_shard = 2}, .strategy = ShardStrategy::shard_grad_op},
-      {.name = "full_shard", .degrees = {.data_shard = 4}, .residency = "each_use"},
+      {.name = "full_shard", .degrees = {.data_shard = 4}, .residency = "reshard_after_use"},
       {.name = "hybrid", .layers = "d e d e", .degrees = {.data_replicate = 2, .data_shard = 2}},
       {.name = "island", .degrees = {.data_shard = 4}, .residency = "2", .precision = narrow, .lookahead = 2},
       {.name = "pp2", .layers = "d e d e", .degrees = {.pipeline = 2}},

@@ -1,4 +1,4 @@
-// Runs that are full of one thing each: it is named, the first move that is said to be enough is, when it is planned
+// Runs that are full of one thing each: it is named, the first remedy that is said to be enough is, when it is planned
 // anew, and what is said not to help does not at any strength.
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ struct FullRun {
   Cause cause = Cause::workspace;
   double card = 0.0;  // of the peak
   Overrides words = {};
-  std::string_view first = {};  // move that fits; empty: a combination, or more ranks
+  std::string_view first = {};  // remedy that fits; empty: a combination, or more ranks
 };
 
 void PrintTo(const FullRun& run, std::ostream* out) {
@@ -59,7 +59,7 @@ std::vector<FullRun> full_runs() {
                              "--optimizer.name=sgd",
                              "--optimizer.momentum=0.0",
                              "--training.sequence_length=8",
-                             "--shard.residency=each_use",
+                             "--shard.residency=reshard_after_use",
                              "--shard.reduction=last_microbatch",
                              "--training.frozen=[\"routing\", \"experts\"]"};
   return {
@@ -157,22 +157,22 @@ TEST_P(ExplainCauses, AreNamedAndWhatIsSaidOfMovesHolds) {
   EXPECT_EQ(name_of(explanation.cause), name_of(run.cause)) << to_text(peak);
   EXPECT_EQ(explanation.cause_bytes, bytes_of(run.cause, peak));
   const TriedMove* first = explanation.first_that_fits();
-  EXPECT_EQ(first ? first->move.name : std::string_view(), run.first);
+  EXPECT_EQ(first ? first->remedy.name : std::string_view(), run.first);
   if (first) {
     const RunPlan planned = plan_run(read(first->trial.words), card);
     EXPECT_TRUE(planned.verdict.fits());
     EXPECT_EQ(planned.peak(), first->trial.peak);
     EXPECT_FALSE(explanation.combination);
   } else {
-    ASSERT_TRUE(explanation.combination || explanation.more_ranks || explanation.asked_for_ranks);
+    ASSERT_TRUE(explanation.combination || explanation.minimum_world || explanation.asked_for_ranks);
     if (explanation.combination) {
       EXPECT_TRUE(plan_run(read(explanation.combination->words), card).verdict.fits());
     }
   }
   for (const TriedMove& cannot : explanation.cannot) {
-    for (const MoveWords& strength : cannot.move.strengths(read({}))) {
+    for (const MoveWords& strength : cannot.remedy.strengths(read({}))) {
       for (const Overrides& words : {strength.words, merged_words(strength.words, strength.by_family)}) {
-        EXPECT_FALSE(try_words(read, card, words).fits()) << cannot.move.name;
+        EXPECT_FALSE(try_words(read, card, words).fits()) << cannot.remedy.name;
       }
     }
   }

@@ -21,15 +21,15 @@ bool fits(const ReadWith& read, const Hardware& hardware, const Overrides& words
   return plan_run(read(words), hardware).verdict.fits();
 }
 
-std::vector<std::string_view> names_of(const std::vector<TriedMove>& moves) {
+std::vector<std::string_view> names_of(const std::vector<TriedMove>& remedies) {
   std::vector<std::string_view> names;
-  for (const TriedMove& tried : moves) names.push_back(tried.move.name);
+  for (const TriedMove& tried : remedies) names.push_back(tried.remedy.name);
   return names;
 }
 
-const TriedMove* find_move(const std::vector<TriedMove>& moves, std::string_view name) {
-  for (const TriedMove& tried : moves) {
-    if (tried.move.name == name) return &tried;
+const TriedMove* find_move(const std::vector<TriedMove>& remedies, std::string_view name) {
+  for (const TriedMove& tried : remedies) {
+    if (tried.remedy.name == name) return &tried;
   }
   return nullptr;
 }
@@ -73,7 +73,7 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
     EXPECT_NEAR(static_cast<double>(kept) / 1e9, row.textbook * token / (34.0 * h), 0.05) << row.sequence;
     EXPECT_EQ(explanation.plan.verdict.fits(), row.fits) << row.sequence;
     if (row.fits) {
-      EXPECT_TRUE(explanation.moves.empty());
+      EXPECT_TRUE(explanation.remedies.empty());
       EXPECT_TRUE(explanation.cannot.empty());
       EXPECT_FALSE(explanation.combination);
       EXPECT_FALSE(explanation.limits.empty());
@@ -97,14 +97,14 @@ TEST(Explain, MovesAgainstActivationsStandInOrder) {
   EXPECT_LT(explanation.state_bytes, state_of_7b + 34 * 4096 * 16);
   const std::vector<std::string_view> expected = {"recompute selective", "recompute full", "tensor up", "context up",
                                                   "pipeline up"};
-  EXPECT_EQ(names_of(explanation.moves), expected);  // one sequence at a time is the least there is
+  EXPECT_EQ(names_of(explanation.remedies), expected);  // one sequence at a time is the least there is
   const std::int64_t needed = explanation.plan.verdict.needed;
-  const Trial& selective = explanation.moves[0].trial;
-  const Trial& full = explanation.moves[1].trial;
+  const Trial& selective = explanation.remedies[0].trial;
+  const Trial& full = explanation.remedies[1].trial;
   EXPECT_LT(selective.verdict.needed, needed);
   EXPECT_LT(full.verdict.needed, selective.verdict.needed);
   ASSERT_TRUE(explanation.first_that_fits());
-  EXPECT_EQ(explanation.first_that_fits()->move.name, "recompute full");
+  EXPECT_EQ(explanation.first_that_fits()->remedy.name, "recompute full");
   EXPECT_TRUE(fits(reader_of("plan_7b_long.toml"), find_hardware("a100-80gb"), full.words));
 }
 
@@ -116,7 +116,7 @@ TEST(Explain, MoreShardingRecoversNoMoreThanStateAndIsNeverAMoveAgainstActivatio
   EXPECT_GT(recovered, state_of_7b * 9 / 10);
   EXPECT_LE(recovered, explanation.state_bytes);
   EXPECT_FALSE(explanation.more_sharding->fits());
-  EXPECT_FALSE(find_move(explanation.moves, "strategy up"));
+  EXPECT_FALSE(find_move(explanation.remedies, "strategy up"));
 }
 
 TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
@@ -142,7 +142,7 @@ TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
 TEST(Explain, HardwareWithoutMemoryIsNotJudged) {
   const Explanation explanation = explain_run(reader_of("plan_7b_long.toml"), find_hardware("cpu"));
   EXPECT_EQ(explanation.plan.verdict.fit, Fit::unknown);
-  EXPECT_TRUE(explanation.moves.empty());
+  EXPECT_TRUE(explanation.remedies.empty());
   EXPECT_TRUE(explanation.limits.empty());
 }
 
@@ -173,15 +173,15 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
     }
   }
   // So many ranks fit and a node less does not.
-  ASSERT_TRUE(explanation.more_ranks);
-  const Trial& more = explanation.more_ranks->trial;
+  ASSERT_TRUE(explanation.minimum_world);
+  const Trial& more = explanation.minimum_world->trial;
   EXPECT_TRUE(fits(read, card, more.words));
-  const Config with = read(explanation.more_ranks->words);
-  EXPECT_FALSE(fits(read, card, merged_words(explanation.more_ranks->words, scaled_words(with, more.world - 8))));
+  const Config with = read(explanation.minimum_world->words);
+  EXPECT_FALSE(fits(read, card, merged_words(explanation.minimum_world->words, scaled_words(with, more.world - 8))));
 }
 
 TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
-  // 131,072 tokens on a card of 40 GB: no single move is enough.
+  // 131,072 tokens on a card of 40 GB: no single remedy is enough.
   const ReadWith read = reader_of("plan_7b_long.toml");
   const Hardware& card = find_hardware("a100-40gb");
   const Explanation explanation = explain_run(read, card);
@@ -206,7 +206,7 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
   const ReadWith read =
       reader_of("plan_7b_long.toml", {"--model.num_attention_heads=31", "--model.num_key_value_heads=31"});
   const Explanation explanation = explain_run(read, find_hardware("a100-80gb"));
-  const TriedMove* tensor = find_move(explanation.moves, "tensor up");
+  const TriedMove* tensor = find_move(explanation.remedies, "tensor up");
   ASSERT_TRUE(tensor);
   EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
             std::string::npos)

@@ -20,7 +20,7 @@ const std::vector<TinyLayout> layouts = {
     {.name = "shard2_tensor2",
      .layers = "d e d e",
      .degrees = {.data_shard = 2, .tensor = 2, .expert = 2},
-     .residency = "each_use"},
+     .residency = "reshard_after_use"},
 };
 
 Config with_strategy(Config config, ShardStrategy strategy) {
@@ -80,7 +80,7 @@ TEST(FamiliesShardedByThemselves, LearnToTheBitWhatNoShardLearns) {
       config.precision = precision;
       auto& policies = config.shard_by_family;
       policies[Family::embedding] = {ShardStrategy::optimizer, "stage", 3, "last_microbatch", false, "block"};
-      policies[Family::dense] = {ShardStrategy::full_shard, "each_use", 2, "every 3", false, "half_block"};
+      policies[Family::dense] = {ShardStrategy::full_shard, "reshard_after_use", 2, "every 3", false, "half_block"};
       policies[Family::experts] = {ShardStrategy::shard_grad_op, "step", 0, "each_microbatch", false, "blocks 2"};
       policies[Family::head] = {ShardStrategy::full_shard, "keep_after_forward", 1, "each_microbatch", false, "block"};
       for (const ConfigRule& rule : config_rules()) EXPECT_TRUE(rule.check(config).empty());

@@ -116,9 +116,9 @@ NotedStep noted_step(const TinyLayout& layout) {
                         }};
     SlowLinkCommunicator slow(world, link);
     RankRun run(resolved, data, domain, {backend, slow, [&](std::string_view) {
-                                               note_compute();
-                                               notes.push_back({Note::action, {}, begun++});
-                                             }});
+                                           note_compute();
+                                           notes.push_back({Note::action, {}, begun++});
+                                         }});
     actions = run.program().ranks.front();
     run.step(1);
     require(begun == actions.size() && actions.back().op == Op::optimizer_step, "a step ends with its optimizer");
@@ -200,7 +200,7 @@ double reductions(const NotedStep& step) {
 }
 
 TinyLayout layout_with(const std::string& layers, int lookahead) {
-  return {.layers = layers, .residency = "each_use", .lookahead = lookahead};
+  return {.layers = layers, .residency = "reshard_after_use", .lookahead = lookahead};
 }
 
 class LaneOverlap : public ::testing::TestWithParam<const char*> {};

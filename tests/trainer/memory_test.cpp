@@ -24,26 +24,33 @@ std::vector<TinyLayout> memory_layouts() {
       {.name = "one_rank_bfloat16", .precision = bfloat16_compute},
       {.name = "one_rank_selective", .recompute = Recompute::selective},
       {.name = "shard2_bfloat16_full", .degrees = shard2, .precision = bfloat16_compute, .recompute = Recompute::full},
-      {.name = "mesh8_full_each_use",
+      {.name = "mesh8_full_reshard_after_use",
        .layers = mixed,
        .degrees = mesh8,
-       .residency = "each_use",
+       .residency = "reshard_after_use",
        .recompute = Recompute::full},
       {.name = "mesh8_selective", .layers = mixed, .degrees = mesh8, .recompute = Recompute::selective},
       {.name = "shard4", .degrees = {.data_shard = 4}},
       {.name = "shard4_no_shard", .degrees = {.data_shard = 4}, .strategy = no_shard},
-      {.name = "shard2_bfloat16_each_use", .degrees = shard2, .residency = "each_use", .precision = bfloat16_compute},
+      {.name = "shard2_bfloat16_reshard_after_use",
+       .degrees = shard2,
+       .residency = "reshard_after_use",
+       .precision = bfloat16_compute},
       {.name = "shard2_no_shard_bfloat16_each_microbatch",
        .degrees = shard2,
        .reduction = "each_microbatch",
        .strategy = no_shard,
        .precision = bfloat16_reduction},
-      {.name = "pp2_tp2_shard2_each_use",
+      {.name = "pp2_tp2_shard2_reshard_after_use",
        .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2},
-       .residency = "each_use"},
-      {.name = "mesh8_visit", .layers = mixed, .degrees = mesh8, .residency = "visit"},
+       .residency = "reshard_after_use"},
+      {.name = "mesh8_visit", .layers = mixed, .degrees = mesh8, .residency = "while_on_stage"},
       {.name = "mesh8_step", .layers = mixed, .degrees = mesh8, .residency = "step"},
-      {.name = "mesh8_each_use_lookahead3", .layers = mixed, .degrees = mesh8, .residency = "each_use", .lookahead = 3},
+      {.name = "mesh8_reshard_after_use_lookahead3",
+       .layers = mixed,
+       .degrees = mesh8,
+       .residency = "reshard_after_use",
+       .lookahead = 3},
       {.name = "mesh8_each_microbatch", .layers = mixed, .degrees = mesh8, .reduction = "each_microbatch"},
       {.name = "mesh8_every3_gpipe", .layers = mixed, .degrees = mesh8, .schedule = "gpipe", .reduction = "every 3"},
       {.name = "mesh8_bfloat16", .layers = mixed, .degrees = mesh8, .precision = bfloat16_reduction},
@@ -72,9 +79,9 @@ std::vector<TinyLayout> memory_layouts() {
 }
 
 // The largest that full parameters and full gradients become along one rank's list, each at its own instant: a unit's
-// parameters live from its UNSHARD to its RESHARD (their parts from RESHARD_ISLAND to UNSHARD_ISLAND), its gradients
-// from the first weight gradient to the next reduction, and then until the pool of inputs is full or the norm is taken.
-// Reductions in another dtype read a copy, and those of routing helpers are over at once.
+// parameters live from its UNSHARD to its RESHARD (their parts from RESHARD_SECONDARY to UNSHARD_SECONDARY), its
+// gradients from the first weight gradient to the next reduction, and then until the pool of inputs is full or the norm
+// is taken. Reductions in another dtype read a copy, and those of routing helpers are over at once.
 struct ProgramPeaks {
   std::int64_t parameters = 0, gradients = 0;
 };
@@ -90,11 +97,11 @@ ProgramPeaks peaks_of(const Program& program, int pipeline_rank) {
   };
   for (const Action& action : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     if (is_gather(action.op)) gathered.insert(*action.unit);
-    if (action.op == Op::reshard_island) parted.insert(*action.unit);
+    if (action.op == Op::reshard_secondary) parted.insert(*action.unit);
     // Both exist while one is made from the other.
     peaks.parameters = std::max(peaks.parameters,
                                 sum(gathered, &ProgramUnit::unsharded_bytes) + sum(parted, &ProgramUnit::island_bytes));
-    if (action.op == Op::unshard_island) parted.erase(*action.unit);
+    if (action.op == Op::unshard_secondary) parted.erase(*action.unit);
     if (is_reshard(action.op)) gathered.erase(*action.unit);
     if (is_reduction(action.op) && accumulating.erase(*action.unit) > 0) {
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];

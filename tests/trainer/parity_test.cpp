@@ -93,9 +93,9 @@ std::vector<Layout> parity_layouts() {
       {"mixed_shard4", mixed, 1, 1, 4},
       {"mixed_pp2_tp2_shard2_ep2", mixed, 2, 2, 2, 1, 2},
       {"mixed_pp2_tp2_shard2_ep2_gpipe", mixed, 2, 2, 2, 1, 2, "gpipe"},
-      {"mixed_pp2_tp2_shard2_ep2_each_use", mixed, 2, 2, 2, 1, 2, "1f1b", 1, "each_use"},
+      {"mixed_pp2_tp2_shard2_ep2_reshard_after_use", mixed, 2, 2, 2, 1, 2, "1f1b", 1, "reshard_after_use"},
       {"mixed_pp2_tp2_shard2_ep2_step", mixed, 2, 2, 2, 1, 2, "1f1b", 1, "step"},
-      {"mixed_pp2_shard2_lookahead3", mixed, 2, 1, 2, 1, 1, "1f1b", 1, "each_use", "last_microbatch",
+      {"mixed_pp2_shard2_lookahead3", mixed, 2, 1, 2, 1, 1, "1f1b", 1, "reshard_after_use", "last_microbatch",
        ShardStrategy::full_shard, 3},
       {"mixed_pp2_shard2_each_microbatch", mixed, 2, 1, 2, 1, 2, "1f1b", 1, "stage", "each_microbatch"},
       {"mixed_pp2_shard2_every_3", mixed, 2, 1, 2, 1, 2, "1f1b", 1, "stage", "every 3"},
@@ -168,7 +168,8 @@ TEST_P(BitParity, ShardingResidencyAndScheduleDoNotChangeABit) {
     other.strategy = strategy;
     expect_same(other, name_of(strategy).data());
   }
-  for (const char* residency : {"each_use", "keep_after_forward", "keep_after_backward", "visit", "window 1", "step"}) {
+  for (const char* residency :
+       {"reshard_after_use", "keep_after_forward", "keep_after_backward", "while_on_stage", "window 1", "step"}) {
     other = layout;
     other.residency = residency;
     expect_same(other, residency);

@@ -80,8 +80,8 @@ Drawn draw_config(std::uint64_t seed) {
   layout.chunks = layout.degrees.pipeline == 1 ? 1 : order.chunks;
   layout.strategy = draw.from(ShardStrategy::full_shard, ShardStrategy::full_shard, ShardStrategy::full_shard,
                               ShardStrategy::shard_grad_op, ShardStrategy::optimizer, ShardStrategy::no_shard);
-  layout.residency = draw.from("stage", "stage", "each_use", "keep_after_forward", "keep_after_backward", "visit",
-                               "window 2", "step", "2");
+  layout.residency = draw.from("stage", "stage", "reshard_after_use", "keep_after_forward", "keep_after_backward",
+                               "while_on_stage", "window 2", "step", "2");
   layout.reduction = draw.from("auto", "auto", "last_microbatch", "each_microbatch", "every 3");
   layout.accumulate_sharded = draw.once_in(4);
   layout.lookahead = draw.from(0, 1, 1, 2, 3);

@@ -37,7 +37,7 @@ struct Load {
 
 struct Instance {
   LayoutItems items;
-  LayoutRanks ranks;
+  ScheduleResidents ranks;
 
   // From the definitions alone.
   Load load(const Counts& counts) const {
@@ -217,7 +217,7 @@ TEST(RankLayout, DealsWhatPeopleTrain) {
   for (const Placement placement : {Placement::looped, Placement::v}) {
     for (const int chunks : {2, 4}) {
       const int ranks = 64 / chunks;
-      LayoutRanks shape;
+      ScheduleResidents shape;
       for (int stage = 0; stage < 64; ++stage) shape.rank_of_stage.push_back(rank_of(placement, ranks, stage));
       shape.kept.assign(static_cast<std::size_t>(ranks), {std::vector<int>(static_cast<std::size_t>(chunks), 3)});
       Instance instance;

@@ -50,7 +50,7 @@ TEST(RankClasses, AreTheWorldAndAlike) {
 TEST(RunPlan, CountsWhatRanksCount) {
   Config config = config_of({.layers = "d e d e",
                              .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
-                             .residency = "each_use"});
+                             .residency = "reshard_after_use"});
   config.run.steps = 1;
   const CommunicationCounters counted = run_kept(config).steps.back().communication;
   const RunPlan plan = plan_run(config, card_of(1e12));

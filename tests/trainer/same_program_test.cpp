@@ -57,7 +57,7 @@ TEST(SameProgram, ASolvedPlanThatIsAnotherOnOneRankEndsTheRun) {
 
 // The same of any other residency, and of lists that only one of the pipeline ranks would run.
 TEST(SameProgram, AnyOtherListOnOneRankEndsTheRun) {
-  const Config config = config_of({.degrees = eight, .residency = "each_use"});
+  const Config config = config_of({.degrees = eight, .residency = "reshard_after_use"});
   for (auto& [family, policy] : Config(config).shard_by_family) {
     if (family != Family::head && family != Family::dense) continue;
     Config altered = config;
@@ -90,7 +90,7 @@ TEST(SameProgram, NamesThoseThatDifferFromMost) {
 
 // Any field of any action counts but its bytes, and so does the order of the list.
 TEST(SameProgram, HashesTellListsApart) {
-  const Config config = config_of({.degrees = eight, .residency = "each_use"});
+  const Config config = config_of({.degrees = eight, .residency = "reshard_after_use"});
   const Program program = step_program(ResolvedRun(config), {});
   const auto own = program_hashes(program);
   std::mt19937 random(11);

@@ -38,7 +38,8 @@ const std::vector<ScheduleCase> cases = {
 };
 
 const std::vector<std::string> models = {"d*8", "d d e d e e d e"};
-const std::vector<std::string> residencies = {"stage", "each_use", "keep_after_forward", "visit", "window 1", "step"};
+const std::vector<std::string> residencies = {"stage",          "reshard_after_use", "keep_after_forward",
+                                              "while_on_stage", "window 1",          "step"};
 const std::vector<std::string> reductions = {"last_microbatch", "each_microbatch"};
 
 TinyLayout layout_of(const ScheduleCase& the_case, const std::string& layers, const std::string& residency,
@@ -140,7 +141,7 @@ TEST(OwnOrder, LearnsWhatTheScheduleItWritesDownLearns) {
     const OrderInput input{
         .ranks = named.pipeline, .chunks = named.chunks, .microbatches = static_cast<int>(config.microbatches())};
     const Program order =
-        compile(bare_tables(input.ranks, input.ranks * input.chunks, schedule.placement), schedule, input);
+        compile(schedule_only_tables(input.ranks, input.ranks * input.chunks, schedule.placement), schedule, input);
     const LearnedRun by_name = learn(config);
     config.pipeline.schedule = "own.csv";
     config.pipeline.chunks = 1;

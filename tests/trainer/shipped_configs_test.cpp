@@ -100,7 +100,7 @@ TEST(RandomConfigs, HaveNoTimeBelowItsBound) {
     if (stage_ranks % 2 != 0 || stage_ranks % layout.degrees.expert != 0) continue;
     layout.strategy = one_of({0, 1}) ? ShardStrategy::full_shard : ShardStrategy::shard_grad_op;
     layout.reduction = one_of({0, 1}) ? "each_microbatch" : "last_microbatch";
-    layout.residency = one_of({0, 1}) ? "each_use" : "stage";
+    layout.residency = one_of({0, 1}) ? "reshard_after_use" : "stage";
     layout.lookahead = one_of({0, 1, 2});
     layout.tied = one_of({0, 1}) == 1;
     Hardware hardware = in_nodes(find_hardware("h100"), 2);

@@ -11,7 +11,7 @@
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"

@@ -18,7 +18,7 @@ namespace {
 
 Program two_actions() {
   Program program;
-  static_cast<ProgramTables&>(program) = bare_tables(1, 1);
+  static_cast<ProgramTables&>(program) = schedule_only_tables(1, 1);
   program.units = {{.name = "head"}};
   program.ranks = {
       {{.op = Op::unshard, .stage = 0, .unit = 0, .bytes = 64}, {.op = Op::forward, .stage = 0, .microbatch = 5}}};

@@ -51,14 +51,14 @@ struct Stay {
   std::string name() const { return fmt::format("{} {}{}", name_of(strategy), residency, by_stage ? ", step" : ""); }
 };
 const std::vector<Stay> stays = {
-    {.residency = "each_use"},
+    {.residency = "reshard_after_use"},
     {.residency = "keep_after_forward"},
     {.residency = "keep_after_backward"},
-    {.residency = "visit"},
+    {.residency = "while_on_stage"},
     {.residency = "window 2"},
     {.residency = "step"},
     {.residency = "2"},
-    {.residency = "each_use", .by_stage = true},
+    {.residency = "reshard_after_use", .by_stage = true},
     {},
     {.strategy = ShardStrategy::shard_grad_op},
     {.strategy = ShardStrategy::optimizer},
@@ -121,7 +121,8 @@ Config configured(std::size_t mesh, std::size_t precision, const Variant& varian
       policy.residency_by_stage.assign(static_cast<std::size_t>(config.parallelism.pipeline), policy.residency);
       policy.residency_by_stage.back() = "step";
     }
-    if (policy.residency == "2" && !has_island_of_two(config.parallelism, family)) policy.residency = "each_use";
+    if (policy.residency == "2" && !has_island_of_two(config.parallelism, family))
+      policy.residency = "reshard_after_use";
   }
   config.run.steps = 3;
   config.training.initial_loss_scale = 1024.0;

@@ -49,7 +49,7 @@ std::vector<TinyLayout> tied_layouts() {
       {.name = "pp2_mesh16",
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_replicate = 2, .data_shard = 2, .tensor = 2, .expert = 2},
-       .residency = "each_use"},
+       .residency = "reshard_after_use"},
       {.name = "pp2_context2", .layers = mixed, .degrees = {.pipeline = 2, .context = 2}},
       {.name = "pp2_gpipe", .degrees = {.pipeline = 2}, .schedule = "gpipe"},
       {.name = "pp4_zb_h1", .degrees = {.pipeline = 4}, .schedule = "zb_h1"},

@@ -31,8 +31,9 @@ std::string family_of(const ModelPart& part) {
 TEST(TraceLabels, AreThoseOfTheActions) {
   std::set<std::string> phases, families;
   for (const TinyLayout& layout :
-       {TinyLayout{
-            .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}, .residency = "each_use"},
+       {TinyLayout{.layers = "d e d e",
+       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+       .residency = "reshard_after_use"},
         TinyLayout{.layers = "d e", .degrees = {.data_shard = 2}, .wrap = "root", .recompute = Recompute::full},
         TinyLayout{.layers = "d d d d", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1", .tied = true},
         TinyLayout{.layers = "d", .degrees = {.pipeline = 4}}}) {

@@ -39,11 +39,14 @@ std::vector<TinyLayout> walk_layouts() {
        .precision = bfloat16_compute},
       {.name = "hybrid", .degrees = hybrid},
       {.name = "island2", .degrees = shard4, .residency = "2"},
-      {.name = "pipeline2", .degrees = {.pipeline = 2, .data_shard = 2}, .residency = "each_use"},
+      {.name = "pipeline2", .degrees = {.pipeline = 2, .data_shard = 2}, .residency = "reshard_after_use"},
       {.name = "pipeline2_zb_h1", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1"},
       {.name = "pipeline4_zb_h1", .degrees = {.pipeline = 4}, .schedule = "zb_h1"},
       {.name = "tensor2", .degrees = {.data_shard = 2, .tensor = 2}},
-      {.name = "experts", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}, .residency = "each_use"},
+      {.name = "experts",
+       .layers = "d e d e",
+       .degrees = {.data_shard = 4, .expert = 2},
+       .residency = "reshard_after_use"},
   };
 }
 
@@ -136,7 +139,7 @@ TEST_P(WalkOf, AListHasEveryActionOnceAndTheParametersThatTheListLeaves) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (is_gather(actions[i].op)) gathered.insert(*actions[i].unit), parted.erase(*actions[i].unit);
       if (is_reshard(actions[i].op)) gathered.erase(*actions[i].unit);
-      if (actions[i].op == Op::reshard_island) parted.insert(*actions[i].unit);
+      if (actions[i].op == Op::reshard_secondary) parted.insert(*actions[i].unit);
       std::int64_t live = 0;
       for (const int unit : gathered) live += fine.program.units[static_cast<std::size_t>(unit)].unsharded_bytes;
       for (const int unit : parted) live += fine.program.units[static_cast<std::size_t>(unit)].island_bytes;
@@ -176,7 +179,7 @@ TEST(Walk, SendsWhatTheShapesSay) {
     Config config = tiny_config("d*4");
     config.parallelism.data_shard = ranks;
     for (auto& [family, policy] : config.shard_by_family) {
-      policy.residency = "each_use";
+      policy.residency = "reshard_after_use";
       policy.reduction = "last_microbatch";
     }
     const std::int64_t microbatches = config.microbatches();
@@ -255,14 +258,14 @@ TEST(Walk, HasTheLiveWindowOfASevenBillionModelInItsPeakColumn) {
   constexpr std::int64_t block = padded(block_rows), root = padded(root_rows);
   const std::vector<WindowCase> cases = {
       {"root", "\"step\"", 1, padded(32 * block_rows + root_rows), 13476.8, 1, 0, 1},
-      {"block", "\"each_use\"", 0, root + block, 929.1, 65, 0, 33},
-      {"block", "\"each_use\"", 1, root + 2 * block, 1333.8, 64, 0, 33},
-      {"block", "\"each_use\"", 2, root + 3 * block, 1738.6, 63, 0, 33},
+      {"block", "\"reshard_after_use\"", 0, root + block, 929.1, 65, 0, 33},
+      {"block", "\"reshard_after_use\"", 1, root + 2 * block, 1333.8, 64, 0, 33},
+      {"block", "\"reshard_after_use\"", 2, root + 3 * block, 1738.6, 63, 0, 33},
       {"block", "\"keep_after_forward\"", 1, root + 32 * block, 13476.8, 33, 0, 33},
       {"block", "8", 1, root + 2 * block + 31 * block / 8, 1333.8 + 1619.1, 64, 31, 33},
-      {"blocks 2", "\"each_use\"", 1, root + 2 * padded(2 * block_rows), 2143.4, 32, 0, 17},
-      {"blocks 4", "\"each_use\"", 1, root + 2 * padded(4 * block_rows), 3762.4, 16, 0, 9},
-      {"half_block", "\"each_use\"", 1, root + padded(attention_rows) + padded(mlp_rows), 929.1, 128, 0, 65},
+      {"blocks 2", "\"reshard_after_use\"", 1, root + 2 * padded(2 * block_rows), 2143.4, 32, 0, 17},
+      {"blocks 4", "\"reshard_after_use\"", 1, root + 2 * padded(4 * block_rows), 3762.4, 16, 0, 9},
+      {"half_block", "\"reshard_after_use\"", 1, root + padded(attention_rows) + padded(mlp_rows), 929.1, 128, 0, 65},
   };
   for (const WindowCase& one : cases) {
     SCOPED_TRACE(one.wrap + " " + one.residency);

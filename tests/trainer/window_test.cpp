@@ -62,14 +62,14 @@ void PrintTo(const Row& row, std::ostream* out) {
 std::vector<Row> rows() {
   return {
       {"root_only", "root", "step", 1, 13476.8, 1, 0, 1, 13.48, 13476.8},
-      {"block_lookahead0", "block", "each_use", 0, 929.1, 65, 0, 33, 26.43, 524.3},
-      {"block_lookahead1", "block", "each_use", 1, 1333.8, 64, 0, 33, 26.02, 929.1},
-      {"block_lookahead2", "block", "each_use", 2, 1738.6, 63, 0, 33, 25.62, 1333.8},
+      {"block_lookahead0", "block", "reshard_after_use", 0, 929.1, 65, 0, 33, 26.43, 524.3},
+      {"block_lookahead1", "block", "reshard_after_use", 1, 1333.8, 64, 0, 33, 26.02, 929.1},
+      {"block_lookahead2", "block", "reshard_after_use", 2, 1738.6, 63, 0, 33, 25.62, 1333.8},
       {"block_kept", "block", "keep_after_forward", 1, 13476.8, 33, 0, 33, 13.48, 13476.8},
       {"island8", "block", "8", 1, 1333.8 + 1619.1, 64, 31, 33, 26.02, 1568.5 + 929.1},
-      {"blocks2", "blocks 2", "each_use", 1, 2143.4, 32, 0, 17, 25.62, 1333.8},
-      {"blocks4", "blocks 4", "each_use", 1, 3762.4, 16, 0, 9, 24.81, 2143.4},
-      {"half_blocks", "half_block", "each_use", 1, 929.1, 128, 0, 65, 26.16, 794.8},
+      {"blocks2", "blocks 2", "reshard_after_use", 1, 2143.4, 32, 0, 17, 25.62, 1333.8},
+      {"blocks4", "blocks 4", "reshard_after_use", 1, 3762.4, 16, 0, 9, 24.81, 2143.4},
+      {"half_blocks", "half_block", "reshard_after_use", 1, 929.1, 128, 0, 65, 26.16, 794.8},
   };
 }
 
@@ -153,7 +153,7 @@ TEST_P(LiveWindow, IsWhatTheLedgerMeasuresOnASmallModel) {
   EXPECT_EQ(per_rank(Group::dp_shard, CollectiveOp::reduce_scatter), window.reductions);
   // Of 32 blocks the table has 32, 16, 8 or 64 units beside the root's; of 8 a quarter of each. Where nothing else
   // keeps them, lookahead keeps as many units over the turn.
-  const int spared = row.residency == "each_use" || row.island_gathers > 0 ? row.lookahead : 0;
+  const int spared = row.residency == "reshard_after_use" || row.island_gathers > 0 ? row.lookahead : 0;
   const auto of_eight = [](int of_thirty_two) { return (of_thirty_two - 1) / 4 + 1; };
   EXPECT_EQ(window.gathers, of_eight(row.gathers + spared) - spared);
   EXPECT_EQ(window.island_gathers, row.island_gathers > 0 ? (row.island_gathers + spared) / 4 - spared : 0);

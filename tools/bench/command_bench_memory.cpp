@@ -40,9 +40,10 @@ std::vector<Strategy> strategies() {
     return strategy;
   };
   return {
-      shard("full_shard, each_use", "full_shard", "each_use", "last_microbatch"),
-      shard("full_shard, each_use, each_microbatch", "full_shard", "each_use", "each_microbatch"),
-      shard("full_shard, each_use, accumulation sharded", "full_shard", "each_use", "last_microbatch", "sharded"),
+      shard("full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch"),
+      shard("full_shard, reshard_after_use, each_microbatch", "full_shard", "reshard_after_use", "each_microbatch"),
+      shard("full_shard, reshard_after_use, accumulation sharded", "full_shard", "reshard_after_use", "last_microbatch",
+            "sharded"),
       shard("full_shard, keep_after_forward", "full_shard", "keep_after_forward", "last_microbatch"),
       shard("full_shard, keep_after_backward", "full_shard", "keep_after_backward", "last_microbatch"),
       shard("full_shard, island of 2", "full_shard", "2", "last_microbatch"),
@@ -51,7 +52,8 @@ std::vector<Strategy> strategies() {
       shard("optimizer", "optimizer", "stage", "last_microbatch"),
       shard("no_shard", "no_shard", "stage", "last_microbatch"),
       shard("no_shard, each_microbatch", "no_shard", "stage", "each_microbatch"),
-      hybrid(shard("hybrid 2 x 2, full_shard, each_use", "full_shard", "each_use", "last_microbatch")),
+      hybrid(
+          shard("hybrid 2 x 2, full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch")),
       hybrid(shard("hybrid 2 x 2, shard_grad_op", "shard_grad_op", "stage", "each_microbatch")),
   };
 }

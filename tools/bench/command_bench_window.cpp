@@ -32,7 +32,7 @@ data_shard = 16
 [shard]
 residency = "step"
 [shard.dense]
-residency = "each_use"
+residency = "reshard_after_use"
 [shard.embedding]
 wrap = "root"
 [shard.head]
@@ -52,9 +52,15 @@ struct WindowCase {
 };
 
 std::vector<WindowCase> wrap_cases() {
-  return {{"root", "step", 1},         {"block", "each_use", 0},           {"block", "each_use", 1},
-          {"block", "each_use", 2},    {"block", "keep_after_forward", 1}, {"block", "8", 1},
-          {"blocks 2", "each_use", 1}, {"blocks 4", "each_use", 1},        {"half_block", "each_use", 1}};
+  return {{"root", "step", 1},
+          {"block", "reshard_after_use", 0},
+          {"block", "reshard_after_use", 1},
+          {"block", "reshard_after_use", 2},
+          {"block", "keep_after_forward", 1},
+          {"block", "8", 1},
+          {"blocks 2", "reshard_after_use", 1},
+          {"blocks 4", "reshard_after_use", 1},
+          {"half_block", "reshard_after_use", 1}};
 }
 
 std::string residency_name(const std::string& residency) {
@@ -105,7 +111,7 @@ int most_gathers_of_a_unit(const Program& program, int rank) {
 std::vector<PipelineRow> pipeline_rows() {
   std::vector<PipelineRow> rows;
   for (const int microbatches : {8, 16}) {
-    for (const char* residency : {"each_use", "keep_after_backward", "keep_after_forward", "step"}) {
+    for (const char* residency : {"reshard_after_use", "keep_after_backward", "keep_after_forward", "step"}) {
       const Program program =
           program_of({"block", residency, 1}, {fmt::format("--parallelism.pipeline={}", pipeline),
                                                fmt::format("--training.global_batch_size={}", 16 * microbatches)});

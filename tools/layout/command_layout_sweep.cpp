@@ -7,8 +7,8 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/report/layout_sweep.h"
 #include "tools/layout/sweep_report.h"
+#include "tools/report/layout_sweep.h"
 
 namespace weft {
 namespace {
@@ -85,7 +85,8 @@ void add_layout_sweep_command(CLI::App& layout) {
   add_list("--chunks", request->lists.chunks, "of pipeline.chunks");
   add_list("--layouts", request->lists.layouts,
            "of pipeline.layout: auto,\"Ed|e*3L\",[1, 3]; a layout that holds commas itself in quotes");
-  add_list("--residencies", request->lists.residencies, "of shard.residency: each_use,visit,window 2,step,auto");
+  add_list("--residencies", request->lists.residencies,
+           "of shard.residency: reshard_after_use,while_on_stage,window 2,step,auto");
   add_list("--budgets", request->lists.budgets, "of shard.memory_budget, for residency auto");
   add_list("--microbatches", request->lists.microbatches,
            "microbatches a step, of one batch: more of them are smaller ones");

@@ -9,7 +9,7 @@
 #include "parallel/pipeline/picture/picture_style.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/pareto_svg.h"
-#include "trainer/planning/moves.h"
+#include "trainer/planning/remedies.h"
 
 namespace weft {
 namespace {

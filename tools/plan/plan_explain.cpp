@@ -57,14 +57,14 @@ std::string words_text(const Overrides& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
-std::string arithmetic_text(const Move& move) {
-  return move.kind == MoveKind::arithmetic ? " (changes the arithmetic)" : "";
+std::string arithmetic_text(const Remedy& remedy) {
+  return remedy.kind == RemedyKind::arithmetic ? " (changes the arithmetic)" : "";
 }
 
 std::string move_text(const Explanation& explanation, std::size_t number, const TriedMove& tried) {
-  std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.move.name, arithmetic_text(tried.move),
+  std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.remedy.name, arithmetic_text(tried.remedy),
                                  needs_text(explanation, tried.trial));
-  text += fmt::format("     {}; costs: {}\n", tried.move.why, tried.move.cost);
+  text += fmt::format("     {}; costs: {}\n", tried.remedy.why, tried.remedy.cost);
   if (tried.trial.refused.empty()) text += fmt::format("     {}\n", words_text(tried.trial.words));
   return text;
 }
@@ -118,7 +118,7 @@ std::string before_moves(const Explanation& explanation) {
   return text;
 }
 
-// A line between the moves of recompute and the other moves.
+// A line between the remedies of recompute and the other remedies.
 std::string after_recompute(const Explanation& explanation) {
   if (explanation.cause != Cause::activations) return {};
   const ActivationFacts& facts = explanation.activations;
@@ -142,7 +142,7 @@ std::string after_moves(const Explanation& explanation) {
 }
 
 bool is_recompute(const TriedMove& tried) {
-  return tried.move.name.starts_with("recompute");
+  return tried.remedy.name.starts_with("recompute");
 }
 
 std::string moves_text(const Explanation& explanation) {
@@ -150,19 +150,19 @@ std::string moves_text(const Explanation& explanation) {
                                  gib_text(explanation.plan.verdict.reserved));
   text += before_moves(explanation);
   bool between = false;
-  for (std::size_t m = 0; m < explanation.moves.size(); ++m) {
-    if (!between && !is_recompute(explanation.moves[m])) {
+  for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
+    if (!between && !is_recompute(explanation.remedies[m])) {
       text += after_recompute(explanation);
       between = true;
     }
-    text += move_text(explanation, m + 1, explanation.moves[m]);
+    text += move_text(explanation, m + 1, explanation.remedies[m]);
   }
   if (!between) text += after_recompute(explanation);
   text += after_moves(explanation);
   if (explanation.cannot.empty()) return text;
   text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
   for (const TriedMove& tried : explanation.cannot) {
-    text += fmt::format("  {}: {}\n", tried.move.name, needs_text(explanation, tried.trial));
+    text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.trial));
   }
   return text;
 }
@@ -170,20 +170,21 @@ std::string moves_text(const Explanation& explanation) {
 std::string result_text(const Explanation& explanation) {
   std::string text = "\n";
   if (const TriedMove* first = explanation.first_that_fits()) {
-    text += fmt::format("first that fits: {}{}\n  {}\n", first->move.name, arithmetic_text(first->move),
+    text += fmt::format("first that fits: {}{}\n  {}\n", first->remedy.name, arithmetic_text(first->remedy),
                         words_text(first->trial.words));
   } else if (explanation.combination) {
     std::vector<std::string> names;
-    for (const Move& move : explanation.combined) names.push_back(std::string(move.name) + arithmetic_text(move));
+    for (const Remedy& remedy : explanation.combined)
+      names.push_back(std::string(remedy.name) + arithmetic_text(remedy));
     text += fmt::format("first combination that fits on {} ranks: {}\n  {}\n  {}\n", explanation.plan.world,
                         fmt::join(names, "; "), needs_text(explanation, *explanation.combination),
                         words_text(explanation.combination->words));
   } else {
-    text += fmt::format("nothing fits on {} ranks, not all moves together either\n", explanation.plan.world);
+    text += fmt::format("nothing fits on {} ranks, not all remedies together either\n", explanation.plan.world);
   }
   if (!explanation.asked_for_ranks) return text;
-  if (!explanation.more_ranks) return text + "no number of ranks fits with the same other degrees\n";
-  const MoreRanks& more = *explanation.more_ranks;
+  if (!explanation.minimum_world) return text + "no number of ranks fits with the same other degrees\n";
+  const MinimumWorld& more = *explanation.minimum_world;
   text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
                       more.words.empty() ? std::string() : " and " + words_text(more.words), more.trial.world,
                       more.trial.batch, gib_text(more.trial.verdict.needed), words_text(more.trial.words));
@@ -194,14 +195,14 @@ std::string result_text(const Explanation& explanation) {
 
 std::string plan_moves_text(const Explanation& explanation) {
   constexpr std::size_t shown = 3;
-  std::vector<const TriedMove*> moves;
-  for (const TriedMove& tried : explanation.moves) {
-    if (tried.trial.refused.empty()) moves.push_back(&tried);
+  std::vector<const TriedMove*> remedies;
+  for (const TriedMove& tried : explanation.remedies) {
+    if (tried.trial.refused.empty()) remedies.push_back(&tried);
   }
-  std::ranges::stable_partition(moves, [](const TriedMove* tried) { return tried->trial.fits(); });
-  moves.resize(std::min(moves.size(), shown));
+  std::ranges::stable_partition(remedies, [](const TriedMove* tried) { return tried->trial.fits(); });
+  remedies.resize(std::min(remedies.size(), shown));
   std::string text;
-  for (std::size_t m = 0; m < moves.size(); ++m) text += move_text(explanation, m + 1, *moves[m]);
+  for (std::size_t m = 0; m < remedies.size(); ++m) text += move_text(explanation, m + 1, *remedies[m]);
   return text;
 }
 

@@ -9,7 +9,7 @@
 namespace weft {
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
-// At most three moves of a plan that does not fit; moves that suffice alone come first.
+// At most three remedies of a plan that does not fit; remedies that suffice alone come first.
 std::string plan_moves_text(const Explanation& explanation);
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
 

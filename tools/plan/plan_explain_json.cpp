@@ -22,11 +22,11 @@ Json trial_json(const Trial& trial) {
   return json;
 }
 
-Json moves_json(const std::vector<TriedMove>& moves) {
+Json remedies_json(const std::vector<TriedMove>& remedies) {
   Json list = Json::array();
-  for (const TriedMove& tried : moves) {
-    Json json = {{"move", tried.move.name}, {"why", tried.move.why}, {"cost", tried.move.cost}};
-    json["changes_arithmetic"] = tried.move.kind == MoveKind::arithmetic;
+  for (const TriedMove& tried : remedies) {
+    Json json = {{"remedy", tried.remedy.name}, {"why", tried.remedy.why}, {"cost", tried.remedy.cost}};
+    json["changes_arithmetic"] = tried.remedy.kind == RemedyKind::arithmetic;
     json.update(trial_json(tried.trial));
     list.push_back(std::move(json));
   }
@@ -53,8 +53,8 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
     }
     json["limits"].push_back(std::move(entry));
   }
-  json["moves"] = moves_json(explanation.moves);
-  json["cannot_help"] = moves_json(explanation.cannot);
+  json["remedies"] = remedies_json(explanation.remedies);
+  json["cannot_help"] = remedies_json(explanation.cannot);
   if (plan.verdict.fits()) return json.dump() + "\n";
 
   const ActivationFacts& facts = explanation.activations;
@@ -71,10 +71,10 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
                          {"textbook_bytes_of_a_token_and_block", facts.textbook_token}};
   if (explanation.combination) {
     json["combination"] = trial_json(*explanation.combination);
-    for (const Move& move : explanation.combined) json["combination"]["moves"].push_back(move.name);
+    for (const Remedy& remedy : explanation.combined) json["combination"]["remedies"].push_back(remedy.name);
   }
   if (explanation.more_sharding) json["more_sharding"] = trial_json(*explanation.more_sharding);
-  if (explanation.more_ranks) json["fewest_ranks"] = trial_json(explanation.more_ranks->trial);
+  if (explanation.minimum_world) json["fewest_ranks"] = trial_json(explanation.minimum_world->trial);
   return json.dump() + "\n";
 }
 

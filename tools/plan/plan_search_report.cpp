@@ -26,7 +26,7 @@ std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
 std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
   const SearchedPolicy& policy = space.policies[choice.policy];
   std::string text = policy.strategy;
-  if (policy.residency != "each_use") text += ", " + policy.residency;
+  if (policy.residency != "reshard_after_use") text += ", " + policy.residency;
   if (policy.reduction != "last_microbatch") text += ", " + policy.reduction;
   return text;
 }

@@ -10,7 +10,7 @@
 #include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/program/bare_program.h"
+#include "tools/program/schedule_only_program.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/program_pictures.h"
 #include "trainer/plan/stage_plan.h"
@@ -117,12 +117,12 @@ void require_printable(const Program& program, int ranks) {
 }
 
 // Words without an option describe the bare schedule; words of `more` come after them.
-BareProgram bare_program_given_to(const CLI::App& command, const ProgramRequest& request,
-                                  const std::string& more = "") {
+ScheduleOnlyProgram schedule_only_program_given_to(const CLI::App& command, const ProgramRequest& request,
+                                                   const std::string& more = "") {
   std::vector<std::string> words = command.remaining();
   if (!request.file.empty()) words.insert(words.begin(), request.file);
   for (std::string& word : words_of(more)) words.push_back(std::move(word));
-  return bare_program(words);
+  return schedule_only_program(words);
 }
 
 void require_rank(int rank, int ranks) {
@@ -159,7 +159,7 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
 
 // Costs of a bare schedule come from words, because it has no sizes to model.
 ConfiguredPicture bare_picture(const CLI::App& command, const ProgramRequest& request, const std::string& more) {
-  BareProgram bare = bare_program_given_to(command, request, more);
+  ScheduleOnlyProgram bare = schedule_only_program_given_to(command, request, more);
   PictureOptions options{.title = bare.title, .rank = request.rank};
   if (request.rank) require_rank(*request.rank, static_cast<int>(bare.program.ranks.size()));
   StepCosts costs{costs_from_words(program_command, bare.program, request.costs), LaneChannels::own(), true};
@@ -215,7 +215,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   if (draws) return write_result(program_command, pictures(command, request, format), request.output);
   std::vector<RankList> lists;
   if (request.world_only) {
-    const Program program = bare_program_given_to(command, request).program;
+    const Program program = schedule_only_program_given_to(command, request).program;
     std::vector<int> ranks(program.ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
     for (int rank : ranks) {

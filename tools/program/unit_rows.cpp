@@ -5,7 +5,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/resolve/program_tables.h"
 
 namespace weft {

@@ -27,7 +27,7 @@ struct UnitRow {
 // slice.
 std::vector<UnitRow> unit_rows(const Config& config);
 
-// "each_use", "window 2", "island 4": how long full parameters stay.
+// "reshard_after_use", "window 2", "island 4": how long full parameters stay.
 std::string residency_text(const UnitPolicy& policy);
 // "last_microbatch", "each_microbatch", "every 3": when gradients are reduced.
 std::string reduction_text(const UnitPolicy& policy);

@@ -13,7 +13,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

@@ -40,14 +40,20 @@ std::string_view name_of(Recompute recompute) {
 
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
-  for (Residency residency : {Residency::each_use, Residency::keep_after_forward, Residency::keep_after_backward,
-                              Residency::visit, Residency::step, Residency::solved}) {
+  for (Residency residency :
+       {Residency::reshard_after_use, Residency::keep_after_forward, Residency::keep_after_backward,
+        Residency::while_on_stage, Residency::step, Residency::solved}) {
     if (text == name_of(residency)) return {residency};
+  }
+  for (const auto& [before, now] :
+       {std::pair("each_use", Residency::reshard_after_use), std::pair("visit", Residency::while_on_stage)}) {
+    if (text == before) fail_request("residency \"{}\" is called \"{}\" now", before, name_of(now));
   }
   if (const auto stages = count_behind("window ", text)) return {Residency::window, *stages};
   if (const auto ranks = count_behind("", text)) return {Residency::island, *ranks};
   fail_request(
-      "residency \"{}\" is not \"stage\", \"each_use\", \"keep_after_forward\", \"keep_after_backward\", \"visit\", "
+      "residency \"{}\" is not \"stage\", \"reshard_after_use\", \"keep_after_forward\", \"keep_after_backward\", "
+      "\"while_on_stage\", "
       "\"step\", \"auto\", \"window K\" (K stages, at least 1), or a number of ranks that keep parts after a forward",
       text);
 }

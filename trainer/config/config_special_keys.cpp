@@ -47,9 +47,10 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
     std::vector<std::string> texts;
     for (const ConfigValue& element : written) {
       if (const bool* flag = std::get_if<bool>(&element.data)) {
-        faults.push_back({element.place,
-                          fmt::format("{} is no residency: reshard_after_forward {} is called \"{}\" here",
-                                      toml_text(*flag), toml_text(*flag), *flag ? "each_use" : "keep_after_forward")});
+        faults.push_back(
+            {element.place,
+             fmt::format("{} is no residency: reshard_after_forward {} is called \"{}\" here", toml_text(*flag),
+                         toml_text(*flag), *flag ? "reshard_after_use" : "keep_after_forward")});
         continue;
       }
       const auto* word = std::get_if<std::string>(&element.data);

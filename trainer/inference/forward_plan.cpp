@@ -4,7 +4,7 @@
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/resolve/solved_timing.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include "layers/logits_head.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 

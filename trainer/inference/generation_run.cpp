@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "layers/logits_head.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 

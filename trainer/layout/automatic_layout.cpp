@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "parallel/runtime/error.h"
+#include "trainer/layout/chunked_layout.h"
 #include "trainer/layout/layout_loads.h"
-#include "trainer/layout/rank_layout.h"
 
 namespace weft {
 namespace {
@@ -151,8 +151,8 @@ std::vector<int> deal(const LayoutLoads& loads, std::int64_t limit) {
 
 }  // namespace
 
-LayoutRanks one_stage_each(int stages, int microbatches) {
-  LayoutRanks ranks;
+ScheduleResidents one_stage_each(int stages, int microbatches) {
+  ScheduleResidents ranks;
   for (int stage = 0; stage < stages; ++stage) {
     ranks.rank_of_stage.push_back(stage);
     ranks.kept.push_back({{std::min(stages - stage, microbatches)}});
@@ -160,7 +160,7 @@ LayoutRanks one_stage_each(int stages, int microbatches) {
   return ranks;
 }
 
-std::vector<int> automatic_layout(const LayoutItems& items, const LayoutRanks& ranks,
+std::vector<int> automatic_layout(const LayoutItems& items, const ScheduleResidents& ranks,
                                   std::optional<double> memory_limit) {
   require(ranks.stages() >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
   const LayoutLoads loads(items, ranks);

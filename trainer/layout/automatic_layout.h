@@ -23,7 +23,7 @@ struct LayoutItems {
 };
 
 // Which rank runs each stage, and the microbatches that ranks keep in the order of the step.
-struct LayoutRanks {
+struct ScheduleResidents {
   std::vector<int> rank_of_stage;  // every rank from 0 on has a stage
   // By rank: instants of the step, each as the number of microbatches kept for each of the rank's stages, in ascending
   // order of stages. An instant may be left out if another keeps at least as many for every stage.
@@ -33,7 +33,7 @@ struct LayoutRanks {
   int ranks() const { return static_cast<int>(kept.size()); }
 };
 // As 1F1B: a stage keeps as many microbatches as there are stages from this one to the last, and at most all.
-LayoutRanks one_stage_each(int stages, int microbatches);
+ScheduleResidents one_stage_each(int stages, int microbatches);
 
 // The number of blocks on each stage. The embedding stands on the first stage, the head on the last.
 //
@@ -49,7 +49,7 @@ LayoutRanks one_stage_each(int stages, int microbatches);
 // possible, and so does that of the stages before the last for the blocks they have, of those before these, and so on.
 // Among splits that are equal in this, the fullest stage takes as little memory as possible; among those, later stages
 // get more. If a rank runs several stages, the result is exact for small models, and for large ones as good as bounded
-// work finds, starting from the best split by stages (rank_layout.h).
+// work finds, starting from the best split by stages (chunked_layout.h).
 //
 // A stage holds at least one block as long as there are enough. The exception is a last stage with the head alone, if
 // only that lowers the cost of the most loaded rank or of the most expensive stage. With more stages than blocks, a
@@ -60,7 +60,7 @@ LayoutRanks one_stage_each(int stages, int microbatches);
 // `memory_limit`: bytes of a rank, compared with the least bytes of its pieces. Among splits with the block counts
 // described above, one whose fullest rank exceeds the limit is chosen only if none fits. Then the fullest rank takes as
 // little as possible, and the caller reports the excess from the plan of that layout.
-std::vector<int> automatic_layout(const LayoutItems& items, const LayoutRanks& ranks,
+std::vector<int> automatic_layout(const LayoutItems& items, const ScheduleResidents& ranks,
                                   std::optional<double> memory_limit = {});
 
 }  // namespace weft

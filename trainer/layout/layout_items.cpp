@@ -7,7 +7,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 

@@ -16,7 +16,7 @@ double quanta_of(const LayoutItems& items) {
 
 }  // namespace
 
-LayoutLoads::LayoutLoads(const LayoutItems& items, const LayoutRanks& ranks)
+LayoutLoads::LayoutLoads(const LayoutItems& items, const ScheduleResidents& ranks)
     : items_(items),
       ranks_(ranks),
       quanta_(quanta_of(items)),

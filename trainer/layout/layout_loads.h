@@ -24,7 +24,7 @@ constexpr LayoutScore unlimited = {std::numeric_limits<std::int64_t>::max(), std
 class LayoutLoads {
  public:
   // Both arguments outlive this object.
-  LayoutLoads(const LayoutItems& items, const LayoutRanks& ranks);
+  LayoutLoads(const LayoutItems& items, const ScheduleResidents& ranks);
 
   int stages() const { return ranks_.stages(); }
   int ranks() const { return ranks_.ranks(); }
@@ -57,7 +57,7 @@ class LayoutLoads {
   std::int64_t fullest(int rank, std::span<const int> bounds, std::int64_t Sums::*field) const;
 
   const LayoutItems& items_;
-  const LayoutRanks& ranks_;
+  const ScheduleResidents& ranks_;
   double quanta_ = 1.0;  // in one unit of cost
   Sums embedding_, head_;
   std::vector<Sums> until_;  // of the blocks before each block

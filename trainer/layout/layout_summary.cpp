@@ -8,7 +8,7 @@
 #include "parallel/shard/replicated.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {

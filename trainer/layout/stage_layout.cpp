@@ -11,7 +11,7 @@
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/layout_items.h"
-#include "trainer/layout/layout_ranks.h"
+#include "trainer/layout/schedule_residents.h"
 
 namespace weft {
 namespace {
@@ -197,7 +197,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
   const std::optional<std::int64_t> budget = config.memory_budget;
-  const auto counts = automatic_layout(layout_items(config), layout_ranks(config),
+  const auto counts = automatic_layout(layout_items(config), schedule_residents(config),
                                        budget ? std::optional(static_cast<double>(*budget)) : std::nullopt);
   return from_counts({counts.begin(), counts.end()});
 }

@@ -55,7 +55,7 @@ class Measurement {
       UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
       const double seconds = least(samples);
       if (key.second == Op::unshard) cost.gather = seconds;
-      if (key.second == Op::unshard_island) cost.island_gather = seconds;
+      if (key.second == Op::unshard_secondary) cost.island_gather = seconds;
       if (key.second == Op::scatter_gradient) cost.scatter = seconds;
       if (key.second == Op::reduce_gradient) cost.reduce = seconds;
       if (key.second == Op::tie_gradient) cost.tie = seconds;

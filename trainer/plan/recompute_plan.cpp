@@ -7,7 +7,7 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
   std::vector<KeptBySegment> kept;
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     const Segment& segment = *stage.segments[s];
-    if (config.training.recompute != Recompute::full || !segment.forwards_again()) {
+    if (config.training.recompute != Recompute::full || !segment.recomputes_forward()) {
       kept.push_back({{}, segment.activation_bytes()});
       continue;
     }

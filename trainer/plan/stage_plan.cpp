@@ -9,11 +9,11 @@
 #include "layers/context_parallel.h"
 #include "layers/embedding.h"
 #include "layers/head.h"
+#include "layers/identity_segment.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
-#include "layers/passage.h"
 #include "parallel/shard/replicated.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/state_layout.h"
 #include "trainer/plan/unit_policy.h"
@@ -84,7 +84,8 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
     entry.collectives.push_back({Op::unshard, CollectiveOp::all_gather, unit.shard_group, entry.gather_bytes});
   }
   if (unit.policy.island_ranks > 0) {
-    entry.collectives.push_back({Op::unshard_island, CollectiveOp::all_gather, unit.island_group, entry.gather_bytes});
+    entry.collectives.push_back(
+        {Op::unshard_secondary, CollectiveOp::all_gather, unit.island_group, entry.gather_bytes});
   }
   if (unit.frozen) return entry;
   entry.reduce_bytes = unit.layout.unsharded_size() * size_of(unit.precision.reduction);
@@ -185,7 +186,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
   for (const Family family : {Family::dense, Family::experts}) {
     setup.formats[family] = product_format(config, family);
   }
-  setup.remake_cheap = config.training.recompute == Recompute::selective;
+  setup.recompute_cheap = config.training.recompute == Recompute::selective;
   setup.frozen = config.training.frozen;
   setup.sequence_length = config.training.sequence_length;
   setup.context = config.parallelism.context;
@@ -210,7 +211,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
     segments.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
   }
   if (blocks.head) segments.push_back(makers.head(setup));
-  if (segments.empty()) segments.push_back(make_passage(stage));
+  if (segments.empty()) segments.push_back(make_identity_segment(stage));
   return segments;
 }
 

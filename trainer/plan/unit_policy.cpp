@@ -92,7 +92,7 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
     policy.residency = Residency::step;
     policy.reason = fmt::format("gathered once a step, as strategy {} says", name_of(shard.strategy));
   } else {
-    policy.residency = Residency::each_use;
+    policy.residency = Residency::reshard_after_use;
     policy.reason = promise_text(shard);
   }
   if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";

@@ -87,7 +87,7 @@ void preset(Config& config, const Choice& choice, int island_ranks, int expert_i
     // Sets every key for full_shard, because open keys would be chosen by available memory (chosen_timing.h).
     const bool full = choice.strategy == ShardStrategy::full_shard;
     if (policy.residency == given.residency && policy.residency_by_stage == given.residency_by_stage) {
-      policy.residency = island > 1 ? fmt::format("{}", island) : full ? "each_use" : "stage";
+      policy.residency = island > 1 ? fmt::format("{}", island) : full ? "reshard_after_use" : "stage";
       policy.residency_by_stage.clear();
     }
     if (policy.reduction == given.reduction) policy.reduction = full ? "last_microbatch" : "auto";

@@ -11,7 +11,7 @@
 #include "parallel/runtime/spread_work.h"
 #include "trainer/layout/laid_out_stages.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/more_ranks.h"
+#include "trainer/planning/minimum_world.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/rank_classes.h"
 
@@ -20,49 +20,49 @@ namespace {
 
 constexpr int many_times = 64;
 
-// Tries the moves against the cause and the moves that cannot help. A move of the second kind that fits nevertheless is
-// listed last among the moves.
+// Tries the remedies against the cause and the remedies that cannot help. A remedy of the second kind that fits
+// nevertheless is listed last among the remedies.
 void try_moves(const Trials& trials, Explanation& explanation) {
-  const std::span<const Move> against = moves_for(explanation.cause);
-  std::vector<Move> moves(against.begin(), against.end());
-  for (const Move& move : moves_that_cannot_help(explanation.cause)) moves.push_back(move);
-  std::vector<std::optional<Trial>> best(moves.size());
-  spread_work(moves.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(moves[i], {}); });
-  for (std::size_t i = 0; i < moves.size(); ++i) {
+  const std::span<const Remedy> against = remedies_for(explanation.cause);
+  std::vector<Remedy> remedies(against.begin(), against.end());
+  for (const Remedy& remedy : remedies_that_cannot_help(explanation.cause)) remedies.push_back(remedy);
+  std::vector<std::optional<Trial>> best(remedies.size());
+  spread_work(remedies.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(remedies[i], {}); });
+  for (std::size_t i = 0; i < remedies.size(); ++i) {
     if (!best[i]) continue;
-    auto& list = i < against.size() || best[i]->fits() ? explanation.moves : explanation.cannot;
-    list.push_back({moves[i], *std::move(best[i])});
+    auto& list = i < against.size() || best[i]->fits() ? explanation.remedies : explanation.cannot;
+    list.push_back({remedies[i], *std::move(best[i])});
   }
 }
 
-// The words of all moves together, chosen anew, so that removed moves leave nothing behind.
-Overrides words_of(const Trials& trials, const std::vector<Move>& moves, std::optional<int> world) {
+// The words of all remedies together, chosen anew, so that removed remedies leave nothing behind.
+Overrides words_of(const Trials& trials, const std::vector<Remedy>& remedies, std::optional<int> world) {
   Overrides words;
-  for (const Move& move : moves) {
-    if (const auto trial = trials.best(move, words, world); trial && trial->refused.empty()) words = trial->words;
+  for (const Remedy& remedy : remedies) {
+    if (const auto trial = trials.best(remedy, words, world); trial && trial->refused.empty()) words = trial->words;
   }
   return words;
 }
 
 struct Greedy {
-  std::vector<Move> moves;
+  std::vector<Remedy> remedies;
   Trial trial;
 };
 
-// Adds moves in order, on the same ranks, if they lower the need, until the run fits. Moves against the cause come
-// first, then moves against the cause that is largest by then. Moves that keep the arithmetic come before those that
-// change it.
+// Adds remedies in order, on the same ranks, if they lower the need, until the run fits. Remedies against the cause
+// come first, then remedies against the cause that is largest by then. Remedies that keep the arithmetic come before
+// those that change it.
 Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
   Greedy greedy{{}, base};
   std::set<std::string_view> tried_names;
-  for (const MoveKind kind : {MoveKind::layout, MoveKind::arithmetic}) {
+  for (const RemedyKind kind : {RemedyKind::layout, RemedyKind::arithmetic}) {
     Cause now = cause;
     for (std::set<Cause> seen; seen.insert(now).second; now = largest_cause(greedy.trial.peak)) {
-      for (const Move& move : moves_for(now)) {
-        if (move.kind != kind || !tried_names.insert(move.name).second) continue;
-        auto trial = trials.best(move, greedy.trial.words, base.world);
+      for (const Remedy& remedy : remedies_for(now)) {
+        if (remedy.kind != kind || !tried_names.insert(remedy.name).second) continue;
+        auto trial = trials.best(remedy, greedy.trial.words, base.world);
         if (!trial || !trial->refused.empty() || trial->verdict.needed >= greedy.trial.verdict.needed) continue;
-        greedy.moves.push_back(move);
+        greedy.remedies.push_back(remedy);
         greedy.trial = *std::move(trial);
         if (greedy.trial.fits()) return greedy;
       }
@@ -71,10 +71,10 @@ Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
   return greedy;
 }
 
-// Removes moves without which the run still fits.
+// Removes remedies without which the run still fits.
 void prune(const Trials& trials, Greedy& greedy, int world) {
-  for (std::size_t m = 0; m < greedy.moves.size();) {
-    std::vector<Move> fewer = greedy.moves;
+  for (std::size_t m = 0; m < greedy.remedies.size();) {
+    std::vector<Remedy> fewer = greedy.remedies;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(m));
     Trial trial = trials.with(words_of(trials, fewer, world));
     if (trial.fits() && trial.world == world) {
@@ -85,7 +85,7 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
   }
 }
 
-// If no single move fits: finds the first combination that fits. Returns its words, or those of the nearest one.
+// If no single remedy fits: finds the first combination that fits. Returns its words, or those of the nearest one.
 Overrides combine_moves(const Trials& trials, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
   const RunPlan& plan = explanation.plan;
@@ -100,7 +100,7 @@ Overrides combine_moves(const Trials& trials, const Config& config, Explanation&
   Overrides words = greedy.trial.words;
   if (greedy.trial.fits()) {
     prune(trials, greedy, base.world);
-    explanation.combined = std::move(greedy.moves);
+    explanation.combined = std::move(greedy.remedies);
     explanation.combination = std::move(greedy.trial);
   }
   return words;
@@ -193,8 +193,8 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
 
 const TriedMove* Explanation::first_that_fits() const {
   const auto found = std::ranges::find_if(
-      moves, [&](const TriedMove& one) { return one.trial.fits() && one.trial.world == plan.world; });
-  return found == moves.end() ? nullptr : &*found;
+      remedies, [&](const TriedMove& one) { return one.trial.fits() && one.trial.world == plan.world; });
+  return found == remedies.end() ? nullptr : &*found;
 }
 
 Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
@@ -225,13 +225,13 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   result.asked_for_ranks = result.cause == Cause::state;
   spread_work(result.asked_for_ranks ? 2 : 1, dry_threads(), [&](std::size_t i) {
     if (i == 0) all = combine_moves(trials, config, result);
-    if (i == 1) result.more_ranks = ranks_that_fit(trials);
+    if (i == 1) result.minimum_world = ranks_that_fit(trials);
   });
   if (!result.asked_for_ranks && !result.first_that_fits() && !result.combination) {
     result.asked_for_ranks = true;
-    result.more_ranks = ranks_that_fit(trials);
+    result.minimum_world = ranks_that_fit(trials);
   }
-  if (result.asked_for_ranks && !result.more_ranks && !all.empty()) result.more_ranks = find_ranks(trials, all);
+  if (result.asked_for_ranks && !result.minimum_world && !all.empty()) result.minimum_world = find_ranks(trials, all);
   return result;
 }
 

@@ -1,21 +1,21 @@
-// Why a run does not fit, and which changes make it fit. Each move of moves.h is planned as a run of its own, with its
-// memory and simulated time. There are no rules of thumb: a move that is said to work was planned, and a move that is
-// said not to work was planned at its best.
+// Why a run does not fit, and which changes make it fit. Each remedy of remedies.h is planned as a run of its own, with
+// its memory and simulated time. There are no rules of thumb: a remedy that is said to work was planned, and a remedy
+// that is said not to work was planned at its best.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "trainer/planning/more_ranks.h"
-#include "trainer/planning/moves.h"
+#include "trainer/planning/minimum_world.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/planning/trials.h"
 
 namespace weft {
 
-// A move with its mildest strength that fits; if none fits, with the strength that needs least memory.
+// A remedy with its mildest strength that fits; if none fits, with the strength that needs least memory.
 struct TriedMove {
-  Move move;
+  Remedy remedy;
   Trial trial;
 };
 
@@ -47,19 +47,19 @@ struct Explanation {
   std::int64_t state_bytes = 0;
   bool state_exceeds = false;  // state alone and reserved bytes exceed the card
   ActivationFacts activations;
-  std::vector<TriedMove> moves;   // in the order to try
-  std::vector<TriedMove> cannot;  // moves that do not touch the cause and do not fit, each at its best
+  std::vector<TriedMove> remedies;  // in the order to try
+  std::vector<TriedMove> cannot;    // remedies that do not touch the cause and do not fit, each at its best
   // If the cause is not state: the run with 64 times the ranks to shard over, about the most that sharding can recover.
   std::optional<Trial> more_sharding;
-  // If no single move suffices: the first moves in order that together fit, on the same ranks.
-  std::vector<Move> combined;
+  // If no single remedy suffices: the first remedies in order that together fit, on the same ranks.
+  std::vector<Remedy> combined;
   std::optional<Trial> combination;
   // If the cause is state, or no combination fits: the least number of ranks, for the configuration as it is or with
-  // every move that can be combined.
+  // every remedy that can be combined.
   bool asked_for_ranks = false;
-  std::optional<MoreRanks> more_ranks;
+  std::optional<MinimumWorld> minimum_world;
 
-  // Only moves on the same ranks count.
+  // Only remedies on the same ranks count.
   const TriedMove* first_that_fits() const;
 };
 

@@ -34,9 +34,9 @@ std::string_view phase_of(Op op) {
     case Op::recompute:
       return "recompute";
     case Op::unshard:
-    case Op::unshard_island:
+    case Op::unshard_secondary:
     case Op::reshard:
-    case Op::reshard_island:
+    case Op::reshard_secondary:
       return "gather";
     case Op::scatter_gradient:
     case Op::reduce_gradient:

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "parallel/runtime/spread_work.h"
-#include "trainer/planning/search_looks.h"
+#include "trainer/planning/candidate_evaluator.h"
 
 namespace weft {
 namespace {
@@ -18,14 +18,14 @@ constexpr std::size_t wave = 32;
 class Search {
  public:
   Search(const SearchSpace& space, const SearchOptions& options, const std::function<void(const SearchProgress&)>& told)
-      : space_(space), looks_(space), options_(options), told_(told) {}
+      : space_(space), evaluator_(space), options_(options), told_(told) {}
 
   SearchResult run() {
     result_.counts.choices = space_.choices();
     begin();
     while (!finished()) {
       const std::vector<SearchNode> next = take();
-      for (const SearchLook& step : looked_at(next)) account(step);
+      for (const CandidateEvaluation& step : looked_at(next)) account(step);
       tell();
     }
     for (const SearchNode& node : queue_) leave(node);
@@ -36,10 +36,10 @@ class Search {
 
  private:
   void begin() {
-    const std::vector<SearchNode> all = looks_.first(result_.counts);
-    std::vector<SearchLook> steps(all.size());
-    spread_work(all.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.weigh(all[i]); });
-    for (const SearchLook& step : steps) account(step);
+    const std::vector<SearchNode> all = evaluator_.first(result_.counts);
+    std::vector<CandidateEvaluation> steps(all.size());
+    spread_work(all.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.weigh(all[i]); });
+    for (const CandidateEvaluation& step : steps) account(step);
     tell();
   }
 
@@ -85,13 +85,13 @@ class Search {
     return next;
   }
 
-  std::vector<SearchLook> looked_at(const std::vector<SearchNode>& nodes) const {
-    std::vector<SearchLook> steps(nodes.size());
-    spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look(nodes[i]); });
+  std::vector<CandidateEvaluation> looked_at(const std::vector<SearchNode>& nodes) const {
+    std::vector<CandidateEvaluation> steps(nodes.size());
+    spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.evaluate(nodes[i]); });
     return steps;
   }
 
-  void account(const SearchLook& step) {
+  void account(const CandidateEvaluation& step) {
     add(result_.counts, step.counts);
     queue_.insert(step.nodes.begin(), step.nodes.end());
     too_large_.insert(too_large_.end(), step.too_large.begin(), step.too_large.end());
@@ -122,9 +122,9 @@ class Search {
         next.push_back(first);
         order.erase(order.begin());
       }
-      std::vector<SearchLook> steps(next.size());
-      spread_work(next.size(), options_.threads, [&](std::size_t i) { steps[i] = looks_.look_for_bytes(next[i]); });
-      for (SearchLook& step : steps) {
+      std::vector<CandidateEvaluation> steps(next.size());
+      spread_work(next.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.evaluate_bytes(next[i]); });
+      for (CandidateEvaluation& step : steps) {
         for (auto* nodes : {&step.nodes, &step.too_large}) {
           for (SearchNode& node : *nodes) {
             too_large_.push_back(std::move(node));
@@ -137,7 +137,7 @@ class Search {
   }
 
   const SearchSpace& space_;
-  SearchLooks looks_;
+  CandidateEvaluator evaluator_;
   const SearchOptions& options_;
   const std::function<void(const SearchProgress&)>& told_;
   SearchResult result_;

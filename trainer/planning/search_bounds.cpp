@@ -8,7 +8,7 @@
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/step_costs.h"
@@ -125,7 +125,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
         continue;
       }
       sums.units.reductions += reductions;
-      if (policy.residency == Residency::each_use && is_block) {
+      if (policy.residency == Residency::reshard_after_use && is_block) {
         all[family] += units.gather;
         most[family] = std::max(most[family], units.gather);
       } else {

@@ -14,7 +14,7 @@
 #include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/planning/moves.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/planning/word.h"
 
 namespace weft {
@@ -317,13 +317,13 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
     space.recomputes.push_back(recompute_of(text));
   }
   for (const std::string& strategy : values_of(axes, "shard.strategy", {"full_shard", "shard_grad_op"})) {
-    for (const std::string& residency : values_of(axes, "shard.residency", {"each_use", "step"})) {
+    for (const std::string& residency : values_of(axes, "shard.residency", {"reshard_after_use", "step"})) {
       for (const std::string& reduction : values_of(axes, "shard.reduction", {"last_microbatch", "each_microbatch"})) {
         if (residency == "stage" || reduction == "auto") {
           fail_request(
               "weft plan --search: residency \"stage\" and reduction \"auto\" leave to Weft what a search is to find: "
               "name "
-              "each_use, step, ... and last_microbatch, each_microbatch, ...");
+              "reshard_after_use, step, ... and last_microbatch, each_microbatch, ...");
         }
         Overrides words = space.words;
         words.insert(words.end(), one_rank.begin(), one_rank.end());

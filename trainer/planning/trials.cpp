@@ -67,9 +67,9 @@ Trial Trials::with(const Overrides& words, const MoveWords& strength) const {
   return with(same(plain, whole) ? plain : whole);
 }
 
-std::optional<Trial> Trials::best(const Move& move, const Overrides& words, std::optional<int> world) const {
+std::optional<Trial> Trials::best(const Remedy& remedy, const Overrides& words, std::optional<int> world) const {
   std::optional<Trial> best;
-  for (const MoveWords& strength : move.strengths(config(words))) {
+  for (const MoveWords& strength : remedy.strengths(config(words))) {
     Trial trial = with(words, strength);
     if (world && trial.world != *world) continue;
     const bool better =

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "trainer/planning/moves.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/planning/run_plan.h"
 
 namespace weft {
@@ -48,11 +48,12 @@ class Trials {
   Need least(const Overrides& words) const;
   // Whether a trial fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
-  // With a strength of a move added. The words by_family are added only if they change something.
+  // With a strength of a remedy added. The words by_family are added only if they change something.
   Trial with(const Overrides& words, const MoveWords& strength) const;
-  // The mildest strength that fits, or else the strength that needs least memory. Absent if the move has no strengths.
-  // With `world`, only trials on that many ranks count.
-  std::optional<Trial> best(const Move& move, const Overrides& words, std::optional<int> world = std::nullopt) const;
+  // The mildest strength that fits, or else the strength that needs least memory. Absent if the remedy has no
+  // strengths. With `world`, only trials on that many ranks count.
+  std::optional<Trial> best(const Remedy& remedy, const Overrides& words,
+                            std::optional<int> world = std::nullopt) const;
 
  private:
   bool same(const Overrides& plain, const Overrides& whole) const;

@@ -79,8 +79,8 @@ class Teller {
 
   WalkKind residency_kind(const Action& action) const {
     if (program_.units[static_cast<std::size_t>(*action.unit)].unsharded_bytes == 0) return WalkKind::in_place;
-    if (action.op == Op::unshard_island) return WalkKind::gather_island;
-    if (action.op == Op::reshard_island) return WalkKind::keep_part;
+    if (action.op == Op::unshard_secondary) return WalkKind::gather_island;
+    if (action.op == Op::reshard_secondary) return WalkKind::keep_part;
     if (action.op == Op::reshard) return WalkKind::free;
     return travels(action, CollectiveOp::all_gather) ? WalkKind::gather : WalkKind::copy;
   }

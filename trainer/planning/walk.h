@@ -30,7 +30,7 @@ enum class WalkKind : std::uint8_t {
   gather_island,   // all_gather over the island
   copy,            // conversion of a whole unit to the compute dtype; no communication
   free,            // RESHARD
-  keep_part,       // RESHARD_ISLAND
+  keep_part,       // RESHARD_SECONDARY
   in_place,        // UNSHARD or RESHARD of parameters that are used where they lie: no work
   compute,         // F, B, I, W
   reduce_scatter,  // of a sharded unit, plus the sum over replicas if there are any

@@ -64,7 +64,7 @@ void RankStages::make_rotary_table() {
 
 void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
                                   const ProgramTables& tables) {
-  require(flowing_.empty() && saved_.empty() && checkpoints_.empty(), "segments are replaced between steps");
+  require(boundary_.empty() && saved_.empty() && checkpoints_.empty(), "segments are replaced between steps");
   require(planned.size() == planned_.size(), "the stages of a rank stay");
   const bool same_angles = inputs.positions == inputs_.positions;
   inputs_ = std::move(inputs);
@@ -159,7 +159,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
 void RankStages::end_step() {
   groups_.flush_messages();
   sent_.clear();
-  require(saved_.empty() && flowing_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
+  require(saved_.empty() && boundary_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
 }
 
 std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
@@ -192,23 +192,23 @@ void RankStages::forward(int segment, int microbatch) {
   Piece& here = piece(segment);
   LayerContext layer = context();
   layer.microbatches = ++here.forwards;
-  Tensor x = take_flowing(here.stage, microbatch);
+  Tensor x = take_boundary(here.stage, microbatch);
   std::unique_ptr<Saved> kept;
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
   // Saved tensors are kept only if a backward reads them.
   if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
   if (here.recomputed) kept = here.segment->remembered(std::move(kept));
   if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
-  if (y.allocated()) flowing_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
+  if (y.allocated()) boundary_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
 }
 
 void RankStages::backward_input(int segment, int microbatch) {
   Piece& here = piece(segment);
   LayerContext layer = context();
-  Tensor dy = take_flowing(here.stage, microbatch);
+  Tensor dy = take_boundary(here.stage, microbatch);
   const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
   Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
-  if (dx.allocated()) flowing_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
+  if (dx.allocated()) boundary_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
 }
 
 void RankStages::backward_weight(int segment, int microbatch) {
@@ -223,7 +223,7 @@ void RankStages::backward_weight(int segment, int microbatch) {
 void RankStages::recompute(int segment, int microbatch) {
   Piece& here = piece(segment);
   LayerContext layer = context();
-  layer.again = true;
+  layer.recomputing = true;
   const auto found = checkpoints_.find({here.segment, microbatch});
   require(found != checkpoints_.end(), "a forward runs again from what was kept for it, once");
   Tensor x = std::move(found->second);
@@ -236,11 +236,11 @@ void RankStages::recompute(int segment, int microbatch) {
 
 void RankStages::unshard(Op op, int unit) {
   ShardUnit& shard = *units_[local_unit(unit)];
-  op == Op::unshard_island ? shard.unshard_island() : shard.unshard();
+  op == Op::unshard_secondary ? shard.unshard_secondary() : shard.unshard();
 }
 void RankStages::reshard(Op op, int unit) {
   ShardUnit& shard = *units_[local_unit(unit)];
-  op == Op::reshard_island ? shard.reshard_to_island() : shard.reshard();
+  op == Op::reshard_secondary ? shard.reshard_to_island() : shard.reshard();
 }
 void RankStages::scatter_gradient(int unit) {
   units_[local_unit(unit)]->scatter_gradient();
@@ -270,15 +270,15 @@ void RankStages::wait_reduction(int unit) {
 }
 
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
-  const auto found = flowing_.find({stage, microbatch});
-  require(found != flowing_.end() && found->second.tensor.allocated(), "what is sent has been computed");
+  const auto found = boundary_.find({stage, microbatch});
+  require(found != boundary_.end() && found->second.tensor.allocated(), "what is sent has been computed");
   Communicator& group = groups_.messages(lane, peer);
   group.stream().wait_for(kernels_.stream);
   group.send(found->second.tensor, peer);
   found->second.tensor.release_on(group.stream());
   // Replaces the message before this one, which the peer has received by now.
   sent_[{lane, peer}] = std::move(found->second.tensor);
-  flowing_.erase(found);
+  boundary_.erase(found);
 }
 
 void RankStages::receive(Lane lane, int stage, int microbatch, int peer) {
@@ -288,15 +288,15 @@ void RankStages::receive(Lane lane, int stage, int microbatch, int peer) {
       kernels_.ledger.allocate_on(group.stream(), Bucket::activations, boundary.dtype, boundary.rows, boundary.columns);
   group.receive(tensor, peer);
   tensor.release_on(kernels_.stream);
-  flowing_[{stage, microbatch}] = {std::move(tensor), group.stream().record()};
+  boundary_[{stage, microbatch}] = {std::move(tensor), group.stream().record()};
 }
 
-Tensor RankStages::take_flowing(int stage, int microbatch) {
-  const auto found = flowing_.find({stage, microbatch});
-  if (found == flowing_.end()) return {};
+Tensor RankStages::take_boundary(int stage, int microbatch) {
+  const auto found = boundary_.find({stage, microbatch});
+  if (found == boundary_.end()) return {};
   if (found->second.arrived) kernels_.stream.wait(found->second.arrived);
   Tensor tensor = std::move(found->second.tensor);
-  flowing_.erase(found);
+  boundary_.erase(found);
   return tensor;
 }
 

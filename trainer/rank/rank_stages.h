@@ -82,7 +82,7 @@ class RankStages {
     Segment* segment = nullptr;
     std::vector<ParameterPlace> places = {};  // by parameter
     int stage = 0;
-    // Keys in flowing_ for the segment's output (next_stage) and input gradient (previous_stage). They equal `stage`,
+    // Keys in boundary_ for the segment's output (next_stage) and input gradient (previous_stage). They equal `stage`,
     // except at the end of a stage if the neighbouring stage is on this rank too: that stage takes the tensor without a
     // copy. A tensor for another rank stays under `stage` until it is sent.
     int next_stage = 0, previous_stage = 0;
@@ -120,11 +120,11 @@ class RankStages {
   }
 
   // The tensor of a microbatch between segments or stages.
-  struct Flowing {
+  struct BoundaryTensor {
     Tensor tensor;
     Fence arrived;  // completion of the receive; null if the tensor is from this rank
   };
-  Tensor take_flowing(int stage, int microbatch);
+  Tensor take_boundary(int stage, int microbatch);
 
   PlannedInputs inputs_;
   std::vector<PlannedStage> planned_;
@@ -152,7 +152,7 @@ class RankStages {
   WorkObserver* observer_ = nullptr;
   // By stage and microbatch: the activation of a forward, or the gradient of a backward. A stage has at most one such
   // tensor of a microbatch.
-  std::map<std::pair<int, int>, Flowing> flowing_;
+  std::map<std::pair<int, int>, BoundaryTensor> boundary_;
   std::map<std::pair<const Segment*, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
   // Inputs of recompute, by segment and microbatch: the input of a region between forward and recompute, and inside a
   // region the output of the recomputed piece before.

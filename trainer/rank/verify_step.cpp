@@ -11,7 +11,7 @@
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/laid_out_stages.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 namespace {

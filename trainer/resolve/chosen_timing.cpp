@@ -64,7 +64,7 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
       policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
     }
     if (!leaves_residency_open(policy)) continue;
-    policy.residency = kept.parameters ? "step" : "each_use";
+    policy.residency = kept.parameters ? "step" : "reshard_after_use";
     policy.why = why.empty() ? promise_text(policy) : why;
   }
   return config;
@@ -240,7 +240,7 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
     warnings.push_back(fmt::format("full_shard keeps {}, up to {} on a rank: {}", what, format_bytes(bytes), key));
   };
   warn(most.parameters, "full parameters from the first forward to the last backward",
-       "shard.residency = \"each_use\" drops them after each use");
+       "shard.residency = \"reshard_after_use\" drops them after each use");
   if (config.microbatches() > 1) {
     warn(most.gradients, "whole float32 gradients until the last microbatch",
          "shard.accumulation = \"sharded\" reduces those of each microbatch");

@@ -8,7 +8,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {

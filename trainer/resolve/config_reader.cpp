@@ -13,7 +13,7 @@
 #include "trainer/config/config_writer.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/config_rules.h"
 

@@ -7,7 +7,7 @@
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/program_tables.h"
@@ -63,8 +63,8 @@ void ResolvedRun::solve() {
 }
 
 Program step_program(const ResolvedRun& run, const Coordinates& at) {
-  Program placed = place_step(run.config(), program_tables(run.config(), run.mesh(), at, run.layout()));
-  Program program = run.timing() ? complete_solved(std::move(placed), *run.timing()) : complete(std::move(placed));
+  Program placed = lower_step(run.config(), program_tables(run.config(), run.mesh(), at, run.layout()));
+  Program program = run.timing() ? add_solved_sharding(std::move(placed), *run.timing()) : complete(std::move(placed));
   check(program);
   return program;
 }

@@ -10,7 +10,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/program_tables.h"
@@ -131,10 +131,10 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
   require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
   const std::int64_t budget = *config.memory_budget;
   const Coordinates first = mesh.coordinates(0);
-  const Program placed = place_step(config, program_tables(config, mesh, first, layout));
+  const Program placed = lower_step(config, program_tables(config, mesh, first, layout));
   const std::vector<std::int64_t> none(placed.ranks.size());
   TimingProblem problem = timing_problem(placed, step_costs(config, mesh, first), none);
-  const Program kept = complete_solved(placed, with_everything_kept(problem));
+  const Program kept = add_solved_sharding(placed, with_everything_kept(problem));
   std::vector<Held> held;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
     TimingRank& timed = problem.ranks[rank];
@@ -150,12 +150,13 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
     TimingPlan plan = solve_timing(problem, options).plan;
     const std::vector<std::string> faults = find_plan_faults(problem, plan, options.pin_reductions);
     if (!faults.empty()) fail("the solved timing breaks its own rules: {}", faults.front());
-    if (tighten(config, mesh, complete_solved(placed, plan), problem) == 0) return {std::move(plan), least.bytes, {}};
+    if (tighten(config, mesh, add_solved_sharding(placed, plan), problem) == 0)
+      return {std::move(plan), least.bytes, {}};
   }
   fail("no timing was found in {} attempts that keeps memory_budget {} bytes", most_attempts, budget);
 }
 
-Program complete_solved(Program placed, const TimingPlan& plan) {
+Program add_solved_sharding(Program placed, const TimingPlan& plan) {
   return add_update(add_ties(add_reduction(add_timing(std::move(placed), plan))));
 }
 

@@ -29,7 +29,7 @@ struct SolvedTiming {
 // that a dry run (dry_run.h) counts, with tokens routed evenly. The plan is checked by a dry run before it is returned.
 SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vector<StageBlocks>& layout);
 
-// `placed` (place_order in passes.h) as a complete step.
-Program complete_solved(Program placed, const TimingPlan& plan);
+// `placed` (lower_order in passes.h) as a complete step.
+Program add_solved_sharding(Program placed, const TimingPlan& plan);
 
 }  // namespace weft

@@ -100,7 +100,7 @@ NcclHandle::~NcclHandle() {
   }
 }
 
-ncclResult_t NcclHandle::reach(const NcclBuffers::Block& block) {
+ncclResult_t NcclHandle::register_buffer(const NcclBuffers::Block& block) {
   if (registrations_.contains(block.data)) return ncclSuccess;
   void* registration = nullptr;
   const ncclResult_t result = ncclCommRegister(communicator_, block.data, block.bytes, &registration);
@@ -134,7 +134,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::un
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (to_higher_->reaches_any() && std::uncaught_exceptions() == 0) {
+  if (to_higher_->has_registrations() && std::uncaught_exceptions() == 0) {
     // Memory is deregistered after the last call that uses it.
     try {
       stream().synchronize();
@@ -156,7 +156,7 @@ Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, C
     const cudaStream_t stream = cuda::native(on);
     ncclResult_t issued = ncclSuccess;
     if (const NcclBuffers* buffers = settings_.options.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
-      if (const auto block = buffers->block_of(data.data())) issued = handle.reach(*block);
+      if (const auto block = buffers->block_of(data.data())) issued = handle.register_buffer(*block);
     }
     if (accepted(issued)) {
       ncclGroupStart();

@@ -41,8 +41,8 @@ class NcclHandle {
 
   // Registers `block` with the communicator, once, for the life of the communicator. Call between enter() and the
   // release of its lock.
-  ncclResult_t reach(const NcclBuffers::Block& block);
-  bool reaches_any() const { return !registrations_.empty(); }
+  ncclResult_t register_buffer(const NcclBuffers::Block& block);
+  bool has_registrations() const { return !registrations_.empty(); }
 
  private:
   NcclWatch& watch_;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds look_interval{50};
 // A rank's thread may hang inside NCCL, in a launch that finds the queue full. Only an abort then helps.
-constexpr milliseconds patience{1000};
+constexpr milliseconds abort_grace{1000};
 // A step queues thousands of calls. Completed calls are dropped when there are this many.
 constexpr std::size_t many_calls = 64;
 
@@ -32,7 +32,7 @@ int current_cuda_device() {
 NcclWatch::NcclWatch(Device& device, milliseconds timeout)
     : device_(device), timeout_(timeout), cuda_device_(current_cuda_device()) {
   cuda::check_after_waits(device_, [this] { check(); });
-  thread_ = std::thread([this] { look_again_and_again(); });
+  thread_ = std::thread([this] { poll_until_closed(); });
 }
 
 NcclWatch::~NcclWatch() {
@@ -144,7 +144,7 @@ std::string NcclWatch::describe(const Call& call, std::string_view action) const
   return text + fmt::format(" with rank{} {}", peers.size() == 1 ? "" : "s", fmt::join(peers, ", "));
 }
 
-std::optional<std::string> NcclWatch::trouble() {
+std::optional<std::string> NcclWatch::timeout_reason() {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   const std::size_t before = calls_.size();
@@ -176,7 +176,7 @@ std::optional<std::string> NcclWatch::asynchronous_error() {
   return text;
 }
 
-void NcclWatch::look_again_and_again() {
+void NcclWatch::poll_until_closed() {
   cudaSetDevice(cuda_device_);
   std::unique_lock stop_lock(mutex_);
   while (!stop_.wait_for(stop_lock, std::min(look_interval, timeout_ / 4), [this] { return stopping_; })) {
@@ -184,13 +184,13 @@ void NcclWatch::look_again_and_again() {
     stop_lock.unlock();
     std::optional<std::string> reason;
     try {
-      reason = trouble();
+      reason = timeout_reason();
     } catch (const Error&) {
       // The device has failed; the rank's own thread finds that too.
     }
     std::unique_lock entered(nccl_, std::defer_lock);
     if (reason) {
-      static_cast<void>(entered.try_lock_for(patience));
+      static_cast<void>(entered.try_lock_for(abort_grace));
       abort_all(*reason);
     } else if (entered.try_lock()) {
       if (const auto error = asynchronous_error()) abort_all(*error);

@@ -87,9 +87,9 @@ class NcclWatch {
     Fence end;
   };
 
-  void look_again_and_again();
+  void poll_until_closed();
   // The description of a call without progress, if there is one.
-  std::optional<std::string> trouble();
+  std::optional<std::string> timeout_reason();
   // The description of a communicator that itself reports an error, if there is one. Call between enter() and the
   // release of its lock.
   std::optional<std::string> asynchronous_error();

@@ -92,14 +92,14 @@ class Alive {
     if (entry(unit).replicated) return;
     set(gathered_, unit, true, now_.unsharded_parameters, entry(unit).unsharded_bytes);
     look();
-    if (op == Op::unshard_island) {
+    if (op == Op::unshard_secondary) {
       set(in_island_, unit, false, now_.unsharded_parameters, entry(unit).island_bytes);
     }
   }
 
   void reshard(std::size_t unit, Op op) {
     if (entry(unit).replicated) return;
-    if (op == Op::reshard_island) {
+    if (op == Op::reshard_secondary) {
       set(in_island_, unit, true, now_.unsharded_parameters, entry(unit).island_bytes);
       look();
     }

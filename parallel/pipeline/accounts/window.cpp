@@ -38,7 +38,7 @@ std::int64_t held_bytes(const Program& program, int pipeline_rank) {
     Held& held = units[static_cast<std::size_t>(*action.unit)];
     if (!held.forward_over || held.read_again) continue;
     if (action.op == Op::reshard) held.bytes = 0;
-    if (action.op == Op::reshard_island)
+    if (action.op == Op::reshard_secondary)
       held.bytes = program.units[static_cast<std::size_t>(*action.unit)].island_bytes;
   }
   std::int64_t sum = 0;
@@ -60,13 +60,13 @@ ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
     if (is_gather(action.op)) {
       now += unit.unsharded_bytes;
       window.peak_bytes = std::max(window.peak_bytes, now);
-      if (action.op == Op::unshard_island) now -= unit.island_bytes;
+      if (action.op == Op::unshard_secondary) now -= unit.island_bytes;
       window.gathered_bytes += action.bytes;
       ++window.gathers;
-      if (action.op == Op::unshard_island) ++window.island_gathers;
+      if (action.op == Op::unshard_secondary) ++window.island_gathers;
     }
     if (is_reshard(action.op)) {
-      if (action.op == Op::reshard_island) now += unit.island_bytes;
+      if (action.op == Op::reshard_secondary) now += unit.island_bytes;
       window.peak_bytes = std::max(window.peak_bytes, now);
       now -= unit.unsharded_bytes;
     }

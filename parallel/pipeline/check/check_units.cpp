@@ -47,11 +47,11 @@ class UnitWalk {
       require_before_update(action.op);
       switch (action.op) {
         case Op::unshard:
-        case Op::unshard_island:
+        case Op::unshard_secondary:
           for (UnitState* unit : units_of(action)) unshard(*unit, action.op);
           break;
         case Op::reshard:
-        case Op::reshard_island:
+        case Op::reshard_secondary:
           for (UnitState* unit : units_of(action)) reshard(*unit, action.op);
           break;
         case Op::scatter_gradient:
@@ -153,7 +153,7 @@ class UnitWalk {
       found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name));
     } else if (unit.gathered) {
       found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name));
-    } else if (unit.in_island != (op == Op::unshard_island)) {
+    } else if (unit.in_island != (op == Op::unshard_secondary)) {
       found(Violation::wrong_gather,
             unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name)
                            : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name));
@@ -168,7 +168,7 @@ class UnitWalk {
     } else if (!unit.gathered) {
       found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name));
     }
-    unit.in_island = unit.gathered && op == Op::reshard_island;
+    unit.in_island = unit.gathered && op == Op::reshard_secondary;
     unit.gathered = false;
   }
 

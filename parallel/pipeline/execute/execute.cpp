@@ -20,10 +20,10 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
     case Op::recompute:
       return handler.recompute(*action.segment, *action.microbatch);
     case Op::unshard:
-    case Op::unshard_island:
+    case Op::unshard_secondary:
       return handler.unshard(action.op, *action.unit);
     case Op::reshard:
-    case Op::reshard_island:
+    case Op::reshard_secondary:
       return handler.reshard(action.op, *action.unit);
     case Op::scatter_gradient:
       return handler.scatter_gradient(*action.unit);

@@ -21,7 +21,7 @@ class ActionHandler {
   virtual void backward_input(int segment, int microbatch) = 0;
   virtual void backward_weight(int segment, int microbatch) = 0;
   virtual void recompute(int segment, int microbatch) = 0;
-  // `op` of unshard is UNSHARD or UNSHARD_ISLAND, `op` of reshard is RESHARD or RESHARD_ISLAND.
+  // `op` of unshard is UNSHARD or UNSHARD_SECONDARY, `op` of reshard is RESHARD or RESHARD_SECONDARY.
   virtual void unshard(Op op, int unit) = 0;
   virtual void reshard(Op op, int unit) = 0;
   virtual void scatter_gradient(int unit) = 0;

@@ -28,7 +28,7 @@ UserOrder order_of(const OrderCells& cells) {
 // The final check is find_violations on the program with its messages. A finding is reported at the cell of the
 // computation at its position, or of the next computation.
 void check_program(const UserOrder& order, const OrderCells& cells, OrderFaults& faults) {
-  const Program program = add_exchange({bare_tables(order), order.microbatches, order.ranks});
+  const Program program = add_exchange({schedule_only_tables(order), order.microbatches, order.ranks});
   for (const Finding& finding : find_violations(program)) {
     const auto rank = static_cast<std::size_t>(finding.rank);
     const auto begin = program.ranks[rank].begin();
@@ -55,7 +55,7 @@ UserOrder order_from_csv(std::string_view text) {
   return order;
 }
 
-ProgramTables bare_tables(const UserOrder& order) {
+ProgramTables schedule_only_tables(const UserOrder& order) {
   ProgramTables tables;
   for (int rank : order.stage_ranks) tables.stages.push_back({.rank = rank});
   return tables;

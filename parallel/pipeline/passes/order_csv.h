@@ -29,7 +29,7 @@ struct UserOrder {
 UserOrder order_from_csv(std::string_view text);
 
 // The order's stages on its ranks, without segments, units or sizes.
-ProgramTables bare_tables(const UserOrder& order);
+ProgramTables schedule_only_tables(const UserOrder& order);
 
 // Counts that are set outside of the file.
 struct AskedCounts {

@@ -142,14 +142,14 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
   if (next.in_sequence == read.in_sequence || next.in_sequence == read.in_sequence + 1) return true;
   if (read.again && same_turn(read, next)) return true;
   switch (policy.residency) {
-    case Residency::each_use:
+    case Residency::reshard_after_use:
     case Residency::island:
       return false;
     case Residency::keep_after_forward:
       return read.forward;
     case Residency::keep_after_backward:
       return !read.forward;
-    case Residency::visit:
+    case Residency::while_on_stage:
       return read.visit == next.visit;
     case Residency::window:
       return stays_in_window(rank.visits, rank.visits[read.visit], policy.window_stages, read.visit, next.visit);
@@ -247,13 +247,13 @@ std::vector<Action> with_residency(const ProgramTables& tables, const std::vecto
 
   const auto gather = [&tables](const Use& use) {
     const ProgramUnit& unit = tables.units[static_cast<std::size_t>(use.unit)];
-    return Action{.op = use.from_island ? Op::unshard_island : Op::unshard,
+    return Action{.op = use.from_island ? Op::unshard_secondary : Op::unshard,
                   .stage = unit.stage,
                   .unit = use.unit,
                   .bytes = unit.gather_bytes};
   };
   const auto reshard = [&tables](const Use& use) {
-    return Action{.op = use.to_island ? Op::reshard_island : Op::reshard,
+    return Action{.op = use.to_island ? Op::reshard_secondary : Op::reshard,
                   .stage = tables.units[static_cast<std::size_t>(use.unit)].stage,
                   .unit = use.unit};
   };

@@ -71,7 +71,7 @@ Program add_update(Program program) {
   return program;
 }
 
-Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
+Program lower_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
   auto order = schedule.order(input);
   require_stage_count(tables, static_cast<std::int64_t>(input.ranks) * input.chunks,
                       fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
@@ -80,7 +80,7 @@ Program place_order(const ProgramTables& tables, const Schedule& schedule, const
   return add_recompute(lower_to_segments(add_exchange(std::move(program))));
 }
 
-Program place_order(const ProgramTables& tables, const UserOrder& order) {
+Program lower_order(const ProgramTables& tables, const UserOrder& order) {
   require_stage_count(tables, static_cast<std::int64_t>(order.stage_ranks.size()),
                       fmt::format("the schedule's file of {} ranks", order.ranks.size()));
   Program program{tables, order.microbatches, order.ranks};
@@ -103,11 +103,11 @@ Program compile_forward(const ProgramTables& tables, int ranks, int microbatches
 }
 
 Program compile(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input) {
-  return complete(place_order(tables, schedule, input));
+  return complete(lower_order(tables, schedule, input));
 }
 
 Program compile(const ProgramTables& tables, const UserOrder& order) {
-  return complete(place_order(tables, order));
+  return complete(lower_order(tables, order));
 }
 
 }  // namespace weft

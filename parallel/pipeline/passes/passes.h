@@ -47,10 +47,10 @@ Program add_update(Program program);
 
 // add_exchange, lower_to_segments and add_recompute on a schedule's order: computations and messages, but no unit
 // actions yet. Throws Error (request) if the schedule refuses the counts.
-Program place_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
+Program lower_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same for a user's own order, which sets its counts itself (require_same_counts compares them with others). Both
 // throw Error (request) if the tables have other stages or place them on other ranks.
-Program place_order(const ProgramTables& tables, const UserOrder& order);
+Program lower_order(const ProgramTables& tables, const UserOrder& order);
 // The other passes. Throws Error (request) naming a unit with a policy that is invalid by itself.
 Program complete(Program placed);
 

@@ -21,10 +21,10 @@ BoxKind kind_of(Op op) {
     case Op::recompute:
       return BoxKind::recompute;
     case Op::unshard:
-    case Op::unshard_island:
+    case Op::unshard_secondary:
       return BoxKind::gather;
     case Op::reshard:
-    case Op::reshard_island:
+    case Op::reshard_secondary:
       return BoxKind::reshard;
     case Op::scatter_gradient:
     case Op::reduce_gradient:

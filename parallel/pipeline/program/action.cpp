@@ -16,12 +16,12 @@ std::string_view name_of(Op op) {
       return "R";
     case Op::unshard:
       return "UNSHARD";
-    case Op::unshard_island:
-      return "UNSHARD_ISLAND";
+    case Op::unshard_secondary:
+      return "UNSHARD_SECONDARY";
     case Op::reshard:
       return "RESHARD";
-    case Op::reshard_island:
-      return "RESHARD_ISLAND";
+    case Op::reshard_secondary:
+      return "RESHARD_SECONDARY";
     case Op::scatter_gradient:
       return "SCATTER_GRAD";
     case Op::reduce_gradient:

@@ -10,25 +10,25 @@
 namespace weft {
 
 enum class Op : std::uint8_t {
-  forward,           // F
-  backward,          // B: input and weight gradient
-  backward_input,    // I
-  backward_weight,   // W: needs no gathered parameters (dW = dy^T x)
-  recompute,         // R: a second forward of a segment that kept only its checkpoint
-  unshard,           // UNSHARD: gather over the whole shard group
-  unshard_island,    // UNSHARD_ISLAND: gather over the island, from the parts that RESHARD_ISLAND kept
-  reshard,           // RESHARD: keep only the rows this rank owns
-  reshard_island,    // RESHARD_ISLAND: each rank of the island keeps one part of the full parameters
-  scatter_gradient,  // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
-  reduce_gradient,   // REDUCE_GRAD: sum over all ranks that hold the unit
-  tie_gradient,      // TIE_GRAD: sum of the gradients of a unit and of its copy on another stage
-  wait_reduction,    // WAIT_REDUCE: compute waits for the unit's oldest reduction not waited for yet
-  send_forward,      // SEND_F: activations to the next stage
-  receive_forward,   // RECV_F
-  send_backward,     // SEND_B: gradients to the previous stage
-  receive_backward,  // RECV_B
-  gradient_norm,     // GRAD_NORM: global norm and clip factor, over the world
-  optimizer_step,    // STEP: the rows this rank owns
+  forward,            // F
+  backward,           // B: input and weight gradient
+  backward_input,     // I
+  backward_weight,    // W: needs no gathered parameters (dW = dy^T x)
+  recompute,          // R: a second forward of a segment that kept only its checkpoint
+  unshard,            // UNSHARD: gather over the whole shard group
+  unshard_secondary,  // UNSHARD_SECONDARY: gather of the secondary shard (ZeRO++, hpZ) over the ranks of an island
+  reshard,            // RESHARD: keep only the rows this rank owns
+  reshard_secondary,  // RESHARD_SECONDARY: keep one part of the full parameters, the secondary shard of this rank
+  scatter_gradient,   // SCATTER_GRAD: reduce-scatter over the shard group alone; replicas still hold partial sums
+  reduce_gradient,    // REDUCE_GRAD: sum over all ranks that hold the unit
+  tie_gradient,       // TIE_GRAD: sum of the gradients of a unit and of its copy on another stage
+  wait_reduction,     // WAIT_REDUCE: compute waits for the unit's oldest reduction not waited for yet
+  send_forward,       // SEND_F: activations to the next stage
+  receive_forward,    // RECV_F
+  send_backward,      // SEND_B: gradients to the previous stage
+  receive_backward,   // RECV_B
+  gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
+  optimizer_step,     // STEP: the rows this rank owns
 };
 std::string_view name_of(Op op);  // "F", "UNSHARD", ...
 
@@ -58,10 +58,10 @@ constexpr bool hands_on(Op op) {
 }
 
 constexpr bool is_gather(Op op) {
-  return op == Op::unshard || op == Op::unshard_island;
+  return op == Op::unshard || op == Op::unshard_secondary;
 }
 constexpr bool is_reshard(Op op) {
-  return op == Op::reshard || op == Op::reshard_island;
+  return op == Op::reshard || op == Op::reshard_secondary;
 }
 constexpr bool is_reduction(Op op) {
   return op == Op::scatter_gradient || op == Op::reduce_gradient;

@@ -7,14 +7,14 @@ namespace weft {
 
 std::string_view name_of(Residency residency) {
   switch (residency) {
-    case Residency::each_use:
-      return "each_use";
+    case Residency::reshard_after_use:
+      return "reshard_after_use";
     case Residency::keep_after_forward:
       return "keep_after_forward";
     case Residency::keep_after_backward:
       return "keep_after_backward";
-    case Residency::visit:
-      return "visit";
+    case Residency::while_on_stage:
+      return "while_on_stage";
     case Residency::window:
       return "window";
     case Residency::step:
@@ -51,7 +51,7 @@ Lane lane_of(const ProgramTables& tables, const Action& action) {
   return is_send(op) ? lanes.send : lanes.receive;
 }
 
-ProgramTables bare_tables(int ranks, int stages, Placement placement) {
+ProgramTables schedule_only_tables(int ranks, int stages, Placement placement) {
   if (ranks < 1 || stages < ranks) {
     fail_request("{} stages on {} pipeline ranks: there is at least one rank, and every rank runs a stage", stages,
                  ranks);

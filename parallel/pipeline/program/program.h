@@ -20,13 +20,13 @@ namespace weft {
 // How long the full parameters of a unit stay after a use. They always stay between uses that directly follow each
 // other.
 enum class Residency : std::uint8_t {
-  each_use,             // resharded after every use
+  reshard_after_use,    // resharded after every use
   keep_after_forward,   // kept after a forward until the next use, resharded after a backward
   keep_after_backward,  // kept after a backward until the next use, resharded after a forward
-  visit,                // kept while consecutive actions of the rank stay on the unit's stage
+  while_on_stage,       // kept while consecutive actions of the rank stay on the unit's stage
   window,               // kept while the unit's stage is among the next `window_stages` different stages of the rank
   step,                 // kept until the last use of the step
-  island,               // as each_use, but after a forward each island rank keeps a part, for the next gather
+  island,               // as reshard_after_use, but after a forward each island rank keeps a part, for the next gather
   solved,               // by a plan for the whole step, within a memory budget (timed_step.h)
 };
 std::string_view name_of(Residency residency);
@@ -34,7 +34,7 @@ std::string_view name_of(Residency residency);
 // Three independent choices for a unit: how long its parameters stay, how early they are gathered, and when its
 // gradients are reduced.
 struct UnitPolicy {
-  Residency residency = Residency::each_use;
+  Residency residency = Residency::reshard_after_use;
   int window_stages = 0;  // of Residency::window
   int island_ranks = 0;   // of Residency::island
   // How many segments ahead a gather is issued. Only segments that find a unit sharded count, each once, however many
@@ -67,7 +67,7 @@ struct ProgramUnit {
   bool replicated = false;              // never gathered; its gradient is all-reduced
   bool frozen = false;                  // gathered, but has no gradient
   std::int64_t unsharded_bytes = 0;     // gathered parameters, compute dtype; 0 when a rank computes on its own shard
-  std::int64_t island_bytes = 0;        // the part of them that RESHARD_ISLAND keeps
+  std::int64_t island_bytes = 0;        // the part of them that RESHARD_SECONDARY keeps
   std::int64_t gradient_bytes = 0;      // unsharded gradient accumulator, float32
   std::int64_t reduce_input_bytes = 0;  // copy of the accumulator in the reduction dtype; 0 if the dtypes are equal
   std::int64_t reduce_part_bytes = 0;   // this rank's part of a reduction, before it is added to the shard
@@ -193,6 +193,6 @@ Lane lane_of(const ProgramTables& tables, const Action& action);
 
 // `stages` stages placed on `ranks` ranks, without segments, units or sizes. Throws Error (request) unless
 // 1 <= ranks <= stages.
-ProgramTables bare_tables(int ranks, int stages, Placement placement = Placement::looped);
+ProgramTables schedule_only_tables(int ranks, int stages, Placement placement = Placement::looped);
 
 }  // namespace weft

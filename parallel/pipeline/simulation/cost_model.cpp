@@ -119,7 +119,7 @@ UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& lin
     const int ranks = ties ? 2 : is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
     const double seconds = collective_seconds(links, ties ? Group::pp : part.group, part.op, 1, part.bytes, ranks);
     if (part.during == Op::unshard) cost.gather += seconds;
-    if (part.during == Op::unshard_island) cost.island_gather += seconds;
+    if (part.during == Op::unshard_secondary) cost.island_gather += seconds;
     if (part.during == Op::scatter_gradient) cost.scatter += seconds;
     if (part.during == Op::reduce_gradient) cost.reduce += seconds;
     if (part.during == Op::tie_gradient) cost.tie += seconds;

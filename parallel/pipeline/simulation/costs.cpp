@@ -29,7 +29,7 @@ double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
   switch (op) {
     case Op::unshard:
       return gathers ? cost.gather : 0.0;
-    case Op::unshard_island:
+    case Op::unshard_secondary:
       return gathers ? cost.island_gather : 0.0;
     case Op::scatter_gradient:
       return cost.scatter;

@@ -168,7 +168,7 @@ class TimedWalk {
     if (entry(unit).replicated || gathered_[unit]) return;
     gathered_[unit] = true;
     change(time, &MemorySample::unsharded_parameters, entry(unit).unsharded_bytes);
-    if (op == Op::unshard_island && in_island_[unit]) {
+    if (op == Op::unshard_secondary && in_island_[unit]) {
       in_island_[unit] = false;
       change(time, &MemorySample::unsharded_parameters, -entry(unit).island_bytes);
     }
@@ -177,7 +177,7 @@ class TimedWalk {
   void reshard(std::size_t unit, Op op, double time) {
     if (entry(unit).replicated || !gathered_[unit]) return;
     gathered_[unit] = false;
-    if (op == Op::reshard_island) {
+    if (op == Op::reshard_secondary) {
       in_island_[unit] = true;
       change(time, &MemorySample::unsharded_parameters, entry(unit).island_bytes);
     }

@@ -135,7 +135,7 @@ class BoundWalk {
     if (entry(unit).replicated || !gathered_[unit]) return;
     leave_island(unit);
     gathered_[unit] = false;
-    if (op == Op::reshard_island) {
+    if (op == Op::reshard_secondary) {
       in_island_[unit] = true;
       parameters_ += entry(unit).island_bytes;
       look(freed_since_reshard() + reductions_from(in_flight_, ended_));

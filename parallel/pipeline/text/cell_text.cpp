@@ -13,11 +13,11 @@
 namespace weft {
 namespace {
 
-constexpr std::array all_ops = {Op::forward,          Op::backward,         Op::backward_input,  Op::backward_weight,
-                                Op::recompute,        Op::unshard,          Op::unshard_island,  Op::reshard,
-                                Op::reshard_island,   Op::scatter_gradient, Op::reduce_gradient, Op::tie_gradient,
-                                Op::wait_reduction,   Op::send_forward,     Op::receive_forward, Op::send_backward,
-                                Op::receive_backward, Op::gradient_norm,    Op::optimizer_step};
+constexpr std::array all_ops = {Op::forward,           Op::backward,         Op::backward_input,    Op::backward_weight,
+                                Op::recompute,         Op::unshard,          Op::unshard_secondary, Op::reshard,
+                                Op::reshard_secondary, Op::scatter_gradient, Op::reduce_gradient,   Op::tie_gradient,
+                                Op::wait_reduction,    Op::send_forward,     Op::receive_forward,   Op::send_backward,
+                                Op::receive_backward,  Op::gradient_norm,    Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -82,6 +82,9 @@ class ActionReader {
     for (Op op : all_ops) {
       if (name_of(op) == letters) return op;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(op));
+    }
+    if (letters == "UNSHARD_ISLAND" || letters == "RESHARD_ISLAND") {
+      known += fmt::format(" ({} is called {}_SECONDARY now)", letters, letters.substr(0, letters.find('_')));
     }
     if (letters == "BW") known += " (PyTorch once wrote BW for B, and B for I)";
     wrong(fmt::format("kind \"{}\" is unknown; the kinds are {}", letters, known));

@@ -12,11 +12,11 @@
 
 namespace weft {
 
-class RankSearch {
+class ChunkedLayoutSearch {
  public:
   // `start`: a split. If its last stage has no blocks, that stage stays so; all other stages get at least one block.
   // `loads` outlives the search.
-  RankSearch(const LayoutLoads& loads, const std::vector<int>& start);
+  ChunkedLayoutSearch(const LayoutLoads& loads, const std::vector<int>& start);
 
   // A split within `caps`, as bounds. Without one, `exceeded` is a lower bound of the field `minimized` over all splits
   // that keep the other caps; it is the largest number if none does.

@@ -1,13 +1,13 @@
-#include "layers/passage.h"
+#include "layers/identity_segment.h"
 
 #include <fmt/format.h>
 
 namespace weft {
 namespace {
 
-class Passage final : public Segment {
+class IdentitySegment final : public Segment {
  public:
-  explicit Passage(int stage) : scope_(fmt::format("stage.{}", stage)), name_(scope_ + ".passage") {}
+  explicit IdentitySegment(int stage) : scope_(fmt::format("stage.{}", stage)), name_(scope_ + ".passage") {}
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return scope_; }
@@ -32,8 +32,8 @@ class Passage final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_passage(int stage) {
-  return std::make_unique<Passage>(stage);
+std::unique_ptr<Segment> make_identity_segment(int stage) {
+  return std::make_unique<IdentitySegment>(stage);
 }
 
 }  // namespace weft

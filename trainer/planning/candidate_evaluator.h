@@ -32,7 +32,7 @@ struct SearchNode {
 };
 
 // The result of looking at a node.
-struct SearchLook {
+struct CandidateEvaluation {
   std::vector<SearchNode> nodes;
   SearchCounts counts;
   std::vector<SearchNode> too_large;  // nodes that do not fit, with their least bytes
@@ -42,18 +42,18 @@ struct SearchLook {
 SearchChoice choice_at(const SearchSpace& space, const std::array<std::size_t, 5>& place);
 void add(SearchCounts& sum, const SearchCounts& part);
 
-class SearchLooks {
+class CandidateEvaluator {
  public:
   // The space outlives this.
-  explicit SearchLooks(const SearchSpace& space) : space_(space) {}
+  explicit CandidateEvaluator(const SearchSpace& space) : space_(space) {}
 
   // Meshes and microbatches that the rules accept. `counts` gets the reasons against the others.
   std::vector<SearchNode> first(SearchCounts& counts) const;
   // Bounds of a node of first(): the least over all strategies and recomputes.
-  SearchLook weigh(SearchNode node) const;
+  CandidateEvaluation weigh(SearchNode node) const;
   // The next look at a choice that may fit, and at a choice of which only the memory matters.
-  SearchLook look(const SearchNode& node) const;
-  SearchLook look_for_bytes(const SearchNode& node) const;
+  CandidateEvaluation evaluate(const SearchNode& node) const;
+  CandidateEvaluation evaluate_bytes(const SearchNode& node) const;
 
  private:
   // By index of the recompute and by strategy.
@@ -63,12 +63,12 @@ class SearchLooks {
   bool fits(std::int64_t bytes) const;
   Pieces pieces_of(const SearchNode& node) const;
   std::string kind_of(std::size_t policy) const;
-  SearchLook expand(const SearchNode& node) const;
-  void add_leaf(SearchNode node, std::int64_t static_bytes, SearchLook& look) const;
+  CandidateEvaluation expand(const SearchNode& node) const;
+  void add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& look) const;
   Config planned(const SearchNode& node) const;
-  SearchLook tighten(SearchNode node) const;
-  SearchLook simulated(SearchNode node) const;
-  SearchLook walk(SearchNode node, bool stop) const;
+  CandidateEvaluation tighten(SearchNode node) const;
+  CandidateEvaluation simulated(SearchNode node) const;
+  CandidateEvaluation walk(SearchNode node, bool stop) const;
 
   const SearchSpace& space_;
 };

@@ -16,7 +16,7 @@ constexpr SegmentKind of_blocks[] = {SegmentKind::attention, SegmentKind::mlp, S
 struct RemakeLayout {
   int data, context, tensor, expert;
 };
-constexpr RemakeLayout remake_layouts[] = {{1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 1, 2, 4}, {1, 2, 2, 2}};
+constexpr RemakeLayout recompute_layouts[] = {{1, 1, 1, 1}, {1, 1, 2, 1}, {1, 2, 1, 1}, {2, 1, 2, 4}, {1, 2, 2, 2}};
 
 SegmentCase laid_out(SegmentKind kind, const RemakeLayout& layout,
                      MixedDtypes dtypes = {DType::float32, DType::float32}) {
@@ -56,7 +56,7 @@ using Remade = DeviceTest;
 
 TEST_F(Remade, CheapActivationsGiveTheSameBits) {
   for (SegmentKind kind : all_kinds) {
-    for (const RemakeLayout& layout : remake_layouts) {
+    for (const RemakeLayout& layout : recompute_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           if (!qk_norm && kind != SegmentKind::attention) continue;
@@ -66,7 +66,7 @@ TEST_F(Remade, CheapActivationsGiveTheSameBits) {
           SCOPED_TRACE(describe(the_case));
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
-          the_case.remake_cheap = true;
+          the_case.recompute_cheap = true;
           const auto remade = run_segment(the_case, inputs);
           expect_same_bits(remade, kept);
           for (std::size_t rank = 0; rank < kept.size(); ++rank) {
@@ -81,7 +81,7 @@ TEST_F(Remade, CheapActivationsGiveTheSameBits) {
 TEST_F(Remade, CheapActivationsGiveTheGradientsOfTheReference) {
   for (SegmentKind kind : all_kinds) {
     SegmentCase the_case = laid_out(kind, {1, 1, 2, 1});
-    the_case.remake_cheap = true;
+    the_case.recompute_cheap = true;
     SCOPED_TRACE(describe(the_case));
     const SegmentInputs inputs = draw_inputs(the_case);
     EXPECT_LE(
@@ -94,7 +94,7 @@ TEST_F(Remade, CheapActivationsGiveTheGradientsOfTheReference) {
 TEST_F(Remade, WeightGradientsReadNoWeights) {
   for (SegmentKind kind : all_kinds) {
     SegmentCase the_case = laid_out(kind, {1, 1, 2, 2});
-    the_case.remake_cheap = true;
+    the_case.recompute_cheap = true;
     SCOPED_TRACE(describe(the_case));
     const SegmentInputs inputs = draw_inputs(the_case);
     const auto poisoned = run_segment(the_case, inputs, {.poison_weights_before_weight_gradient = true});
@@ -140,7 +140,7 @@ TEST_F(Remade, CheapActivationsAreNotKept) {
           SCOPED_TRACE(describe(the_case));
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
-          the_case.remake_cheap = true;
+          the_case.recompute_cheap = true;
           const auto remade = run_segment(the_case, inputs);
           for (std::size_t rank = 0; rank < kept.size(); ++rank) {
             const std::int64_t less = not_kept(the_case, the_case.setup(static_cast<int>(rank)));
@@ -169,13 +169,13 @@ TEST_F(Remade, FrozenFamiliesKeepNothingForThemselves) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {
       for (std::int64_t shared_width : {0, 8}) {
         for (const std::set<Family>& frozen : subsets) {
-          SegmentCase the_case = laid_out(kind, remake_layouts[0], {dtype, dtype});
+          SegmentCase the_case = laid_out(kind, recompute_layouts[0], {dtype, dtype});
           the_case.model.moe.shared_expert_intermediate_size = shared_width;
           the_case.frozen = frozen;
           SCOPED_TRACE(describe(the_case));
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
-          the_case.remake_cheap = true;
+          the_case.recompute_cheap = true;
           const auto remade = run_segment(the_case, inputs);
           expect_same_bits(remade, kept);
           EXPECT_EQ(remade[0].pending_bytes[0], remade[0].declared_pending_bytes);
@@ -210,7 +210,7 @@ PhaseTraffic asked_once(const SegmentCase& the_case) {
 // collectives once more.
 TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   for (SegmentKind kind : of_blocks) {
-    for (const RemakeLayout& layout : remake_layouts) {
+    for (const RemakeLayout& layout : recompute_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
         the_case.microbatches = 2;
@@ -244,9 +244,9 @@ TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
 TEST_F(Remade, EmbeddingAndHeadDoNotRunAgain) {
   for (SegmentKind kind : all_kinds) {
     const bool of_block = kind != SegmentKind::embedding && kind != SegmentKind::head;
-    EXPECT_EQ(make_segment(kind, laid_out(kind, remake_layouts[0]).setup(0))->forwards_again(), of_block);
+    EXPECT_EQ(make_segment(kind, laid_out(kind, recompute_layouts[0]).setup(0))->recomputes_forward(), of_block);
     if (of_block) continue;
-    const SegmentCase the_case = laid_out(kind, remake_layouts[0]);
+    const SegmentCase the_case = laid_out(kind, recompute_layouts[0]);
     EXPECT_THROW(run_segment(the_case, draw_inputs(the_case), {.forward_again = true}), Error);
   }
 }

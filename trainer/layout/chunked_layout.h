@@ -2,11 +2,11 @@
 // hundredth), the cost of the most expensive stage, the cost of the most loaded rank at that cost of stages, and the
 // bytes of the fullest rank (to a thousandth).
 //
-// Cuts between stages are chosen rank by rank (rank_search.h). In a V placement, a rank's stages lie around those of
-// the ranks before, so few cuts determine the rest. The stages of a looped rank lie apart, and more cuts must be
-// remembered. The work is bounded: it starts from the best split by stages, improved by moving single blocks. A search
-// that uses up its work counts as one without a result. So the result is the best for small models, and the best found
-// for large ones.
+// Cuts between stages are chosen rank by rank (chunked_layout_search.h). In a V placement, a rank's stages lie around
+// those of the ranks before, so few cuts determine the rest. The stages of a looped rank lie apart, and more cuts must
+// be remembered. The work is bounded: it starts from the best split by stages, improved by moving single blocks. A
+// search that uses up its work counts as one without a result. So the result is the best for small models, and the best
+// found for large ones.
 #pragma once
 
 #include <cstdint>

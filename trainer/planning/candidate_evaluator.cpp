@@ -1,4 +1,4 @@
-#include "trainer/planning/search_looks.h"
+#include "trainer/planning/candidate_evaluator.h"
 
 #include <algorithm>
 #include <limits>
@@ -77,7 +77,7 @@ void add(SearchCounts& sum, const SearchCounts& part) {
   sum.planned += part.planned;
 }
 
-std::vector<SearchNode> SearchLooks::first(SearchCounts& counts) const {
+std::vector<SearchNode> CandidateEvaluator::first(SearchCounts& counts) const {
   std::vector<SearchNode> all;
   for (std::size_t mesh = 0; mesh < space_.meshes.size(); ++mesh) {
     const std::size_t below = space_.choices_of_mesh(space_.meshes[mesh]);
@@ -93,7 +93,8 @@ std::vector<SearchNode> SearchLooks::first(SearchCounts& counts) const {
   return all;
 }
 
-bool SearchLooks::accepted(ChoiceStep step, const Config& config, std::size_t choices, SearchCounts& counts) const {
+bool CandidateEvaluator::accepted(ChoiceStep step, const Config& config, std::size_t choices,
+                                  SearchCounts& counts) const {
   if (const auto message = refusal(space_, step, config)) {
     refuse(counts, *message, choices);
     return false;
@@ -105,13 +106,13 @@ bool SearchLooks::accepted(ChoiceStep step, const Config& config, std::size_t ch
   return true;
 }
 
-bool SearchLooks::fits(std::int64_t bytes) const {
+bool CandidateEvaluator::fits(std::int64_t bytes) const {
   BucketBytes all;
   all[Bucket::workspace] = bytes;
   return judge(space_.hardware, all).fits();
 }
 
-SearchLook SearchLooks::weigh(SearchNode node) const {
+CandidateEvaluation CandidateEvaluator::weigh(SearchNode node) const {
   node.seconds = std::numeric_limits<double>::infinity();
   node.bytes = std::numeric_limits<std::int64_t>::max();
   for (const auto& [key, pieces] : pieces_of(node)) {
@@ -120,7 +121,7 @@ SearchLook SearchLooks::weigh(SearchNode node) const {
     node.seconds = std::min(node.seconds, least.seconds);
     node.bytes = std::min(node.bytes, least.static_bytes);
   }
-  SearchLook step;
+  CandidateEvaluation step;
   if (fits(node.bytes)) {
     step.nodes.push_back(std::move(node));
   } else {
@@ -130,7 +131,7 @@ SearchLook SearchLooks::weigh(SearchNode node) const {
   return step;
 }
 
-SearchLooks::Pieces SearchLooks::pieces_of(const SearchNode& node) const {
+CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node) const {
   Pieces pieces;
   for (std::size_t recompute = 0; recompute < space_.recomputes.size(); ++recompute) {
     for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
@@ -146,14 +147,14 @@ SearchLooks::Pieces SearchLooks::pieces_of(const SearchNode& node) const {
   return pieces;
 }
 // A key of a policy: policies with equal keys have the same pieces.
-std::string SearchLooks::kind_of(std::size_t policy) const {
+std::string CandidateEvaluator::kind_of(std::size_t policy) const {
   const SearchedPolicy& row = space_.policies[policy];
   return row.strategy + " " + row.reduction + (row.residency == "auto" ? " auto" : "");
 }
 
 // All choices with a mesh and a microbatch.
-SearchLook SearchLooks::expand(const SearchNode& node) const {
-  SearchLook step;
+CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
+  CandidateEvaluation step;
   const Pieces pieces = pieces_of(node);
   const std::size_t below = space_.policies.size() * space_.recomputes.size();
   for (const std::size_t order : space_.orders_of(space_.meshes[node.place[0]].pipeline)) {
@@ -181,7 +182,7 @@ SearchLook SearchLooks::expand(const SearchNode& node) const {
   return step;
 }
 
-void SearchLooks::add_leaf(SearchNode node, std::int64_t static_bytes, SearchLook& step) const {
+void CandidateEvaluator::add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const {
   if (!fits(static_bytes)) {
     ++step.counts.static_bytes;
     step.too_large.push_back(std::move(node));
@@ -193,23 +194,23 @@ void SearchLooks::add_leaf(SearchNode node, std::int64_t static_bytes, SearchLoo
   }
 }
 
-Config SearchLooks::planned(const SearchNode& node) const {
+Config CandidateEvaluator::planned(const SearchNode& node) const {
   return config_of(space_, choice_at(space_, node.place));
 }
 
-SearchLook SearchLooks::tighten(SearchNode node) const {
+CandidateEvaluation CandidateEvaluator::tighten(SearchNode node) const {
   const Config config = planned(node);
   const LeastTaken least = least_taken(config, model_pieces(config, space_.hardware));
   node.known = Known::bounds;
   node.seconds = std::max(node.seconds, least.seconds);
   node.bytes = std::max(node.bytes, least.bytes);
-  SearchLook step;
+  CandidateEvaluation step;
   add_leaf(std::move(node), least.static_bytes, step);
   return step;
 }
 
-SearchLook SearchLooks::simulated(SearchNode node) const {
-  SearchLook step;
+CandidateEvaluation CandidateEvaluator::simulated(SearchNode node) const {
+  CandidateEvaluation step;
   SearchedPlan plan{.choice = choice_at(space_, node.place)};
   const auto refused = refusal_of([&] {
     const ResolvedRun run(planned(node));
@@ -228,7 +229,7 @@ SearchLook SearchLooks::simulated(SearchNode node) const {
   return step;
 }
 
-SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
+CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   // With `stop`, only until the memory is shown to be too small.
   bool complete = true;
   SearchedPlan plan = *node.plan;
@@ -240,7 +241,7 @@ SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
   node.bytes = std::max(node.bytes, plan.peak.total());
   if (complete) node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
-  SearchLook step;
+  CandidateEvaluation step;
   if (node.plan->verdict.fits()) {
     ++step.counts.planned;
     step.nodes.push_back(std::move(node));
@@ -251,7 +252,7 @@ SearchLook SearchLooks::walk(SearchNode node, bool stop) const {
   return step;
 }
 
-SearchLook SearchLooks::look(const SearchNode& node) const {
+CandidateEvaluation CandidateEvaluator::evaluate(const SearchNode& node) const {
   switch (node.known) {
     case Known::pieces:
       return expand(node);
@@ -264,11 +265,11 @@ SearchLook SearchLooks::look(const SearchNode& node) const {
   }
 }
 
-SearchLook SearchLooks::look_for_bytes(const SearchNode& node) const {
+CandidateEvaluation CandidateEvaluator::evaluate_bytes(const SearchNode& node) const {
   if (node.known == Known::pieces) return expand(node);
   if (node.known == Known::mean) return tighten(node);
   if (node.known == Known::seconds) return walk(node, false);
-  SearchLook step = simulated(node);
+  CandidateEvaluation step = simulated(node);
   if (step.nodes.empty()) return step;
   return walk(std::move(step.nodes.front()), false);
 }

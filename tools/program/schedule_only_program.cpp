@@ -1,4 +1,4 @@
-#include "tools/program/bare_program.h"
+#include "tools/program/schedule_only_program.h"
 
 #include <charconv>
 #include <map>
@@ -33,7 +33,7 @@ int needed_number(const Words& words, const std::string& key) {
 }
 
 // A user's own order, which sets all counts.
-BareProgram program_of_file(const std::string& path, const Words& words) {
+ScheduleOnlyProgram program_of_file(const std::string& path, const Words& words) {
   if (words.contains("microbatch_group")) {
     fail_request("weft program: error: {} has its own order and takes no groups; leave microbatch_group out", path);
   }
@@ -43,25 +43,25 @@ BareProgram program_of_file(const std::string& path, const Words& words) {
                         {number_of(words, "pipeline"), number_of(words, "chunks"), number_of(words, "microbatches")});
     return {fmt::format("{}, {} ranks, {} stages, {} microbatches", path, order.ranks.size(), order.stage_ranks.size(),
                         order.microbatches),
-            compile(bare_tables(order), order)};
+            compile(schedule_only_tables(order), order)};
   } catch (const Error& error) {
     fail_request("weft program: error: {}:\n{}", path, error.what());
   }
 }
 
-BareProgram program_of_schedule(const Schedule& row, const Words& words) {
+ScheduleOnlyProgram program_of_schedule(const Schedule& row, const Words& words) {
   const OrderInput input{needed_number(words, "pipeline"), number_of(words, "chunks").value_or(1),
                          needed_number(words, "microbatches"), number_of(words, "microbatch_group").value_or(0)};
   require_counts(row.name, input);
   return {fmt::format("{}, {} ranks{}, {} microbatches{}", row.name, input.ranks,
                       input.chunks > 1 ? fmt::format(" x {} chunks", input.chunks) : "", input.microbatches,
                       input.microbatch_group > 0 ? fmt::format(" in groups of {}", input.microbatch_group) : ""),
-          compile(bare_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input)};
+          compile(schedule_only_tables(input.ranks, input.ranks * input.chunks, row.placement), row, input)};
 }
 
 }  // namespace
 
-BareProgram bare_program(std::span<const std::string> given) {
+ScheduleOnlyProgram schedule_only_program(std::span<const std::string> given) {
   Words words;
   for (const std::string& word : given) {
     const std::size_t equals = word.find('=');
@@ -77,8 +77,8 @@ BareProgram bare_program(std::span<const std::string> given) {
   }
   const auto given_schedule = words.find("schedule");
   const std::string schedule = given_schedule == words.end() ? "1f1b" : given_schedule->second;
-  BareProgram bare = schedule.ends_with(".csv") ? program_of_file(schedule, words)
-                                                : program_of_schedule(find_schedule(schedule), words);
+  ScheduleOnlyProgram bare = schedule.ends_with(".csv") ? program_of_file(schedule, words)
+                                                        : program_of_schedule(find_schedule(schedule), words);
   check(bare.program);
   return bare;
 }

@@ -23,6 +23,6 @@ std::vector<std::vector<Action>> compute_order(const Config& config);
 std::vector<std::string> microbatch_warnings(const Config& config);
 
 // The compute actions of a step, without actions of units. Throws Error (request) if the schedule refuses the numbers.
-Program place_step(const Config& config, const ProgramTables& tables);
+Program lower_step(const Config& config, const ProgramTables& tables);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 // Changes that lower the memory of a run that does not fit, by the cause that fills the memory, in the order to try
-// them: free or cheap changes first, changes of the run's arithmetic last. A move is words for the command line, so
+// them: free or cheap changes first, changes of the run's arithmetic last. A remedy is words for the command line, so
 // every planned run can be typed. The configuration's reader decides whether the configuration can take the words.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// Causes of a full rank: groups of buckets that the same moves lower.
+// Causes of a full rank: groups of buckets that the same remedies lower.
 enum class Cause : std::uint8_t {
   activations,
   state,  // parameters at rest, gradients at rest, optimizer state
@@ -32,7 +32,7 @@ std::int64_t bytes_of(Cause cause, const BucketBytes& bytes);
 // The cause with most bytes.
 Cause largest_cause(const BucketBytes& bytes);
 
-// One strength of a move. `by_family`: further words, needed only if the file sets a family differently from the
+// One strength of a remedy. `by_family`: further words, needed only if the file sets a family differently from the
 // default.
 struct MoveWords {
   Overrides words;
@@ -40,26 +40,26 @@ struct MoveWords {
   bool operator==(const MoveWords&) const = default;
 };
 
-enum class MoveKind : std::uint8_t {
+enum class RemedyKind : std::uint8_t {
   layout,      // the result of the run stays the same
   arithmetic,  // rounding or the update changes
 };
 
-struct Move {
+struct Remedy {
   std::string_view name;
-  std::string_view why;   // why the move lowers the bucket
+  std::string_view why;   // why the remedy lowers the bucket
   std::string_view cost;  // in words; the time is in the plan
-  MoveKind kind = MoveKind::layout;
+  RemedyKind kind = RemedyKind::layout;
   // Mildest first; empty if nothing is left to change.
   std::vector<MoveWords> (*strengths)(const Config& config) = nullptr;
 };
 
-// Moves in the order to try them. More GPUs are not among them (explain.h looks for their number).
-std::span<const Move> moves_for(Cause cause);
-// Moves that people try and that do not touch this cause.
-std::span<const Move> moves_that_cannot_help(Cause cause);
-// Moves to combine with more ranks, in the order to add them, if more than state is too large.
-std::span<const Move> moves_beside_more_ranks();
+// Remedies in the order to try them. More GPUs are not among them (explain.h looks for their number).
+std::span<const Remedy> remedies_for(Cause cause);
+// Remedies that people try and that do not touch this cause.
+std::span<const Remedy> remedies_that_cannot_help(Cause cause);
+// Remedies to combine with more ranks, in the order to add them, if more than state is too large.
+std::span<const Remedy> remedies_beside_more_ranks();
 
 // `words` with those of `more`; `more` wins if both have a key.
 Overrides merged_words(const Overrides& words, const Overrides& more);

@@ -1,9 +1,9 @@
-#include "trainer/layout/rank_layout.h"
+#include "trainer/layout/chunked_layout.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "trainer/layout/rank_search.h"
+#include "trainer/layout/chunked_layout_search.h"
 
 namespace weft {
 namespace {
@@ -121,10 +121,10 @@ class Deal {
   const Bounds& bounds() const { return bounds_; }
 
  private:
-  RankSearch::Answer ask(const LayoutScore& caps, Field field) {
+  ChunkedLayoutSearch::Answer ask(const LayoutScore& caps, Field field) {
     std::int64_t once = std::min(work_, most_work_once);
     const std::int64_t before = once;
-    RankSearch::Answer answer = search_.find(caps, field, once);
+    ChunkedLayoutSearch::Answer answer = search_.find(caps, field, once);
     work_ -= before - once;
     return answer;
   }
@@ -136,7 +136,7 @@ class Deal {
     for (bool first = true; work_ > 0 && least < most && (precision == 0 || least < most - (most >> precision));
          first = false) {
       caps.*field = first ? least : least + (most - least) / 2;
-      const RankSearch::Answer answer = ask(caps, field);
+      const ChunkedLayoutSearch::Answer answer = ask(caps, field);
       if (answer.bounds) {
         bounds_ = *answer.bounds;
         most = score().*field;
@@ -148,7 +148,7 @@ class Deal {
   }
 
   const LayoutLoads& loads_;
-  RankSearch search_;
+  ChunkedLayoutSearch search_;
   Bounds bounds_;
   std::int64_t& work_;
 };

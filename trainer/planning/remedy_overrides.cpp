@@ -1,4 +1,4 @@
-#include "trainer/planning/move_words.h"
+#include "trainer/planning/remedy_overrides.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "trainer/config/update_rules.h"
 #include "trainer/planning/word.h"
 
-namespace weft::move_words {
+namespace weft::remedy_overrides {
 namespace {
 
 bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config) {
@@ -186,8 +186,8 @@ Strengths shorter_residency(const Config& config) {
   Strengths strengths;
   const std::string& now = policy.residency_of(0);
   // A residency that Weft chooses already drops parameters if they would not fit.
-  if (now != "each_use" && now != "stage")
-    strengths.push_back(for_all_families(config, "shard", "residency", "each_use"));
+  if (now != "reshard_after_use" && now != "stage")
+    strengths.push_back(for_all_families(config, "shard", "residency", "reshard_after_use"));
   return strengths;
 }
 
@@ -269,4 +269,4 @@ Strengths rule_of_elements(const Config& config) {
   return {for_all_groups(config, "name", name_of(UpdateRule::adamw))};
 }
 
-}  // namespace weft::move_words
+}  // namespace weft::remedy_overrides

@@ -1,12 +1,12 @@
-// Command-line words of each move. Every function maps a configuration to the strengths of a move, mildest first
-// (moves.h).
+// Command-line words of each remedy. Every function maps a configuration to the strengths of a remedy, mildest first
+// (remedies.h).
 #pragma once
 
 #include <vector>
 
-#include "trainer/planning/moves.h"
+#include "trainer/planning/remedies.h"
 
-namespace weft::move_words {
+namespace weft::remedy_overrides {
 
 using Strengths = std::vector<MoveWords>;
 
@@ -41,4 +41,4 @@ Strengths leaner_rule(const Config& config);
 // Element-wise rules instead of Muon, which gathers whole matrices.
 Strengths rule_of_elements(const Config& config);
 
-}  // namespace weft::move_words
+}  // namespace weft::remedy_overrides

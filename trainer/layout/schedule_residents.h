@@ -9,13 +9,13 @@
 
 namespace weft {
 
-// Microbatches that a rank keeps at its fullest instants, as in LayoutRanks::kept, from its compute actions and its
-// stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
+// Microbatches that a rank keeps at its fullest instants, as in ScheduleResidents::kept, from its compute actions and
+// its stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
 // gradient if that is a separate action.
 std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages);
 
 // As one_stage_each() if each rank runs one stage and there is no memory limit, otherwise from the compute order.
 // Throws Error (request) if the schedule refuses the numbers.
-LayoutRanks layout_ranks(const Config& config);
+ScheduleResidents schedule_residents(const Config& config);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "trainer/layout/rank_search.h"
+#include "trainer/layout/chunked_layout_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,8 @@ std::int64_t share_of(std::int64_t cost, int parts) {
 
 }  // namespace
 
-RankSearch::RankSearch(const LayoutLoads& loads, const std::vector<int>& start) : loads_(loads), bounds_(start) {
+ChunkedLayoutSearch::ChunkedLayoutSearch(const LayoutLoads& loads, const std::vector<int>& start)
+    : loads_(loads), bounds_(start) {
   const int stages = loads.stages();
   std::vector<char> fixed(bounds_.size(), 0);
   fixed.front() = fixed.back() = 1;
@@ -53,7 +54,8 @@ RankSearch::RankSearch(const LayoutLoads& loads, const std::vector<int>& start) 
   }
 }
 
-RankSearch::Answer RankSearch::find(const LayoutScore& caps, std::int64_t LayoutScore::*minimized, std::int64_t& work) {
+ChunkedLayoutSearch::Answer ChunkedLayoutSearch::find(const LayoutScore& caps, std::int64_t LayoutScore::*minimized,
+                                                      std::int64_t& work) {
   caps_ = caps;
   minimized_ = minimized;
   exceeded_ = std::numeric_limits<std::int64_t>::max();
@@ -70,19 +72,19 @@ RankSearch::Answer RankSearch::find(const LayoutScore& caps, std::int64_t Layout
   return answer;
 }
 
-bool RankSearch::within(std::int64_t value, std::int64_t LayoutScore::*field) {
+bool ChunkedLayoutSearch::within(std::int64_t value, std::int64_t LayoutScore::*field) {
   if (value <= caps_.*field) return true;
   if (field == minimized_) exceeded_ = std::min(exceeded_, value);
   return false;
 }
 
-std::int64_t RankSearch::cost_between(int before, int behind) const {
+std::int64_t ChunkedLayoutSearch::cost_between(int before, int behind) const {
   const int begin = bounds_[static_cast<std::size_t>(before)], end = bounds_[static_cast<std::size_t>(behind)];
   return loads_.cost_until(end) - loads_.cost_until(begin) + (before == 0 ? loads_.embedding_cost() : 0) +
          (behind == loads_.stages() ? loads_.head_cost() : 0);
 }
 
-RankSearch::Verdict RankSearch::judge(const Cut& cut) {
+ChunkedLayoutSearch::Verdict ChunkedLayoutSearch::judge(const Cut& cut) {
   // A later cut leaves more before it and less behind it.
   if (!within(share_of(cost_between(cut.before, cut.bound), cut.bound - cut.before), &LayoutScore::stage_cost))
     return Verdict::too_much_before;
@@ -100,7 +102,7 @@ RankSearch::Verdict RankSearch::judge(const Cut& cut) {
   return Verdict::fits;
 }
 
-bool RankSearch::complete(const Cut& cut, std::int64_t& completed_cost, int& completed_ranks) {
+bool ChunkedLayoutSearch::complete(const Cut& cut, std::int64_t& completed_cost, int& completed_ranks) {
   too_much_left_ = false;
   for (const int rank : cut.completed) {
     const std::int64_t cost = loads_.rank_cost(rank, bounds_);
@@ -118,7 +120,7 @@ bool RankSearch::complete(const Cut& cut, std::int64_t& completed_cost, int& com
 }
 
 // The position at which the stages on both sides, up to the nearest fixed cuts, cost the same each.
-int RankSearch::even_position(const Cut& cut, int least, int most) const {
+int ChunkedLayoutSearch::even_position(const Cut& cut, int least, int most) const {
   const std::int64_t all = cost_between(cut.before, cut.behind);
   const auto part =
       static_cast<std::int64_t>(static_cast<double>(all) * (cut.bound - cut.before) / (cut.behind - cut.before));
@@ -137,7 +139,7 @@ int RankSearch::even_position(const Cut& cut, int least, int most) const {
   return position;
 }
 
-std::string RankSearch::key(std::size_t index) const {
+std::string ChunkedLayoutSearch::key(std::size_t index) const {
   std::string text(reinterpret_cast<const char*>(&index), sizeof index);
   for (const int bound : cuts_[index].frontier) {
     text.append(reinterpret_cast<const char*>(&bounds_[static_cast<std::size_t>(bound)]), sizeof(int));
@@ -145,7 +147,7 @@ std::string RankSearch::key(std::size_t index) const {
   return text;
 }
 
-bool RankSearch::place(std::size_t index, std::int64_t completed_cost, int completed_ranks) {
+bool ChunkedLayoutSearch::place(std::size_t index, std::int64_t completed_cost, int completed_ranks) {
   if (index == cuts_.size()) return true;
   const Cut& cut = cuts_[index];
   int& position = bounds_[static_cast<std::size_t>(cut.bound)];

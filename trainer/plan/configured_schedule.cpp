@@ -1,4 +1,4 @@
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 
 #include <fmt/format.h>
 
@@ -56,9 +56,9 @@ std::vector<std::string> microbatch_warnings(const Config& config) {
                   config.training.global_batch_size / microbatches * ranks, ranks)};
 }
 
-Program place_step(const Config& config, const ProgramTables& tables) {
-  if (config.pipeline.own_order) return place_order(tables, *config.pipeline.own_order);
-  return place_order(tables, find_schedule(config.pipeline.schedule), order_input(config));
+Program lower_step(const Config& config, const ProgramTables& tables) {
+  if (config.pipeline.own_order) return lower_order(tables, *config.pipeline.own_order);
+  return lower_order(tables, find_schedule(config.pipeline.schedule), order_input(config));
 }
 
 }  // namespace weft

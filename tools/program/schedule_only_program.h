@@ -8,13 +8,13 @@
 
 namespace weft {
 
-struct BareProgram {
+struct ScheduleOnlyProgram {
   std::string title;  // "zbv, 4 ranks x 2 chunks, 8 microbatches"
   Program program;    // compiled and checked
 };
 
 // pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME]; the last word of a key wins.
 // Throws Error (request).
-BareProgram bare_program(std::span<const std::string> words);
+ScheduleOnlyProgram schedule_only_program(std::span<const std::string> words);
 
 }  // namespace weft

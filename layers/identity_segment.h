@@ -9,6 +9,6 @@
 namespace weft {
 
 // "stage.3.passage"
-std::unique_ptr<Segment> make_passage(int stage);
+std::unique_ptr<Segment> make_identity_segment(int stage);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "trainer/planning/more_ranks.h"
+#include "trainer/planning/minimum_world.h"
 
 #include <algorithm>
 #include <functional>
@@ -27,7 +27,7 @@ std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int
 
 }  // namespace
 
-std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words) {
+std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words) {
   const Config config = trials.config(words);
   const Degrees& d = config.parallelism;
   const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
@@ -39,19 +39,19 @@ std::optional<MoreRanks> find_ranks(const Trials& trials, const Overrides& words
   auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);
   if (!found) found = smallest(fits, d.data_shard, whole, most_ranks / rest);
   if (!found) return std::nullopt;
-  return MoreRanks{words, trials.with(scaled(*found))};
+  return MinimumWorld{words, trials.with(scaled(*found))};
 }
 
-std::optional<MoreRanks> ranks_that_fit(const Trials& trials) {
+std::optional<MinimumWorld> ranks_that_fit(const Trials& trials) {
   if (auto found = find_ranks(trials, {})) return found;
-  std::optional<MoreRanks> fewest;
+  std::optional<MinimumWorld> fewest;
   const auto consider = [&](const Overrides& words) {
     auto found = find_ranks(trials, words);
     if (found && (!fewest || found->trial.world < fewest->trial.world)) fewest = std::move(found);
   };
   Overrides words;
-  for (const Move& move : moves_beside_more_ranks()) {
-    const auto trial = trials.best(move, words);
+  for (const Remedy& remedy : remedies_beside_more_ranks()) {
+    const auto trial = trials.best(remedy, words);
     if (!trial || !trial->refused.empty()) continue;
     words = trial->words;
     consider(words);

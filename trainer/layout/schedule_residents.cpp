@@ -1,10 +1,10 @@
-#include "trainer/layout/layout_ranks.h"
+#include "trainer/layout/schedule_residents.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "trainer/plan/pipeline_order.h"
+#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 namespace {
@@ -44,12 +44,12 @@ std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actio
   return fullest;
 }
 
-LayoutRanks layout_ranks(const Config& config) {
-  LayoutRanks ranks;
+ScheduleResidents schedule_residents(const Config& config) {
+  ScheduleResidents ranks;
   ranks.rank_of_stage = stage_ranks(config);
   if (config.stages() == config.parallelism.pipeline && !config.memory_budget) {
     ranks.kept.resize(ranks.rank_of_stage.size());
-    const LayoutRanks usual = one_stage_each(config.stages(), static_cast<int>(config.microbatches()));
+    const ScheduleResidents usual = one_stage_each(config.stages(), static_cast<int>(config.microbatches()));
     for (std::size_t stage = 0; stage < usual.kept.size(); ++stage)
       ranks.kept[static_cast<std::size_t>(ranks.rank_of_stage[stage])] = usual.kept[stage];
     return ranks;
