@@ -370,7 +370,7 @@ TEST_F(Float8Products, RoundEachExpertByItself) {
   for (const ProductFormat format : {ProductFormat::float8, ProductFormat::float8_blocks}) {
     const std::int64_t unit = format == ProductFormat::float8 ? 1 : 4;
     std::vector<Tensor> a, b, c, alone;
-    std::vector<Product> products;
+    std::vector<Product> of_experts;
     for (int e = 0; e < 40; ++e) {
       const std::int64_t rows = unit * (1 + e % 7);
       a.push_back(random(fmt::format("a{}", e), DType::bfloat16, rows, 32));
@@ -381,14 +381,14 @@ TEST_F(Float8Products, RoundEachExpertByItself) {
       }()));
       c.push_back(poisoned(DType::bfloat16, rows, 48));
       alone.push_back(poisoned(DType::bfloat16, rows, 48));
-      products.push_back({a.back(), Transpose::no, b.back(), Transpose::yes, c.back()});
+      of_experts.push_back({a.back(), Transpose::no, b.back(), Transpose::yes, c.back()});
     }
     const std::int64_t live = ledger.live().total();
-    multiply_all(context, format, products, {.bucket = Bucket::moe_routing});
+    multiply_all(context, format, of_experts, {.bucket = Bucket::moe_routing});
     EXPECT_EQ(ledger.live().total(), live);
-    for (std::size_t e = 0; e < products.size(); ++e) {
-      products[e].c = alone[e];
-      multiply(context, format, products[e]);
+    for (std::size_t e = 0; e < of_experts.size(); ++e) {
+      of_experts[e].c = alone[e];
+      multiply(context, format, of_experts[e]);
       EXPECT_EQ(doubles(c[e]), doubles(alone[e])) << e;
     }
   }

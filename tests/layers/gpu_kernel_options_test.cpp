@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 namespace {
 

@@ -63,9 +63,9 @@ std::vector<double> normalised(std::vector<double> row, Scoring scoring) {
 }
 
 TEST_F(LoadBalance, CountsAreRoundedOnce) {
-  const Tensor choices = tensor_of(DType::float64, 4, 1, {0x1.0p40 + 3, 2, 0, 7});
+  const Tensor chosen = tensor_of(DType::float64, 4, 1, {0x1.0p40 + 3, 2, 0, 7});
   Tensor counts = poisoned(DType::float32, 1, 4);
-  scale_counts(context, choices, 1.0 / 3.0, counts);
+  scale_counts(context, chosen, 1.0 / 3.0, counts);
   EXPECT_EQ(doubles(counts),
             (std::vector<double>{static_cast<float>((0x1.0p40 + 3) / 3.0), 2.0f / 3.0f, 0, 7.0f / 3.0f}));
 }
