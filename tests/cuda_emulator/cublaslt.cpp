@@ -199,6 +199,7 @@ extern "C" cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle
                                                          cublasLtMatmulPreference_t opaque, int requested,
                                                          cublasLtMatmulHeuristicResult_t results[], int* returned) {
   *returned = 0;
+  Machine::instance().count_product_search();
   if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   const MatmulPreference* preference = inside(opaque);
   if (preference == nullptr || requested <= 0 || results == nullptr) return CUBLAS_STATUS_INVALID_VALUE;

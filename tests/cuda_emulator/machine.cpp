@@ -87,6 +87,11 @@ MachineCounters Machine::counters() const {
   return state_->counters;
 }
 
+void Machine::count_product_search() {
+  const State::Lock lock(state_->mutex);
+  ++state_->counters.product_searches;
+}
+
 void Machine::fail_next(const std::string& function, cudaError_t error, int passing) {
   const State::Lock lock(state_->mutex);
   state_->injections[function] = {error, passing};

@@ -39,7 +39,8 @@ struct MachineCounters {
   std::int64_t kernels = 0, copies = 0, synchronizations = 0;
   // Asynchronous copies from or to host memory that is not page-locked; on the device they would block the host.
   std::int64_t pageable_copies = 0;
-  std::int64_t allocations = 0;  // of device memory, of either kind
+  std::int64_t allocations = 0;       // of device memory, of either kind
+  std::int64_t product_searches = 0;  // calls of cublasLtMatmulAlgoGetHeuristic
 };
 
 struct Operation {
@@ -63,6 +64,7 @@ class Machine {
   const MachineConfig& config() const;
   void set_order(Order order, std::uint64_t seed);
   MachineCounters counters() const;
+  void count_product_search();
 
   // After `passing` more calls of the named function (cudaMallocAsync; cudaLaunchKernel for any launch) the next one
   // returns `error` and does nothing.

@@ -1,0 +1,81 @@
+// The calls of tools/gpu.sh on a machine that is lent by the call: ten minutes and eight files. The script runs as it
+// is, with a `timeout` that starts nothing and notes the limit, on cards of both sizes.
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GpuScript : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    fs::create_directories(folder_ / "bin");
+    fs::create_directories(folder_ / "tree/build-gpu");
+    for (const char* name : {"tools", "configs"}) {
+      fs::create_directory_symlink(fs::path(WEFT_SOURCE_DIR) / name, folder_ / "tree" / name);
+    }
+    fs::create_symlink(WEFT_PROGRAM, folder_ / "tree/build-gpu/weft");
+    command("nvidia-smi", "case \"$*\" in *memory.total*) echo \"$MEBIBYTES\";; *compute_cap*) echo 9.0;; esac");
+    // What runs under a limit leaves its files.
+    command("timeout", R"(echo "$2" >>"$LIMITS"
+case "$*" in
+  *bring_home*) touch "$out/gpu-programs.tar.xz" ;;
+  *kernel_table*) for word; do case "$word" in *.toml) n=$(basename "$word" .toml); touch "$out/kernels_$n.tsv" "$out/trace_$n.json.gz";; esac; done ;;
+esac)");
+  }
+  void command(const std::string& name, const std::string& text) const {
+    const fs::path file = folder_ / "bin" / name;
+    std::ofstream(file) << "#!/bin/bash\n" << text << "\n";
+    fs::permissions(file, fs::perms::owner_all);
+  }
+  // The limits of all that a call runs, in seconds.
+  std::vector<int> limits(int call, int mebibytes) const {
+    const fs::path file = folder_ / "limits";
+    fs::remove(file);
+    fs::remove_all(folder_ / "out");
+    const auto called =
+        run(fmt::format("env PATH=\"$PWD/bin:$PATH\" LIMITS='{}' MEBIBYTES={} tree/tools/gpu.sh '{}' {}", file.string(),
+                        mebibytes, (folder_ / "out").string(), call));
+    EXPECT_EQ(called.exit_code, 0) << called.output << called.messages;
+    std::ifstream in(file);
+    std::vector<int> found;
+    for (int limit = 0; in >> limit;) found.push_back(limit);
+    return found;
+  }
+};
+
+TEST_F(GpuScript, CallsTakeTenMinutesAndLeaveEightFiles) {
+  for (const int mebibytes : {81559, 143771}) {
+    for (int call = 1; call <= 5; ++call) {
+      SCOPED_TRACE(fmt::format("call {} on a card of {} MiB", call, mebibytes));
+      const std::vector<int> found = limits(call, mebibytes);
+      EXPECT_GE(found.size(), 2u);
+      EXPECT_LT(std::reduce(found.begin(), found.end()), 600) << fmt::format("{}", fmt::join(found, " "));
+      const auto files = std::distance(fs::directory_iterator(folder_ / "out"), {});
+      EXPECT_LE(files, 8);
+      EXPECT_GE(files, 3) << "environment, summary and a text";
+    }
+  }
+}
+
+TEST_F(GpuScript, SaysWhatItDoesNotKnow) {
+  const auto called = run(
+      fmt::format("env PATH=\"$PWD/bin:$PATH\" LIMITS='{0}/limits' MEBIBYTES=1 tree/tools/gpu.sh '{0}/out' nonsense",
+                  folder_.string()));
+  EXPECT_EQ(called.exit_code, 1);
+  EXPECT_NE(called.messages.find("there is no part 'nonsense'"), std::string::npos) << called.messages;
+}
+
+}  // namespace
+}  // namespace weft
