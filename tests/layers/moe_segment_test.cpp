@@ -90,7 +90,7 @@ TEST_F(MoeSegment, BalancesTheStepSoFar) {
     for (const Layout& layout : layouts) {
       if (layout.data == 2) expect_reference(global_case(layout), inputs, expected);
     }
-    // What is made again takes the choices of the first time, whatever came in between.
+    // What is recomputed takes the choices of the first time, whatever came in between.
     SegmentCase again = global_case({2, 2, 2});
     expect_outcome(again, run_segment(again, inputs, {.forward_again = true}), expected);
     // By microbatch it is another loss.

@@ -1,4 +1,4 @@
-// Activations that are made again in backward, cheap ones inside a segment or all of them by a forward again: not a bit
+// Activations that are recomputed in backward, cheap ones inside a segment or all of them by a forward again: not a bit
 // of what is computed changes, and what is kept is less by what is not kept.
 #include <gtest/gtest.h>
 
@@ -67,10 +67,10 @@ TEST_F(Remade, CheapActivationsGiveTheSameBits) {
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
           the_case.recompute_cheap = true;
-          const auto remade = run_segment(the_case, inputs);
-          expect_same_bits(remade, kept);
+          const auto recomputed = run_segment(the_case, inputs);
+          expect_same_bits(recomputed, kept);
           for (std::size_t rank = 0; rank < kept.size(); ++rank) {
-            EXPECT_EQ(remade[rank].counted_traffic, kept[rank].counted_traffic);
+            EXPECT_EQ(recomputed[rank].counted_traffic, kept[rank].counted_traffic);
           }
         }
       }
@@ -141,13 +141,13 @@ TEST_F(Remade, CheapActivationsAreNotKept) {
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
           the_case.recompute_cheap = true;
-          const auto remade = run_segment(the_case, inputs);
+          const auto recomputed = run_segment(the_case, inputs);
           for (std::size_t rank = 0; rank < kept.size(); ++rank) {
             const std::int64_t less = not_kept(the_case, the_case.setup(static_cast<int>(rank)));
-            EXPECT_EQ(kept[rank].kept_bytes[0] - remade[rank].kept_bytes[0], less);
-            EXPECT_EQ(remade[rank].kept_bytes[0], remade[rank].declared_bytes);
-            EXPECT_EQ(remade[rank].pending_bytes[0], remade[rank].declared_pending_bytes);
-            EXPECT_LE(remade[rank].pending_bytes[0], kept[rank].pending_bytes[0]);
+            EXPECT_EQ(kept[rank].kept_bytes[0] - recomputed[rank].kept_bytes[0], less);
+            EXPECT_EQ(recomputed[rank].kept_bytes[0], recomputed[rank].declared_bytes);
+            EXPECT_EQ(recomputed[rank].pending_bytes[0], recomputed[rank].declared_pending_bytes);
+            EXPECT_LE(recomputed[rank].pending_bytes[0], kept[rank].pending_bytes[0]);
           }
         }
       }
@@ -176,10 +176,10 @@ TEST_F(Remade, FrozenFamiliesKeepNothingForThemselves) {
           const SegmentInputs inputs = draw_inputs(the_case);
           const auto kept = run_segment(the_case, inputs);
           the_case.recompute_cheap = true;
-          const auto remade = run_segment(the_case, inputs);
-          expect_same_bits(remade, kept);
-          EXPECT_EQ(remade[0].pending_bytes[0], remade[0].declared_pending_bytes);
-          EXPECT_EQ(remade[0].kept_bytes[0], remade[0].declared_bytes);
+          const auto recomputed = run_segment(the_case, inputs);
+          expect_same_bits(recomputed, kept);
+          EXPECT_EQ(recomputed[0].pending_bytes[0], recomputed[0].declared_pending_bytes);
+          EXPECT_EQ(recomputed[0].kept_bytes[0], recomputed[0].declared_bytes);
         }
       }
     }

@@ -31,7 +31,7 @@ class Chance {
 // --- programs -------------------------------------------------------------------------------------------------------
 
 // Two blocks of two segments a stage that share a unit, one frozen or replicated here and there, every policy; some
-// are made again in backward.
+// are recomputed in backward.
 ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
   constexpr std::array residencies = {Residency::reshard_after_use,  Residency::island,
                                       Residency::while_on_stage,     Residency::step,

@@ -1,4 +1,4 @@
-// Segments that are made again in backward: where R stands in a list, what it costs in gathers (nothing), memory and
+// Segments that are recomputed in backward: where R stands in a list, what it costs in gathers (nothing), memory and
 // traffic, and what the checker says of lists that get it wrong.
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ struct Model {
   int segments = 2;  // of a block; a third reads what the second does
 };
 
-// An embedding, blocks of two segments and a head: "e0", "b0.a", "b0.m", .., "h0". Only blocks are made again.
+// An embedding, blocks of two segments and a head: "e0", "b0.a", "b0.m", .., "h0". Only blocks are recomputed.
 ProgramTables tables_of(const Model& model, const std::vector<int>& ranks) {
   ProgramTables tables;
   const auto unit = [&](int stage) {
@@ -379,7 +379,7 @@ TEST(RecomputeMemory, KeepsInputsAndMakesOneBlockAtATime) {
   EXPECT_EQ(peak("gpipe", false, 4, 3).activations, 3 * (1 + 4 * 1100 + 20));
   EXPECT_EQ(peak("gpipe", true, 4, 3).activations, 2 * (1 + 4 * 7 + 20) + 1 + 3 * 7 + 1100);
   EXPECT_EQ(peak("gpipe", true, 4, 3).microbatches_in_flight, 3);
-  // What waits for weight gradients of the second block is there while the first is made again: 230, or five times as
+  // What waits for weight gradients of the second block is there while the first is recomputed: 230, or five times as
   // much, and then that of both.
   Program split = compiled(sized_tables(true, 2), "zb_h1", 1);
   EXPECT_EQ(transient_peak(split, 0).activations, 1 + 230 + 1100);

@@ -47,7 +47,7 @@ std::vector<TinyLayout> collective_counts_layouts() {
            {"reshard_after_use", "keep_after_forward", "keep_after_backward", "step", "window 1"}) {
         for (const int lookahead : {0, 2}) {
           add({.degrees = degrees, .residency = residency, .lookahead = lookahead});
-          // Blocks that are made again are gathered no more often.
+          // Blocks that are recomputed are gathered no more often.
           add({.degrees = degrees, .residency = residency, .lookahead = lookahead, .recompute = Recompute::full});
         }
       }
@@ -89,7 +89,7 @@ std::vector<Computed> computed_by(const TinyLayout& layout, const std::vector<St
     for (int block = 1; block <= stage.count; ++block) all.insert(all.end(), 2, {block});
     if (stage.head) all.push_back({blocks + 1});
   };
-  // Its embedding's gradient reads no parameters. A block that is made again is so right in front of its backward.
+  // Its embedding's gradient reads no parameters. A block that is recomputed is so right in front of its backward.
   const auto backward = [&] {
     const int times = layout.recompute == Recompute::full ? 4 : 2;
     if (stage.head) all.push_back({blocks + 1, true, true});

@@ -156,7 +156,7 @@ TEST_P(ExplainCauses, AreNamedAndWhatIsSaidOfMovesHolds) {
   const Explanation explanation = explain_run(read, card);
   EXPECT_EQ(name_of(explanation.cause), name_of(run.cause)) << to_text(peak);
   EXPECT_EQ(explanation.cause_bytes, bytes_of(run.cause, peak));
-  const TriedMove* first = explanation.first_that_fits();
+  const TriedRemedy* first = explanation.first_that_fits();
   EXPECT_EQ(first ? first->remedy.name : std::string_view(), run.first);
   if (first) {
     const RunPlan planned = plan_run(read(first->trial.words), card);
@@ -169,8 +169,8 @@ TEST_P(ExplainCauses, AreNamedAndWhatIsSaidOfMovesHolds) {
       EXPECT_TRUE(plan_run(read(explanation.combination->words), card).verdict.fits());
     }
   }
-  for (const TriedMove& cannot : explanation.cannot) {
-    for (const MoveWords& strength : cannot.remedy.strengths(read({}))) {
+  for (const TriedRemedy& cannot : explanation.cannot) {
+    for (const RemedyOverrides& strength : cannot.remedy.strengths(read({}))) {
       for (const Overrides& words : {strength.words, merged_words(strength.words, strength.by_family)}) {
         EXPECT_FALSE(try_words(read, card, words).fits()) << cannot.remedy.name;
       }

@@ -21,14 +21,14 @@ bool fits(const ReadWith& read, const Hardware& hardware, const Overrides& words
   return plan_run(read(words), hardware).verdict.fits();
 }
 
-std::vector<std::string_view> names_of(const std::vector<TriedMove>& remedies) {
+std::vector<std::string_view> names_of(const std::vector<TriedRemedy>& remedies) {
   std::vector<std::string_view> names;
-  for (const TriedMove& tried : remedies) names.push_back(tried.remedy.name);
+  for (const TriedRemedy& tried : remedies) names.push_back(tried.remedy.name);
   return names;
 }
 
-const TriedMove* find_move(const std::vector<TriedMove>& remedies, std::string_view name) {
-  for (const TriedMove& tried : remedies) {
+const TriedRemedy* find_move(const std::vector<TriedRemedy>& remedies, std::string_view name) {
+  for (const TriedRemedy& tried : remedies) {
     if (tried.remedy.name == name) return &tried;
   }
   return nullptr;
@@ -162,9 +162,9 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
   EXPECT_GE(explanation.state_bytes, 2 * 68'976'648'192);
   EXPECT_LT(explanation.state_bytes, 2 * 68'976'648'192 + 82 * 8192 * 16);
 
-  const TriedMove* batch = find_move(explanation.cannot, "microbatch_size down, accumulation up");
+  const TriedRemedy* batch = find_move(explanation.cannot, "microbatch_size down, accumulation up");
   ASSERT_TRUE(batch);
-  // Each batch and microbatch, with everything made again too.
+  // Each batch and microbatch, with everything recomputed too.
   for (const int size : {1, 2, 4}) {
     for (const int sequences : {8 * size, 64}) {
       EXPECT_FALSE(fits(read, card,
@@ -206,7 +206,7 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
   const ReadWith read =
       reader_of("plan_7b_long.toml", {"--model.num_attention_heads=31", "--model.num_key_value_heads=31"});
   const Explanation explanation = explain_run(read, find_hardware("a100-80gb"));
-  const TriedMove* tensor = find_move(explanation.remedies, "tensor up");
+  const TriedRemedy* tensor = find_move(explanation.remedies, "tensor up");
   ASSERT_TRUE(tensor);
   EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
             std::string::npos)

@@ -1,4 +1,4 @@
-// Activations made again in backward, as they are run: whatever the layout, a run learns to the bit what it learns when
+// Activations recomputed in backward, as they are run: whatever the layout, a run learns to the bit what it learns when
 // they are kept, and holds less by what they take.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr Recompute remade[] = {Recompute::selective, Recompute::full};
+constexpr Recompute recomputed[] = {Recompute::selective, Recompute::full};
 const PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::float32};
 
 // The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
@@ -51,7 +51,7 @@ class RecomputeParity : public ::testing::TestWithParam<TinyLayout> {};
 TEST_P(RecomputeParity, LearnsToTheBitWhatItLearnsWithEverythingKept) {
   const LearnedRun kept = learn(configured(GetParam(), Recompute::none, 4));
   ASSERT_TRUE(kept.faults.empty()) << kept.faults.front();
-  for (const Recompute recompute : remade) {
+  for (const Recompute recompute : recomputed) {
     SCOPED_TRACE(name_of(recompute));
     const LearnedRun run = learn(configured(GetParam(), recompute, 4));
     EXPECT_TRUE(run.faults.empty()) << run.faults.front();
@@ -198,7 +198,7 @@ std::vector<std::int64_t> gpipe_peaks(Recompute recompute, int microbatches) {
 }
 
 // What one more microbatch adds to the ledger's peak is what its blocks keep, to the byte, and on the last stage the
-// head with x, its root, the norm's output unless it is made again, and the gradient of its logits.
+// head with x, its root, the norm's output unless it is recomputed, and the gradient of its logits.
 TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
   const Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2}});
   const BlockFloats block(config.model);
@@ -219,7 +219,7 @@ TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
 }
 
 // The ledger's peak is the program's, and above it no more than flows and what one segment makes for itself: of
-// activations made again, the gradient that waits for them and what R hands on and drops; of cheap ones, those of one
+// activations recomputed, the gradient that waits for them and what R hands on and drops; of cheap ones, those of one
 // segment.
 TEST(RecomputeMemory, IsInThePeakOfTheProgram) {
   for (const char* schedule : {"1f1b", "gpipe", "zb_h1"}) {
@@ -258,7 +258,7 @@ TEST(RecomputeMemory, IsInThePeakOfTheProgram) {
 // Evaluation and generation keep nothing, and make nothing again.
 TEST(RecomputeMemory, OfAModelThatIsNotTrainedMeansNothing) {
   const TinyLayout layout{.layers = "d e d e", .degrees = {.pipeline = 2}};
-  for (const Recompute recompute : remade) {
+  for (const Recompute recompute : recomputed) {
     Config config = configured(layout, recompute, 1);
     const Config used = without_training(config);
     const Mesh mesh(used.parallelism);

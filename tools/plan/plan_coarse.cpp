@@ -77,7 +77,7 @@ std::string model_text(const CoarseModel& model) {
   text += fmt::format("  34 s b h a layer          {}\n", both(bytes.all));
   text += fmt::format("  with unfused attention    {}\n", both(bytes.unfused));
   text += fmt::format("  inputs of layers alone    {}\n", both(bytes.inputs));
-  text += fmt::format("  and one layer made again  {}\n", both(bytes.inputs_and_live));
+  text += fmt::format("  and one layer recomputed  {}\n", both(bytes.inputs_and_live));
   text += fmt::format("  logits, 16 bit + float32  {}\n", both(bytes.logits));
   return text;
 }

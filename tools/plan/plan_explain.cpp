@@ -61,7 +61,7 @@ std::string arithmetic_text(const Remedy& remedy) {
   return remedy.kind == RemedyKind::arithmetic ? " (changes the arithmetic)" : "";
 }
 
-std::string move_text(const Explanation& explanation, std::size_t number, const TriedMove& tried) {
+std::string move_text(const Explanation& explanation, std::size_t number, const TriedRemedy& tried) {
   std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.remedy.name, arithmetic_text(tried.remedy),
                                  needs_text(explanation, tried.trial));
   text += fmt::format("     {}; costs: {}\n", tried.remedy.why, tried.remedy.cost);
@@ -141,13 +141,14 @@ std::string after_moves(const Explanation& explanation) {
   return text;
 }
 
-bool is_recompute(const TriedMove& tried) {
+bool is_recompute(const TriedRemedy& tried) {
   return tried.remedy.name.starts_with("recompute");
 }
 
 std::string moves_text(const Explanation& explanation) {
-  std::string text = fmt::format("\nmoves, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
-                                 gib_text(explanation.plan.verdict.reserved));
+  std::string text =
+      fmt::format("\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
+                  gib_text(explanation.plan.verdict.reserved));
   text += before_moves(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
@@ -161,7 +162,7 @@ std::string moves_text(const Explanation& explanation) {
   text += after_moves(explanation);
   if (explanation.cannot.empty()) return text;
   text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
-  for (const TriedMove& tried : explanation.cannot) {
+  for (const TriedRemedy& tried : explanation.cannot) {
     text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.trial));
   }
   return text;
@@ -169,7 +170,7 @@ std::string moves_text(const Explanation& explanation) {
 
 std::string result_text(const Explanation& explanation) {
   std::string text = "\n";
-  if (const TriedMove* first = explanation.first_that_fits()) {
+  if (const TriedRemedy* first = explanation.first_that_fits()) {
     text += fmt::format("first that fits: {}{}\n  {}\n", first->remedy.name, arithmetic_text(first->remedy),
                         words_text(first->trial.words));
   } else if (explanation.combination) {
@@ -195,11 +196,11 @@ std::string result_text(const Explanation& explanation) {
 
 std::string plan_moves_text(const Explanation& explanation) {
   constexpr std::size_t shown = 3;
-  std::vector<const TriedMove*> remedies;
-  for (const TriedMove& tried : explanation.remedies) {
+  std::vector<const TriedRemedy*> remedies;
+  for (const TriedRemedy& tried : explanation.remedies) {
     if (tried.trial.refused.empty()) remedies.push_back(&tried);
   }
-  std::ranges::stable_partition(remedies, [](const TriedMove* tried) { return tried->trial.fits(); });
+  std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->trial.fits(); });
   remedies.resize(std::min(remedies.size(), shown));
   std::string text;
   for (std::size_t m = 0; m < remedies.size(); ++m) text += move_text(explanation, m + 1, *remedies[m]);

@@ -22,9 +22,9 @@ Json trial_json(const Trial& trial) {
   return json;
 }
 
-Json remedies_json(const std::vector<TriedMove>& remedies) {
+Json remedies_json(const std::vector<TriedRemedy>& remedies) {
   Json list = Json::array();
-  for (const TriedMove& tried : remedies) {
+  for (const TriedRemedy& tried : remedies) {
     Json json = {{"remedy", tried.remedy.name}, {"why", tried.remedy.why}, {"cost", tried.remedy.cost}};
     json["changes_arithmetic"] = tried.remedy.kind == RemedyKind::arithmetic;
     json.update(trial_json(tried.trial));

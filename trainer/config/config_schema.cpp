@@ -224,7 +224,7 @@ Keys training_keys() {
                      [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; })),
       choice_key<Recompute>(
           "training.recompute",
-          "what backward makes again instead of keeping it: nothing, what needs no matrix product, or whole blocks",
+          "what backward recomputes instead of keeping it: nothing, what needs no matrix product, or whole blocks",
           {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {},
           [](auto& c) -> auto& { return c.training.recompute; }),
   };

@@ -191,9 +191,9 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
 
 }  // namespace
 
-const TriedMove* Explanation::first_that_fits() const {
+const TriedRemedy* Explanation::first_that_fits() const {
   const auto found = std::ranges::find_if(
-      remedies, [&](const TriedMove& one) { return one.trial.fits() && one.trial.world == plan.world; });
+      remedies, [&](const TriedRemedy& one) { return one.trial.fits() && one.trial.world == plan.world; });
   return found == remedies.end() ? nullptr : &*found;
 }
 

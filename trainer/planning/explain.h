@@ -14,7 +14,7 @@
 namespace weft {
 
 // A remedy with its mildest strength that fits; if none fits, with the strength that needs least memory.
-struct TriedMove {
+struct TriedRemedy {
   Remedy remedy;
   Trial trial;
 };
@@ -47,8 +47,8 @@ struct Explanation {
   std::int64_t state_bytes = 0;
   bool state_exceeds = false;  // state alone and reserved bytes exceed the card
   ActivationFacts activations;
-  std::vector<TriedMove> remedies;  // in the order to try
-  std::vector<TriedMove> cannot;    // remedies that do not touch the cause and do not fit, each at its best
+  std::vector<TriedRemedy> remedies;  // in the order to try
+  std::vector<TriedRemedy> cannot;    // remedies that do not touch the cause and do not fit, each at its best
   // If the cause is not state: the run with 64 times the ranks to shard over, about the most that sharding can recover.
   std::optional<Trial> more_sharding;
   // If no single remedy suffices: the first remedies in order that together fit, on the same ranks.
@@ -60,7 +60,7 @@ struct Explanation {
   std::optional<MinimumWorld> minimum_world;
 
   // Only remedies on the same ranks count.
-  const TriedMove* first_that_fits() const;
+  const TriedRemedy* first_that_fits() const;
 };
 
 Explanation explain_run(const ReadWith& read, const Hardware& hardware);

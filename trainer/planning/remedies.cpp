@@ -12,7 +12,7 @@ namespace {
 
 using namespace remedy_overrides;
 
-constexpr Remedy selective{"recompute selective", "norms, rotary embedding and SwiGLU are made again instead of kept",
+constexpr Remedy selective{"recompute selective", "norms, rotary embedding and SwiGLU are recomputed instead of kept",
                            "no product more, some memory traffic", RemedyKind::layout, recompute_selective};
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
                                 "a third more of the products of blocks", RemedyKind::layout, recompute_full};

@@ -34,10 +34,10 @@ Cause largest_cause(const BucketBytes& bytes);
 
 // One strength of a remedy. `by_family`: further words, needed only if the file sets a family differently from the
 // default.
-struct MoveWords {
+struct RemedyOverrides {
   Overrides words;
   Overrides by_family = {};
-  bool operator==(const MoveWords&) const = default;
+  bool operator==(const RemedyOverrides&) const = default;
 };
 
 enum class RemedyKind : std::uint8_t {
@@ -51,7 +51,7 @@ struct Remedy {
   std::string_view cost;  // in words; the time is in the plan
   RemedyKind kind = RemedyKind::layout;
   // Mildest first; empty if nothing is left to change.
-  std::vector<MoveWords> (*strengths)(const Config& config) = nullptr;
+  std::vector<RemedyOverrides> (*strengths)(const Config& config) = nullptr;
 };
 
 // Remedies in the order to try them. More GPUs are not among them (explain.h looks for their number).

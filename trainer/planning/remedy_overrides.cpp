@@ -19,17 +19,17 @@ bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config)
 }
 
 // Words for a key of [section] that can also be set per family.
-MoveWords for_all_families(const Config& config, std::string_view section, std::string_view key,
-                           std::string_view value) {
-  MoveWords result{{fmt::format("--{}.{}={}", section, key, value)}};
+RemedyOverrides for_all_families(const Config& config, std::string_view section, std::string_view key,
+                                 std::string_view value) {
+  RemedyOverrides result{{fmt::format("--{}.{}={}", section, key, value)}};
   for (const Family family : shard_families) {
     if (!all_hold(config_fields::of_family(family, key), config)) continue;
     result.by_family.push_back(fmt::format("--{}.{}.{}={}", section, name_of(family), key, value));
   }
   return result;
 }
-MoveWords for_all_groups(const Config& config, std::string_view key, std::string_view value) {
-  MoveWords result{{fmt::format("--optimizer.{}={}", key, value)}};
+RemedyOverrides for_all_groups(const Config& config, std::string_view key, std::string_view value) {
+  RemedyOverrides result{{fmt::format("--optimizer.{}={}", key, value)}};
   for (const UpdateGroup group : update_groups) {
     if (!all_hold(config_fields::trains_group(group), config)) continue;
     result.by_family.push_back(fmt::format("--optimizer.{}.{}={}", name_of(group), key, value));
@@ -82,7 +82,7 @@ Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most)
 void deal_anew(const Config& config, Strengths& strengths) {
   const auto* text = std::get_if<std::string>(&config.pipeline.layout);
   if (text && *text == "auto") return;
-  for (MoveWords& strength : strengths) strength.words.emplace_back("--pipeline.layout=auto");
+  for (RemedyOverrides& strength : strengths) strength.words.emplace_back("--pipeline.layout=auto");
 }
 
 }  // namespace
@@ -156,14 +156,14 @@ Strengths leaner_schedule(const Config& config) {
   if (now == std::end(choices)) return strengths;  // a schedule from a file
   for (const Choice* choice = now + 1; choice != std::end(choices); ++choice) {
     if (choice->name != "1f1b" && choice->name != "v_half" && choice->name != "v_min") continue;
-    MoveWords strength{{word("pipeline.schedule", choice->name)}};
+    RemedyOverrides strength{{word("pipeline.schedule", choice->name)}};
     if (choice->chunks != config.pipeline.chunks) {
       strength.words.push_back(word("pipeline.chunks", choice->chunks));
       if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
     }
     strengths.push_back(std::move(strength));
   }
-  if (std::ranges::any_of(strengths, [](const MoveWords& strength) { return strength.words.size() > 1; })) {
+  if (std::ranges::any_of(strengths, [](const RemedyOverrides& strength) { return strength.words.size() > 1; })) {
     deal_anew(config, strengths);
   }
   return strengths;
@@ -254,8 +254,8 @@ Strengths leaner_rule(const Config& config) {
   Strengths strengths;
   if (states > 1) strengths.push_back(for_all_groups(config, "name", "lion"));
   if (states > 0) {
-    MoveWords sgd = for_all_groups(config, "name", "sgd");
-    const MoveWords still = for_all_groups(config, "momentum", "0.0");
+    RemedyOverrides sgd = for_all_groups(config, "name", "sgd");
+    const RemedyOverrides still = for_all_groups(config, "momentum", "0.0");
     sgd.words.insert(sgd.words.end(), still.words.begin(), still.words.end());
     sgd.by_family.insert(sgd.by_family.end(), still.by_family.begin(), still.by_family.end());
     strengths.push_back(std::move(sgd));

@@ -8,7 +8,7 @@
 
 namespace weft::remedy_overrides {
 
-using Strengths = std::vector<MoveWords>;
+using Strengths = std::vector<RemedyOverrides>;
 
 Strengths recompute_selective(const Config& config);
 Strengths recompute_full(const Config& config);

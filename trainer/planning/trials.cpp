@@ -60,7 +60,7 @@ bool Trials::fits(const Overrides& words) const {
   return fits;
 }
 
-Trial Trials::with(const Overrides& words, const MoveWords& strength) const {
+Trial Trials::with(const Overrides& words, const RemedyOverrides& strength) const {
   const Overrides plain = merged_words(words, strength.words);
   if (strength.by_family.empty()) return with(plain);
   const Overrides whole = merged_words(plain, strength.by_family);
@@ -69,7 +69,7 @@ Trial Trials::with(const Overrides& words, const MoveWords& strength) const {
 
 std::optional<Trial> Trials::best(const Remedy& remedy, const Overrides& words, std::optional<int> world) const {
   std::optional<Trial> best;
-  for (const MoveWords& strength : remedy.strengths(config(words))) {
+  for (const RemedyOverrides& strength : remedy.strengths(config(words))) {
     Trial trial = with(words, strength);
     if (world && trial.world != *world) continue;
     const bool better =

@@ -49,7 +49,7 @@ class Trials {
   // Whether a trial fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
   // With a strength of a remedy added. The words by_family are added only if they change something.
-  Trial with(const Overrides& words, const MoveWords& strength) const;
+  Trial with(const Overrides& words, const RemedyOverrides& strength) const;
   // The mildest strength that fits, or else the strength that needs least memory. Absent if the remedy has no
   // strengths. With `world`, only trials on that many ranks count.
   std::optional<Trial> best(const Remedy& remedy, const Overrides& words,

@@ -134,7 +134,7 @@ class ComputeWalk {
 
   void require_use_of_recompute(std::size_t piece, int microbatch) {
     const DoneActions& state = done(piece, microbatch);
-    const char* idle = !region_of(piece)      ? "has nothing to make again: its forward keeps all that is read"
+    const char* idle = !region_of(piece)      ? "has nothing to recompute: its forward keeps all that is read"
                        : !state.forward       ? "comes before its forward"
                        : state.input_gradient ? "comes after its input gradient"
                                               : nullptr;
