@@ -4,9 +4,11 @@
 #include <iterator>
 #include <set>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/random_program.h"
 
 namespace weft {

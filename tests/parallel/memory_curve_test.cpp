@@ -1,8 +1,10 @@
 // What a rank holds along time: the same things as along its list, if not at the same instants.
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
+#include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/random_ledger.h"
 #include "tests/parallel/random_program.h"
 #include "tests/parallel/reduced_in_turn.h"

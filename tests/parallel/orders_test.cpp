@@ -1,4 +1,5 @@
 #include "parallel/pipeline/orders/orders.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // Overlapped pairs through all passes: what is printed, exchanged, gathered and checked.
 #include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 

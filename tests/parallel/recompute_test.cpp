@@ -2,12 +2,14 @@
 // traffic, and what the checker says of lists that get it wrong.
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/accounts/traffic.h"
 #include "parallel/pipeline/accounts/window.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/text/timeline.h"
+#include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/stream_interpreter.h"

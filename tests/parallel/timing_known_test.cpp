@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/timing/cases.h"
 #include "parallel/pipeline/timing/fixed.h"
-#include "parallel/pipeline/timing/simulate.h"
 #include "parallel/pipeline/timing/solve.h"
+#include "tests/parallel/timing_simulation.h"
+#include "tools/bench/timing_cases.h"
 
 namespace weft {
 namespace {

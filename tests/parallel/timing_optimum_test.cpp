@@ -3,11 +3,11 @@
 
 #include <limits>
 
-#include "parallel/pipeline/timing/cases.h"
-#include "parallel/pipeline/timing/simulate.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "tests/parallel/timing_exhaustive.h"
 #include "tests/parallel/timing_random.h"
+#include "tests/parallel/timing_simulation.h"
+#include "tools/bench/timing_cases.h"
 
 namespace weft {
 namespace {

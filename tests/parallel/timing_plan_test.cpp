@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "parallel/pipeline/timing/clock.h"
-#include "parallel/pipeline/timing/simulate.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/timing_random.h"
+#include "tests/parallel/timing_simulation.h"
 
 namespace weft {
 namespace {

@@ -1,6 +1,7 @@
 // The largest that a rank holds along its list, from sums by hand.
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/reduced_in_turn.h"

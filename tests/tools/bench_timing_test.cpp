@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/pipeline/timing/cases.h"
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "tests/tools/program.h"
+#include "tools/bench/timing_cases.h"
 
 namespace weft {
 namespace {

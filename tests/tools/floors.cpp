@@ -38,12 +38,12 @@ const std::vector<Floor>& floors() {
     add_rooms(all, "parallel/pipeline", {"parallel/runtime", "parallel/mesh", "parallel/comm"},
               {{"program", {}},
                {"text", {"program"}},
-               {"check", {"program", "text"}},
+               {"accounts", {"program"}},
+               {"check", {"program", "text", "accounts"}},
                {"orders", {"program", "text"}},
                {"passes", {"program", "check", "orders"}},
                {"execute", {"program", "text"}},
-               {"accounts", {"program", "check"}},
-               {"simulation", {"program", "text", "check"}},
+               {"simulation", {"program", "text", "check", "accounts"}},
                {"timing", {"program", "orders", "simulation"}},
                {"picture", {"text", "simulation"}}});
     all.push_back({"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}});

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/exchange.h"
 #include "trainer/config/config.h"

@@ -9,6 +9,7 @@
 
 #include <mutex>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/text/text.h"

@@ -1,6 +1,7 @@
 // Residency "auto" as it is run: under every order and budget a run learns what any other residency learns, and holds
 // no more than its budget.
 #include "trainer/resolve/solved_timing.h"
+#include "tests/parallel/peak_at_any_times.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // What a walk says against what runs count and measure, against sizes worked out by hand, and against a plain reading
 // of the list.
 #include "trainer/planning/walk.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 

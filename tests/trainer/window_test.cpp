@@ -2,6 +2,7 @@
 // hand (LLaMA-2 7B: 32 blocks of 202,383,360 parameters; embedding, head and final norm 262,148,096; bfloat16). Nothing
 // is allocated.
 #include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 

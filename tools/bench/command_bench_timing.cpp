@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "parallel/pipeline/timing/cases.h"
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
+#include "tools/bench/timing_cases.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,5 @@
 #include "trainer/inference/forward_plan.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"

@@ -1,22 +1,101 @@
-// Bytes of a rank beside those that it holds all step, action by action along its list. The largest sum is
-// transient_peak (check/check.h); the same walk computes both.
+// Bytes of a rank beside those that it holds all step: the allocations and releases of its list, and their sums in the
+// order of the list. simulation/memory_curve.h sums them in the order of time.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <span>
 #include <vector>
 
+#include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/program/program.h"
 
 namespace weft {
 
 struct LiveBytes {
-  // In this order: gathered parameters and parts kept for islands; accumulators and reduction inputs in flight; the
-  // copies that reductions read, and their results; bytes that segments keep of microbatches.
+  // In this order: gathered parameters and secondary shards; accumulators and reduction inputs in flight; the copies
+  // that reductions read, and their results; bytes that segments keep of microbatches. Kept bytes are activations, or a
+  // checkpoint until R, then the bytes pending for the weight gradient. In a forward-only program they are activations
+  // while their segment runs.
   std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
 
   std::int64_t total() const { return unsharded_parameters + unsharded_gradients + communication + activations; }
   bool operator==(const LiveBytes&) const = default;
 };
+
+// An allocation (bytes above 0) or a release (below 0) of an action.
+struct LiveChange {
+  enum class When : std::uint8_t {
+    start,     // of the action
+    end,       // of the action
+    computed,  // the compute in front of the action has ended
+    reduced,   // the same, and `reduction` has ended
+  };
+
+  std::int64_t LiveBytes::*kind = nullptr;
+  std::int64_t bytes = 0;
+  When when = When::start;
+  std::size_t reduction = 0;  // position in the list
+};
+
+// The one model of what a list allocates and releases. Its state is sets, not counters: a faulty list that gathers
+// twice or drops absent units must not distort the sum.
+class LiveWalk {
+ public:
+  // `program` must outlive the walk.
+  LiveWalk(const Program& program, int pipeline_rank);
+
+  // The changes of the next action, in order; each is an instant of its own. Valid until the next call. A malformed
+  // action has none.
+  std::span<const LiveChange> next();
+
+  // Largest number of microbatches with kept bytes so far.
+  int most_microbatches_in_flight() const { return most_microbatches_; }
+
+ private:
+  // The bytes that a piece keeps of a microbatch.
+  enum class Kept : std::uint8_t { nothing, checkpoint, activations, pending };
+  // The input of a reduction that the pool holds.
+  struct Input {
+    std::size_t unit = 0;
+    int number = 0;             // among the unit's reductions, from 1
+    std::size_t reduction = 0;  // position in the list
+    std::int64_t LiveBytes::*kind = nullptr;
+    std::int64_t bytes = 0;
+  };
+
+  void compute(const Action& action);
+  void gather(std::size_t unit, Op op);
+  void reshard(std::size_t unit, Op op);
+  void reduce(std::size_t unit);
+  void give_up_until(int inputs);
+  void give_up_through(std::size_t unit);
+  void keep(std::size_t piece, int microbatch, Kept kept, LiveChange::When when);
+  Kept& kept(std::size_t piece, int microbatch);
+  std::int64_t bytes_of(std::size_t piece, Kept kept) const;
+  bool in_region(std::size_t piece) const;
+  void change(std::int64_t LiveBytes::*kind, std::int64_t bytes, LiveChange::When when, std::size_t reduction = 0);
+
+  const Program& program_;
+  const std::vector<Action>& actions_;
+  PieceTable pieces_;
+  std::size_t at_ = 0;                                     // position of the next action
+  std::vector<LiveChange> changes_;                        // of the last action
+  std::vector<bool> gathered_, secondary_, accumulating_;  // by unit
+  std::vector<int> reductions_, waits_;                    // so far, by unit
+  std::deque<Input> in_flight_;                            // oldest first
+  std::vector<Kept> kept_;                                 // by piece, then microbatch
+  std::vector<int> kept_pieces_;                           // by microbatch
+  int microbatches_ = 0, most_microbatches_ = 0;           // in flight
+};
+
+// The largest sum over a rank's list, and its position.
+struct TransientPeak : LiveBytes {
+  std::int64_t bytes = 0;
+  std::size_t index = 0;
+  int microbatches_in_flight = 0;  // the largest number, over the whole list
+};
+TransientPeak transient_peak(const Program& program, int pipeline_rank);
 
 struct LiveAction {
   LiveBytes after = {};         // after the action
@@ -26,7 +105,7 @@ struct LiveAction {
   bool operator==(const LiveAction&) const = default;
 };
 
-// By position in the list of a pipeline rank. A malformed action changes nothing.
+// By position in the list of a pipeline rank.
 std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank);
 
 }  // namespace weft

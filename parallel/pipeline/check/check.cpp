@@ -4,6 +4,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check_parts.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/text/text.h"

@@ -72,16 +72,4 @@ void check(const Program& program, const CheckOptions& options = {});
 // The grid of actions of all ranks near a cell, one row per rank, with the cell marked `>>like this<<`.
 std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around = 4);
 
-// The largest sum of bytes over a rank's list and its position: gathered parameters, unsharded gradients, inputs and
-// outputs of reductions, and bytes that segments keep of microbatches. Those are activations, or a checkpoint until R,
-// then the bytes pending for the weight gradient. In a forward-only program they are activations while their segment
-// runs.
-struct TransientPeak {
-  std::int64_t bytes = 0;
-  std::size_t index = 0;
-  std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
-  int microbatches_in_flight = 0;  // largest number of microbatches with kept bytes, over the whole list
-};
-TransientPeak transient_peak(const Program& program, int rank);
-
 }  // namespace weft

@@ -35,16 +35,10 @@ struct MemorySample {
   bool operator==(const MemorySample&) const = default;
 };
 // Bytes along time instead of along the list. With a ledger's walk through the list: all counts of the ledger, moved to
-// the times of allocations and releases. Without one: the buckets of transient_peak (check.h), from the program's
-// tables. If all lanes take turns, the largest sum is that of the list.
+// the times of allocations and releases. Without one: the buckets of LiveBytes (accounts/live_bytes.h), from the
+// program's tables. If all lanes take turns, the largest sum is that of the list.
 std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
                                        const LaneChannels& channels = LaneChannels::own(),
                                        const LedgerWalk* ledger = nullptr);
-
-// The largest bytes of any such curve, for any costs. Lanes run ahead of each other, so this is more than
-// transient_peak, which the ledger counts. A gather that no RESHARD holds back begins before the compute in front of it
-// has released its activations. Slow reductions keep their gradients while compute goes on, until compute needs an
-// accumulator. If all lanes take turns (LaneChannels::serial), transient_peak is the bound.
-std::int64_t peak_at_any_times(const Program& program, int rank);
 
 }  // namespace weft

@@ -1,4 +1,5 @@
 #include "parallel/pipeline/simulation/simulated_step.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include "parallel/pipeline/check/check.h"
 

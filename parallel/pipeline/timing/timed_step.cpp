@@ -102,7 +102,7 @@ class ProblemRank {
   }
 
   // Activation bytes alive while the action runs. A forward counts all its activations, kept or dropped afterwards. A
-  // backward counts the larger of the sums before and after it, as in transient_peak.cpp.
+  // backward counts the larger of the sums before and after it, as in accounts/live_bytes.cpp.
   std::int64_t keep(const Action& action, const ProgramSegment& segment) {
     const std::int64_t before = live_;
     if (action.op == Op::forward) {

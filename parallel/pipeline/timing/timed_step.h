@@ -13,8 +13,8 @@
 namespace weft {
 
 // `lowered` has order, exchange and segments, and nothing else. `budgets`: by pipeline rank, in bytes, for the sum of
-// transient_peak (check/check.h). Gathers of units that are not sharded cost nothing. Replicated units are not part of
-// the problem; their gradients are counted all the time.
+// transient_peak (accounts/live_bytes.h). Gathers of units that are not sharded cost nothing. Replicated units are not
+// part of the problem; their gradients are counted all the time.
 //
 // Throws Error (request) if a unit adds up its gradients in shards: it has no accumulator to give back.
 TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, std::span<const std::int64_t> budgets);

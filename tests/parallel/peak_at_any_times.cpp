@@ -1,8 +1,9 @@
+#include "tests/parallel/peak_at_any_times.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "parallel/pipeline/program/pieces.h"
-#include "parallel/pipeline/simulation/memory_curve.h"
 
 namespace weft {
 namespace {

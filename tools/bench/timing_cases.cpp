@@ -1,4 +1,4 @@
-#include "parallel/pipeline/timing/cases.h"
+#include "tools/bench/timing_cases.h"
 
 #include <fmt/format.h>
 

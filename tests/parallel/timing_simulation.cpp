@@ -1,4 +1,4 @@
-#include "parallel/pipeline/timing/simulate.h"
+#include "tests/parallel/timing_simulation.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,212 @@
+#include "parallel/pipeline/accounts/live_bytes.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+using When = LiveChange::When;
+
+// An action without a unit applies to all units of its stage.
+template <typename Function>
+void for_units_of(const Program& program, const Action& action, Function function) {
+  if (action.unit) return function(static_cast<std::size_t>(*action.unit));
+  for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
+    if (program.units[unit].stage == *action.stage) function(unit);
+  }
+}
+
+}  // namespace
+
+LiveWalk::LiveWalk(const Program& program, int pipeline_rank)
+    : program_(program),
+      actions_(program.ranks.at(static_cast<std::size_t>(pipeline_rank))),
+      pieces_(program),
+      gathered_(program.units.size(), false),
+      secondary_(program.units.size(), false),
+      accumulating_(program.units.size(), false),
+      reductions_(program.units.size(), 0),
+      waits_(program.units.size(), 0),
+      kept_(pieces_.size() * static_cast<std::size_t>(program.microbatches), Kept::nothing),
+      kept_pieces_(static_cast<std::size_t>(program.microbatches), 0) {}
+
+std::span<const LiveChange> LiveWalk::next() {
+  const Action& action = actions_.at(at_);
+  changes_.clear();
+  if (!malformed(program_, pieces_, action)) {
+    if (is_compute(action.op)) compute(action);
+    for_units_of(program_, action, [&](std::size_t unit) {
+      if (is_gather(action.op)) gather(unit, action.op);
+      if (is_reshard(action.op)) reshard(unit, action.op);
+      if (is_reduction(action.op)) reduce(unit);
+      if (action.op == Op::wait_reduction) give_up_through(unit);
+    });
+    if (action.op == Op::gradient_norm) give_up_until(0);
+  }
+  ++at_;
+  return changes_;
+}
+
+void LiveWalk::compute(const Action& action) {
+  const auto [begin, end] = pieces_.of(action);
+  const int microbatch = *action.microbatch;
+  for (std::size_t piece = begin; piece < end; ++piece) {
+    if (action.op == Op::forward || (action.op == Op::recompute && in_region(piece))) {
+      keep(piece, microbatch, Kept::activations, When::start);
+    }
+    if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
+    for (const int index : program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)].units) {
+      const auto unit = static_cast<std::size_t>(index);
+      if (accumulating_[unit]) continue;
+      accumulating_[unit] = true;
+      change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start);
+    }
+  }
+  // The forward of a region has made all its activations and now drops them. For a whole stage this happens segment by
+  // segment.
+  for (std::size_t piece = begin; piece < end && action.op == Op::forward; ++piece) {
+    if (program_.forward_only) keep(piece, microbatch, Kept::nothing, When::end);
+    if (!program_.forward_only && in_region(piece)) keep(piece, microbatch, Kept::checkpoint, When::end);
+  }
+  // An input gradient replaces activations by the bytes that the weight gradient will read, piece by piece: a B counts
+  // the larger of both. It is never their sum: most of what a layer leaves is a part of what it had (counted in both)
+  // or takes its place. The rest is a temporary of this one piece, until the layer drops what it had.
+  for (std::size_t piece = end; piece-- > begin;) {
+    if (makes_input_gradient(action.op) && kept(piece, microbatch) == Kept::activations) {
+      keep(piece, microbatch, Kept::pending, When::end);
+    }
+    if (makes_weight_gradient(action.op)) keep(piece, microbatch, Kept::nothing, When::end);
+  }
+}
+
+void LiveWalk::gather(std::size_t unit, Op op) {
+  const ProgramUnit& entry = program_.units[unit];
+  if (entry.replicated) return;
+  if (!gathered_[unit]) change(&LiveBytes::unsharded_parameters, entry.unsharded_bytes, When::start);
+  gathered_[unit] = true;
+  if (op != Op::unshard_secondary || !secondary_[unit]) return;
+  secondary_[unit] = false;
+  change(&LiveBytes::unsharded_parameters, -entry.island_bytes, When::start);
+}
+
+void LiveWalk::reshard(std::size_t unit, Op op) {
+  const ProgramUnit& entry = program_.units[unit];
+  if (entry.replicated) return;
+  if (op == Op::reshard_secondary && !secondary_[unit]) {
+    secondary_[unit] = true;
+    change(&LiveBytes::unsharded_parameters, entry.island_bytes, When::computed);
+  }
+  if (!gathered_[unit]) return;
+  gathered_[unit] = false;
+  change(&LiveBytes::unsharded_parameters, -entry.unsharded_bytes, When::computed);
+}
+
+// The input of a reduction is the accumulator, or its copy in the reduction dtype. It stays until later reductions have
+// filled the pool, or until the norm has waited for all.
+void LiveWalk::reduce(std::size_t unit) {
+  const ProgramUnit& entry = program_.units[unit];
+  ++reductions_[unit];
+  const bool copies = entry.reduce_input_bytes > 0;
+  const std::int64_t accumulated = accumulating_[unit] ? entry.gradient_bytes : 0;
+  accumulating_[unit] = false;
+  if (copies) {
+    give_up_until(program_.reduce_inputs - 1);
+    change(&LiveBytes::communication, entry.reduce_input_bytes, When::start);
+    change(&LiveBytes::unsharded_gradients, -accumulated, When::start);
+  } else if (entry.replicated) {
+    change(&LiveBytes::unsharded_gradients, -accumulated, When::end);
+  }
+  change(&LiveBytes::communication, entry.reduce_part_bytes, When::start);
+  change(&LiveBytes::communication, -entry.reduce_part_bytes, When::end);
+  if (copies) {
+    in_flight_.push_back({unit, reductions_[unit], at_, &LiveBytes::communication, entry.reduce_input_bytes});
+  } else if (!entry.replicated && accumulated > 0) {
+    in_flight_.push_back({unit, reductions_[unit], at_, &LiveBytes::unsharded_gradients, accumulated});
+  } else {
+    return;
+  }
+  give_up_until(program_.reduce_inputs);
+}
+
+void LiveWalk::give_up_until(int inputs) {
+  while (!in_flight_.empty() && static_cast<int>(in_flight_.size()) > inputs) {
+    const Input& oldest = in_flight_.front();
+    change(oldest.kind, -oldest.bytes, When::reduced, oldest.reduction);
+    in_flight_.pop_front();
+  }
+}
+
+// Reductions end in order, so those before the awaited one have ended, too.
+void LiveWalk::give_up_through(std::size_t unit) {
+  const int waited_for = ++waits_[unit];
+  for (std::size_t left = in_flight_.size(); left > 0; --left) {
+    const Input& input = in_flight_[left - 1];
+    if (input.unit != unit || input.number != waited_for) continue;
+    return give_up_until(static_cast<int>(in_flight_.size() - left));
+  }
+}
+
+LiveWalk::Kept& LiveWalk::kept(std::size_t piece, int microbatch) {
+  return kept_[piece * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch)];
+}
+
+void LiveWalk::keep(std::size_t piece, int microbatch, Kept now, When when) {
+  Kept& before = kept(piece, microbatch);
+  change(&LiveBytes::activations, bytes_of(piece, now) - bytes_of(piece, before), when);
+  int& pieces = kept_pieces_[static_cast<std::size_t>(microbatch)];
+  const bool was_in_flight = pieces > 0;
+  pieces += static_cast<int>(now != Kept::nothing) - static_cast<int>(before != Kept::nothing);
+  microbatches_ += static_cast<int>(pieces > 0) - static_cast<int>(was_in_flight);
+  most_microbatches_ = std::max(most_microbatches_, microbatches_);
+  before = now;
+}
+
+std::int64_t LiveWalk::bytes_of(std::size_t piece, Kept kept) const {
+  const auto segment = pieces_[piece].segment;
+  if (!segment || kept == Kept::nothing) return 0;
+  const ProgramSegment& entry = program_.segments[static_cast<std::size_t>(*segment)];
+  if (kept == Kept::checkpoint) return entry.checkpoint_bytes;
+  return kept == Kept::activations ? entry.activation_bytes : entry.pending_bytes;
+}
+
+bool LiveWalk::in_region(std::size_t piece) const {
+  const auto segment = pieces_[piece].segment;
+  return segment && program_.segments[static_cast<std::size_t>(*segment)].region;
+}
+
+void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When when, std::size_t reduction) {
+  if (bytes != 0) changes_.push_back({kind, bytes, when, reduction});
+}
+
+TransientPeak transient_peak(const Program& program, int pipeline_rank) {
+  LiveWalk walk(program, pipeline_rank);
+  const std::size_t actions = program.ranks[static_cast<std::size_t>(pipeline_rank)].size();
+  LiveBytes now;
+  TransientPeak peak;
+  for (std::size_t i = 0; i < actions; ++i) {
+    for (const LiveChange& change : walk.next()) {
+      now.*change.kind += change.bytes;
+      if (const std::int64_t bytes = now.total(); bytes > peak.bytes) peak = {now, bytes, i, 0};
+    }
+  }
+  peak.microbatches_in_flight = walk.most_microbatches_in_flight();
+  return peak;
+}
+
+std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank) {
+  LiveWalk walk(program, pipeline_rank);
+  std::vector<LiveAction> live(program.ranks[static_cast<std::size_t>(pipeline_rank)].size());
+  LiveBytes now;
+  for (LiveAction& action : live) {
+    action = {.most = now, .most_total = now.total()};
+    for (const LiveChange& change : walk.next()) {
+      now.*change.kind += change.bytes;
+      action.most.*change.kind = std::max(action.most.*change.kind, now.*change.kind);
+      action.most_total = std::max(action.most_total, now.total());
+    }
+    action.after = now;
+  }
+  return live;
+}
+
+}  // namespace weft
