@@ -52,9 +52,9 @@ void expect_same_bits(const std::vector<RankOutcome>& found, const std::vector<R
   }
 }
 
-using Remade = DeviceTest;
+using SegmentRecompute = DeviceTest;
 
-TEST_F(Remade, CheapActivationsGiveTheSameBits) {
+TEST_F(SegmentRecompute, CheapActivationsGiveTheSameBits) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : recompute_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -78,7 +78,7 @@ TEST_F(Remade, CheapActivationsGiveTheSameBits) {
   }
 }
 
-TEST_F(Remade, CheapActivationsGiveTheGradientsOfTheReference) {
+TEST_F(SegmentRecompute, CheapActivationsGiveTheGradientsOfTheReference) {
   for (SegmentKind kind : all_kinds) {
     SegmentCase the_case = laid_out(kind, {1, 1, 2, 1});
     the_case.recompute_cheap = true;
@@ -91,7 +91,7 @@ TEST_F(Remade, CheapActivationsGiveTheGradientsOfTheReference) {
 }
 
 // Weight gradients come when weights may be gone, also those that need the output of a norm again.
-TEST_F(Remade, WeightGradientsReadNoWeights) {
+TEST_F(SegmentRecompute, WeightGradientsReadNoWeights) {
   for (SegmentKind kind : all_kinds) {
     SegmentCase the_case = laid_out(kind, {1, 1, 2, 2});
     the_case.recompute_cheap = true;
@@ -129,7 +129,7 @@ std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
   return 0;
 }
 
-TEST_F(Remade, CheapActivationsAreNotKept) {
+TEST_F(SegmentRecompute, CheapActivationsAreNotKept) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : {RemakeLayout{1, 1, 1, 1}, RemakeLayout{1, 1, 2, 1}, RemakeLayout{1, 2, 2, 1}}) {
       if (kind == SegmentKind::moe && layout.tensor > 1) continue;  // routing decides how many rows a rank has
@@ -156,7 +156,7 @@ TEST_F(Remade, CheapActivationsAreNotKept) {
 }
 
 // Families of a block are frozen apart, and share the output of its norm.
-TEST_F(Remade, FrozenFamiliesKeepNothingForThemselves) {
+TEST_F(SegmentRecompute, FrozenFamiliesKeepNothingForThemselves) {
   const std::set<Family> subsets[] = {{Family::dense},
                                       {Family::experts},
                                       {Family::routing},
@@ -208,7 +208,7 @@ PhaseTraffic asked_once(const SegmentCase& the_case) {
 
 // A whole forward again, from its input and what it remembers alone: the same bits, nothing reported twice, and its
 // collectives once more.
-TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
+TEST_F(SegmentRecompute, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   for (SegmentKind kind : of_blocks) {
     for (const RemakeLayout& layout : recompute_layouts) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -241,7 +241,7 @@ TEST_F(Remade, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   }
 }
 
-TEST_F(Remade, EmbeddingAndHeadDoNotRunAgain) {
+TEST_F(SegmentRecompute, EmbeddingAndHeadDoNotRunAgain) {
   for (SegmentKind kind : all_kinds) {
     const bool of_block = kind != SegmentKind::embedding && kind != SegmentKind::head;
     EXPECT_EQ(make_segment(kind, laid_out(kind, recompute_layouts[0]).setup(0))->recomputes_forward(), of_block);

@@ -1,9 +1,9 @@
 // One program that is sound, broken in one way at a time: the checker must name the way and the place.
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 

@@ -1,11 +1,11 @@
 // Overlapped pairs through all passes: what is printed, exchanged, gathered and checked.
 #include "parallel/pipeline/program/overlap.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"

@@ -1,10 +1,10 @@
 #include "parallel/pipeline/passes/passes.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"

@@ -142,7 +142,7 @@ std::vector<FullRun> full_runs() {
 
 class ExplainCauses : public testing::TestWithParam<FullRun> {};
 
-TEST_P(ExplainCauses, AreNamedAndWhatIsSaidOfMovesHolds) {
+TEST_P(ExplainCauses, AreNamedAndTheirRemediesHold) {
   const FullRun& run = GetParam();
   const ReadWith read = [&](const Overrides& words) {
     return read_config_text(base, "run.toml", merged_words(run.words, words)).config;

@@ -27,7 +27,7 @@ std::vector<std::string_view> names_of(const std::vector<TriedRemedy>& remedies)
   return names;
 }
 
-const TriedRemedy* find_move(const std::vector<TriedRemedy>& remedies, std::string_view name) {
+const TriedRemedy* find_remedy(const std::vector<TriedRemedy>& remedies, std::string_view name) {
   for (const TriedRemedy& tried : remedies) {
     if (tried.remedy.name == name) return &tried;
   }
@@ -89,7 +89,7 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
   }
 }
 
-TEST(Explain, MovesAgainstActivationsStandInOrder) {
+TEST(Explain, RemediesAgainstActivationsStandInOrder) {
   const Explanation explanation = explain_7b(131072);
   EXPECT_EQ(explanation.cause, Cause::activations);
   // Padding is less than a row a unit and shard: 34 units of rows of 4,096, 16 bytes each.
@@ -116,10 +116,10 @@ TEST(Explain, MoreShardingRecoversNoMoreThanStateAndIsNeverAMoveAgainstActivatio
   EXPECT_GT(recovered, state_of_7b * 9 / 10);
   EXPECT_LE(recovered, explanation.state_bytes);
   EXPECT_FALSE(explanation.more_sharding->fits());
-  EXPECT_FALSE(find_move(explanation.remedies, "strategy up"));
+  EXPECT_FALSE(find_remedy(explanation.remedies, "strategy up"));
 }
 
-TEST(Explain, WhatFitsHasNoMovesAndALimitThatIsOne) {
+TEST(Explain, ARunThatFitsHasNoRemediesAndAnExactLimit) {
   const ReadWith read = reader_of("plan_7b_long.toml", {"--training.sequence_length=8192"});
   const Hardware& card = find_hardware("a100-80gb");
   const Explanation explanation = explain_run(read, card);
@@ -162,7 +162,7 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
   EXPECT_GE(explanation.state_bytes, 2 * 68'976'648'192);
   EXPECT_LT(explanation.state_bytes, 2 * 68'976'648'192 + 82 * 8192 * 16);
 
-  const TriedRemedy* batch = find_move(explanation.cannot, "microbatch_size down, accumulation up");
+  const TriedRemedy* batch = find_remedy(explanation.cannot, "microbatch_size down, accumulation up");
   ASSERT_TRUE(batch);
   // Each batch and microbatch, with everything recomputed too.
   for (const int size : {1, 2, 4}) {
@@ -206,7 +206,7 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
   const ReadWith read =
       reader_of("plan_7b_long.toml", {"--model.num_attention_heads=31", "--model.num_key_value_heads=31"});
   const Explanation explanation = explain_run(read, find_hardware("a100-80gb"));
-  const TriedRemedy* tensor = find_move(explanation.remedies, "tensor up");
+  const TriedRemedy* tensor = find_remedy(explanation.remedies, "tensor up");
   ASSERT_TRUE(tensor);
   EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
             std::string::npos)

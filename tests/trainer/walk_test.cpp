@@ -1,7 +1,6 @@
 // What a walk says against what runs count and measure, against sizes worked out by hand, and against a plain reading
 // of the list.
 #include "trainer/planning/walk.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/accounts/window.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/kept_run.h"

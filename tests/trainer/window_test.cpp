@@ -2,13 +2,13 @@
 // hand (LLaMA-2 7B: 32 blocks of 202,383,360 parameters; embedding, head and final norm 262,148,096; bfloat16). Nothing
 // is allocated.
 #include "parallel/pipeline/accounts/window.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <ostream>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/layout/laid_out_stages.h"

@@ -61,7 +61,7 @@ std::string arithmetic_text(const Remedy& remedy) {
   return remedy.kind == RemedyKind::arithmetic ? " (changes the arithmetic)" : "";
 }
 
-std::string move_text(const Explanation& explanation, std::size_t number, const TriedRemedy& tried) {
+std::string remedy_text(const Explanation& explanation, std::size_t number, const TriedRemedy& tried) {
   std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.remedy.name, arithmetic_text(tried.remedy),
                                  needs_text(explanation, tried.trial));
   text += fmt::format("     {}; costs: {}\n", tried.remedy.why, tried.remedy.cost);
@@ -103,7 +103,7 @@ std::string cause_text(const Explanation& explanation) {
   return text;
 }
 
-std::string before_moves(const Explanation& explanation) {
+std::string before_remedies(const Explanation& explanation) {
   if (explanation.cause == Cause::routing) {
     return "  -. expert capacity: there is none to lower; every token reaches its experts, and rows are what they "
            "are\n";
@@ -128,7 +128,7 @@ std::string after_recompute(const Explanation& explanation) {
       gib_text(facts.logits), gib_text(facts.all_logits), gib_text(facts.dlogits));
 }
 
-std::string after_moves(const Explanation& explanation) {
+std::string after_remedies(const Explanation& explanation) {
   if (explanation.cause == Cause::state) return {};
   std::string text;
   if (explanation.cause == Cause::activations) text += "  -. activation offload: not available in Weft\n";
@@ -145,21 +145,21 @@ bool is_recompute(const TriedRemedy& tried) {
   return tried.remedy.name.starts_with("recompute");
 }
 
-std::string moves_text(const Explanation& explanation) {
+std::string remedies_text(const Explanation& explanation) {
   std::string text =
       fmt::format("\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
                   gib_text(explanation.plan.verdict.reserved));
-  text += before_moves(explanation);
+  text += before_remedies(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
     if (!between && !is_recompute(explanation.remedies[m])) {
       text += after_recompute(explanation);
       between = true;
     }
-    text += move_text(explanation, m + 1, explanation.remedies[m]);
+    text += remedy_text(explanation, m + 1, explanation.remedies[m]);
   }
   if (!between) text += after_recompute(explanation);
-  text += after_moves(explanation);
+  text += after_remedies(explanation);
   if (explanation.cannot.empty()) return text;
   text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
   for (const TriedRemedy& tried : explanation.cannot) {
@@ -194,7 +194,7 @@ std::string result_text(const Explanation& explanation) {
 
 }  // namespace
 
-std::string plan_moves_text(const Explanation& explanation) {
+std::string plan_remedies_text(const Explanation& explanation) {
   constexpr std::size_t shown = 3;
   std::vector<const TriedRemedy*> remedies;
   for (const TriedRemedy& tried : explanation.remedies) {
@@ -203,7 +203,7 @@ std::string plan_moves_text(const Explanation& explanation) {
   std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->trial.fits(); });
   remedies.resize(std::min(remedies.size(), shown));
   std::string text;
-  for (std::size_t m = 0; m < remedies.size(); ++m) text += move_text(explanation, m + 1, *remedies[m]);
+  for (std::size_t m = 0; m < remedies.size(); ++m) text += remedy_text(explanation, m + 1, *remedies[m]);
   return text;
 }
 
@@ -219,7 +219,7 @@ std::string plan_explain_text(const Explanation& explanation, const Hardware& ha
     text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
                         facts.block_token, facts.textbook_token);
   }
-  return text + moves_text(explanation) + result_text(explanation);
+  return text + remedies_text(explanation) + result_text(explanation);
 }
 
 }  // namespace weft

@@ -10,7 +10,7 @@ namespace weft {
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
 // At most three remedies of a plan that does not fit; remedies that suffice alone come first.
-std::string plan_moves_text(const Explanation& explanation);
+std::string plan_remedies_text(const Explanation& explanation);
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
 
 }  // namespace weft

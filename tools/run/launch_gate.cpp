@@ -33,7 +33,7 @@ void require_fit(const CLI::App& command, const std::string& file, const Config&
     return read_config(file, merged_words(overrides_given_to(command), words)).config;
   };
   std::string moves;  // empty if the ranks cannot be dealt to the hardware's nodes
-  refusal_of([&] { moves = plan_moves_text(explain_run(read, hardware)); });
+  refusal_of([&] { moves = plan_remedies_text(explain_run(read, hardware)); });
   fail_request(
       "{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
       file, verdict.text(), moves);

@@ -1,6 +1,6 @@
 #include "trainer/inference/forward_plan.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"

@@ -22,7 +22,7 @@ constexpr int many_times = 64;
 
 // Tries the remedies against the cause and the remedies that cannot help. A remedy of the second kind that fits
 // nevertheless is listed last among the remedies.
-void try_moves(const Trials& trials, Explanation& explanation) {
+void try_remedies(const Trials& trials, Explanation& explanation) {
   const std::span<const Remedy> against = remedies_for(explanation.cause);
   std::vector<Remedy> remedies(against.begin(), against.end());
   for (const Remedy& remedy : remedies_that_cannot_help(explanation.cause)) remedies.push_back(remedy);
@@ -86,7 +86,7 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
 }
 
 // If no single remedy fits: finds the first combination that fits. Returns its words, or those of the nearest one.
-Overrides combine_moves(const Trials& trials, const Config& config, Explanation& explanation) {
+Overrides combine_remedies(const Trials& trials, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
   const RunPlan& plan = explanation.plan;
   const Trial base{.words = {},
@@ -214,7 +214,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
-  try_moves(trials, result);
+  try_remedies(trials, result);
   const int shards = config.parallelism.data_shard;
   if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
     result.more_sharding = trials.with(scaled_words(config, many_times * shards));
@@ -224,7 +224,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   Overrides all;
   result.asked_for_ranks = result.cause == Cause::state;
   spread_work(result.asked_for_ranks ? 2 : 1, dry_threads(), [&](std::size_t i) {
-    if (i == 0) all = combine_moves(trials, config, result);
+    if (i == 0) all = combine_remedies(trials, config, result);
     if (i == 1) result.minimum_world = ranks_that_fit(trials);
   });
   if (!result.asked_for_ranks && !result.first_that_fits() && !result.combination) {

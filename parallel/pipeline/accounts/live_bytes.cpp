@@ -35,12 +35,12 @@ std::span<const LiveChange> LiveWalk::next() {
   changes_.clear();
   if (!malformed(program_, pieces_, action)) {
     if (is_compute(action.op)) compute(action);
-    for_units_of(program_, action, [&](std::size_t unit) {
-      if (is_gather(action.op)) gather(unit, action.op);
-      if (is_reshard(action.op)) reshard(unit, action.op);
-      if (is_reduction(action.op)) reduce(unit);
-      if (action.op == Op::wait_reduction) give_up_through(unit);
-    });
+    if (is_gather(action.op)) for_units_of(program_, action, [&](std::size_t unit) { gather(unit, action.op); });
+    if (is_reshard(action.op)) for_units_of(program_, action, [&](std::size_t unit) { reshard(unit, action.op); });
+    if (is_reduction(action.op)) for_units_of(program_, action, [&](std::size_t unit) { reduce(unit); });
+    if (action.op == Op::wait_reduction) {
+      for_units_of(program_, action, [&](std::size_t unit) { give_up_through(unit); });
+    }
     if (action.op == Op::gradient_norm) give_up_until(0);
   }
   ++at_;

@@ -1,6 +1,6 @@
 #include "parallel/pipeline/simulation/simulated_step.h"
-#include "parallel/pipeline/accounts/live_bytes.h"
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 
 namespace weft {
