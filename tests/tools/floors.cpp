@@ -44,8 +44,7 @@ const std::vector<Floor>& floors() {
                {"passes", {"program", "check", "orders"}},
                {"execute", {"program", "text"}},
                {"simulation", {"program", "text", "check", "accounts"}},
-               {"timing", {"program", "orders", "simulation"}},
-               {"picture", {"text", "simulation"}}});
+               {"timing", {"program", "orders", "simulation"}}});
     all.push_back({"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}});
     add_rooms(all, "trainer", {"parallel", "layers"},
               {{"config", {}},
@@ -65,10 +64,11 @@ const std::vector<Floor>& floors() {
                {"diagnosis", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "measure"}}});
     add_rooms(all, "tools", {"parallel", "layers", "trainer"},
               {{"command", {}},
+               {"picture", {}},
                {"report", {}},
-               {"plan", {"command", "report"}},
-               {"layout", {"command", "report"}},
-               {"program", {"command", "report"}},
+               {"plan", {"command", "picture", "report"}},
+               {"layout", {"command", "picture", "report"}},
+               {"program", {"command", "picture", "report"}},
                {"walk", {"command", "report"}},
                {"bench", {"command", "report"}},
                {"checkpoint", {"command", "report"}},

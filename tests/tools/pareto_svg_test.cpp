@@ -1,6 +1,6 @@
 // Time against memory as a picture: labels of random points lie beside their marks, inside the axes and clear of each
 // other, of the front's line and of its marks, by the geometry that the document has.
-#include "tools/report/pareto_svg.h"
+#include "tools/picture/pareto_svg.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <ostream>
 
-#include "parallel/pipeline/picture/picture.h"
 #include "tests/trainer/tiny_run.h"
+#include "tools/picture/picture.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/layout_memory.h"

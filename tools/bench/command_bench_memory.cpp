@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
@@ -92,7 +93,7 @@ MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overri
 }
 
 std::string mebibytes_number(std::int64_t bytes) {
-  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
+  return fmt::format("{:.2f}", mebibytes(bytes));
 }
 
 // A static bucket is one number if prediction and measurement agree.

@@ -5,9 +5,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
-#include "tools/report/bench_table.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "trainer/checkpoint/reader.h"
 
 namespace weft {

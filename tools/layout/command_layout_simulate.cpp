@@ -4,11 +4,11 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/picture/picture_formats.h"
+#include "tools/picture/time_grid.h"
 #include "tools/report/forecast_report.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/layout_sweep.h"
-#include "tools/report/program_pictures.h"
-#include "tools/report/time_grid.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

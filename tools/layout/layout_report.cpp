@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 
 namespace weft {
@@ -13,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string mebibytes_text(std::int64_t bytes) {
-  return fmt::format("{:.3f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
+  return fmt::format("{:.3f}", mebibytes(bytes));
 }
 
 std::string mebibytes_text(const RoutedBytes& bytes) {

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
-#include "tools/report/pareto_svg.h"
 #include "trainer/planning/remedies.h"
 
 namespace weft {

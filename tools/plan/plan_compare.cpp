@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
@@ -24,7 +24,7 @@ std::string gigabytes(Bytes bytes) {
   return fmt::format("{:.2f}", static_cast<double>(bytes) / giga);
 }
 std::string gib_number(std::int64_t bytes) {
-  return fmt::format("{:.2f}", static_cast<double>(bytes) / (1 << 30));
+  return fmt::format("{:.2f}", gibibytes(bytes));
 }
 
 std::string name_text(const StrategyPlan& each) {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "trainer/planning/published.h"
 
@@ -19,11 +19,8 @@ using Json = nlohmann::ordered_json;
 // Number of live items shown as text; JSON has all of them.
 constexpr std::size_t shown_live = 12;
 
-std::string gib(double bytes) {
-  return fmt::format("{:.3f}", bytes / (1 << 30));
-}
-std::string gib(std::int64_t bytes) {
-  return gib(static_cast<double>(bytes));
+std::string gib(auto bytes) {
+  return fmt::format("{:.3f}", gibibytes(bytes));
 }
 
 // "8,030,261,248".

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_search_report.h"

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/layout_sweep.h"
-#include "tools/report/pareto_svg.h"
 
 namespace weft {
 namespace {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
 #include "tools/program/unit_rows.h"
@@ -64,10 +65,6 @@ void print_json(const std::vector<UnitRow>& rows) {
   Json units = Json::array();
   for (const UnitRow& row : rows) units.push_back(unit_json(row));
   fmt::print("{}\n", Json{{"units", units}}.dump());
-}
-
-double mebibytes(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1024.0 * 1024.0);
 }
 
 // "UNSHARD all_gather dp_shard 0.19 MiB": each action with all its collectives.

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 
 namespace weft {

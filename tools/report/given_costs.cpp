@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/program_pictures.h"
+#include "tools/report/costs_from_words.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"

@@ -1,6 +1,6 @@
 // Costs of actions, as --costs and --hardware of a command give them:
 //
-//   --costs "forward=1 gather=0.5 ..."   words, in units of time (program_pictures.h)
+//   --costs "forward=1 gather=0.5 ..."   words, in units of time (costs_from_words.h)
 //   --costs FILE.toml                    a table (trainer/costs/cost_table.h), in seconds
 //   --costs RUN                          the directory of a run with traces: measured times of its actions
 //   --hardware NAME                      a model (trainer/costs/hardware.h), like --hardware.name=NAME

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "parallel/runtime/quantities.h"
+
 namespace weft {
 
 std::string_view name_of(Fit fit) {
@@ -29,17 +31,19 @@ Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
 }
 
 std::string Verdict::text() const {
-  const auto gib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  const std::string term = fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gib(deciding_bytes));
-  const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gib(needed), gib(reserved));
+  const std::string term =
+      fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gibibytes(deciding_bytes));
+  const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gibibytes(needed), gibibytes(reserved));
   switch (fit) {
     case Fit::fits:
-      return fmt::format("fits: {} of {:.2f} GiB, {:.2f} GiB left; {}", need, gib(memory), gib(headroom()), term);
-    case Fit::tight:
-      return fmt::format("refused: {} is more than {:.0f} % of {:.2f} GiB; {}", need, 100.0 * limit, gib(memory), term);
-    case Fit::exceeds:
-      return fmt::format("does not fit: {} exceeds {:.2f} GiB by {:.2f} GiB; {}", need, gib(memory), gib(-headroom()),
+      return fmt::format("fits: {} of {:.2f} GiB, {:.2f} GiB left; {}", need, gibibytes(memory), gibibytes(headroom()),
                          term);
+    case Fit::tight:
+      return fmt::format("refused: {} is more than {:.0f} % of {:.2f} GiB; {}", need, 100.0 * limit, gibibytes(memory),
+                         term);
+    case Fit::exceeds:
+      return fmt::format("does not fit: {} exceeds {:.2f} GiB by {:.2f} GiB; {}", need, gibibytes(memory),
+                         gibibytes(-headroom()), term);
     case Fit::unknown:
       break;
   }

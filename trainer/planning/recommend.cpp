@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "parallel/runtime/quantities.h"
 #include "parallel/runtime/refusal.h"
 #include "trainer/planning/compare.h"
 #include "trainer/resolve/resolved_run.h"
@@ -13,10 +14,6 @@ namespace {
 
 constexpr double giga = 1e9;
 constexpr std::int64_t longest_tried = std::int64_t{1} << 24;  // tokens of a sequence
-
-double in_gib(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
 
 // "1.52 s", "3.1 ms".
 std::string seconds_text(double seconds) {
@@ -78,7 +75,7 @@ std::string misfit_text(const StrategyPlan& each) {
   return fmt::format(
       "{}; its state alone takes {:.1f} GB ({:.2f} GiB): neither a smaller batch nor accumulation "
       "helps",
-      text, static_cast<double>(each.state_bytes) / giga, in_gib(each.state_bytes));
+      text, static_cast<double>(each.state_bytes) / giga, gibibytes(each.state_bytes));
 }
 
 // For two shardings that differ by more than the tie.
@@ -109,9 +106,9 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
                                     const StrategyPlan& fastest, std::size_t fitting, double compute) {
   std::vector<std::string> reasons;
   const Verdict& verdict = chosen.plan->verdict;
-  const std::string takes = verdict.memory > 0
-                                ? fmt::format("{:.2f} GiB of {:.2f}", in_gib(verdict.needed), in_gib(verdict.memory))
-                                : fmt::format("{:.2f} GiB", in_gib(verdict.needed));
+  const std::string takes =
+      verdict.memory > 0 ? fmt::format("{:.2f} GiB of {:.2f}", gibibytes(verdict.needed), gibibytes(verdict.memory))
+                         : fmt::format("{:.2f} GiB", gibibytes(verdict.needed));
   const std::string first =
       fmt::format("{}: {} a step, {}", name_of(chosen.sharding), seconds_text(chosen.seconds), takes);
   if (on_one_node(plans)) {
@@ -161,7 +158,7 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
     const auto longest = longest_sequence(each->config, hardware);
     flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {:.1f} GiB and more",
                                 name_of(each->sharding), *longest, each->config.training.sequence_length,
-                                in_gib(needed(*each)) / Verdict::limit));
+                                gibibytes(needed(*each)) / Verdict::limit));
   }
   return flips;
 }

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/costs/verdict.h"
 #include "trainer/layout/stage_layout.h"

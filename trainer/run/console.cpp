@@ -11,12 +11,11 @@
 
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/simulate.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
 
-constexpr double gibibyte = 1024.0 * 1024.0 * 1024.0;
-constexpr double mebibyte = 1024.0 * 1024.0;
 constexpr const char* erase_line = "\r\x1b[K";
 
 std::string clock_time(double seconds) {
@@ -75,12 +74,10 @@ void Console::banner(const Config& config, const Program& program, const RoutedB
   fmt::print(out_, "  step        {} sequences of {} tokens, {} microbatches a rank, {}, {} shard units\n",
              config.training.global_batch_size, config.training.sequence_length, microbatches, config.pipeline.schedule,
              program.units.size());
-  fmt::print(out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n",
-             static_cast<double>(predicted.even) / gibibyte,
-             predicted.worst
-                 ? fmt::format(" with even routing, at most {:.3f}", static_cast<double>(*predicted.worst) / gibibyte)
-                 : std::string(),
-             100.0 * even_bubble(program));
+  fmt::print(
+      out_, "  predicted   {:.3f} GiB on the fullest rank{}, bubble {:.1f} %\n", gibibytes(predicted.even),
+      predicted.worst ? fmt::format(" with even routing, at most {:.3f}", gibibytes(*predicted.worst)) : std::string(),
+      100.0 * even_bubble(program));
   flush();
   begin_ = std::chrono::steady_clock::now();
 }
@@ -95,7 +92,7 @@ void Console::step(const StepMetrics& metrics, std::int64_t steps) {
   if (terminal_) out_ << erase_line;
   fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {:.3f} GiB", metrics.step, width,
              steps, metrics.loss, metrics.gradient_norm, rates_text(metrics.learning_rates),
-             metrics.tokens_per_second(), static_cast<double>(metrics.peak_bytes) / gibibyte);
+             metrics.tokens_per_second(), gibibytes(metrics.peak_bytes));
   if (metrics.skipped) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }
@@ -120,8 +117,8 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
     const auto bucket = static_cast<Bucket>(b);
     fmt::print(out_, "{:<22}", name_of(bucket));
     for (std::size_t rank = 0; rank < measured.size(); ++rank) {
-      const double want = static_cast<double>(predicted[rank][bucket]) / mebibyte;
-      const double have = static_cast<double>(measured[rank][bucket]) / mebibyte;
+      const double want = mebibytes(predicted[rank][bucket]);
+      const double have = mebibytes(measured[rank][bucket]);
       fmt::print(out_, "{:>16}", fmt::format("{:.2f} / {:.2f}", want, have));
     }
     fmt::print(out_, "\n");

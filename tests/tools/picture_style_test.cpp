@@ -1,5 +1,5 @@
 // Kinds can be told apart by people who see colours otherwise, and by everyone in grey.
-#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/picture/picture_style.h"
 
 #include <gtest/gtest.h>
 
@@ -162,18 +162,6 @@ TEST(PictureStyle, EscapesMarkup) {
   EXPECT_EQ(escaped_markup("\xef\xbf\xbe"), "???");
   EXPECT_EQ(escaped_markup("\xf4\x90\x80\x80"), "????");
   EXPECT_EQ(escaped_markup("a\xe2\x86<"), "a??&lt;");
-}
-
-TEST(PictureStyle, WritesNumbersForReaders) {
-  EXPECT_EQ(format_time(0.0, false), "0 s");
-  EXPECT_EQ(format_time(1.5, false), "1.5 s");
-  EXPECT_EQ(format_time(0.0125, false), "12.5 ms");
-  EXPECT_EQ(format_time(3.4e-6, false), "3.4 us");
-  EXPECT_EQ(format_time(3.5, true), "3.5");
-  EXPECT_EQ(format_bytes(0), "0 B");
-  EXPECT_EQ(format_bytes(1023), "1023 B");
-  EXPECT_EQ(format_bytes(std::int64_t{3} << 29), "1.50 GiB");
-  EXPECT_EQ(format_bytes(std::int64_t{5} << 40), "5120.00 GiB");
 }
 
 TEST(PictureStyle, MarksOfAnAxisAreRoundAndFewEnough) {

@@ -1,5 +1,5 @@
-// A simulated step as boxes in time, independent of the drawing: picture_svg.h, picture_html.h and picture_trace.h make
-// files of it, and know nothing of programs. Plain values.
+// A simulated step as boxes in time, independent of the drawing: picture_formats.h makes files of it,
+// and knows nothing of programs. Plain values.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
-#include "parallel/pipeline/picture/picture_trace.h"
+#include "tools/picture/picture_formats.h"
 
 #include <fmt/format.h>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {

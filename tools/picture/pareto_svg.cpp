@@ -1,4 +1,4 @@
-#include "tools/report/pareto_svg.h"
+#include "tools/picture/pareto_svg.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,8 @@
 #include <optional>
 #include <utility>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {

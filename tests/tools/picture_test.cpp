@@ -1,13 +1,13 @@
 // A picture says what the simulation says: the same actions at the same times, and stretches of waiting that add up to
 // the simulator's own sums.
-#include "parallel/pipeline/picture/picture.h"
+#include "tools/picture/picture.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "parallel/runtime/error.h"
-#include "tests/parallel/picture_fixture.h"
+#include "tests/tools/picture_fixture.h"
 #include "tests/parallel/random_program.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 // The SVG read back: well formed whatever the names are, every box where its times put it, memory as high as its bytes.
-#include "parallel/pipeline/picture/picture_svg.h"
+#include "tools/picture/picture_formats.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <map>
 #include <sstream>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/picture/picture_style.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/markup.h"
-#include "tests/parallel/picture_fixture.h"
+#include "tests/tools/picture_fixture.h"
 
 namespace weft {
 namespace {

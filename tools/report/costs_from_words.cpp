@@ -1,4 +1,4 @@
-#include "tools/report/program_pictures.h"
+#include "tools/report/costs_from_words.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,9 +6,6 @@
 #include <map>
 #include <sstream>
 
-#include "parallel/pipeline/picture/picture_html.h"
-#include "parallel/pipeline/picture/picture_svg.h"
-#include "parallel/pipeline/picture/picture_trace.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -45,10 +42,6 @@ std::map<std::string, double> numbers_of(const std::string& command, const std::
 
 }  // namespace
 
-bool is_picture_format(std::string_view format) {
-  return format == "svg" || format == "html" || format == "trace";
-}
-
 ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words) {
   const auto numbers = numbers_of(command, words);
   const double share = static_cast<double>(program.ranks.size()) / static_cast<double>(program.stages.size());
@@ -75,19 +68,6 @@ ProgramCosts costs_from_words(const std::string& command, const Program& program
   costs.gradient_norm = numbers.at("norm");
   costs.optimizer_step = numbers.at("step");
   return costs;
-}
-
-void require_drawable(std::string_view format, std::size_t boxes) {
-  if (format == "svg") require_svg_boxes(boxes);
-  if (format == "html") require_html_boxes(boxes);
-}
-
-std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format) {
-  if (format == "html") return to_html(pictures, pictures.size() == 1 ? pictures.front().title : "Variants of a step");
-  if (pictures.size() != 1) {
-    fail_request("{}: error: --format {} holds one picture; several variants go with --format html", command, format);
-  }
-  return format == "svg" ? to_svg(pictures.front()) : to_json(chrome_trace_of(pictures.front()));
 }
 
 }  // namespace weft

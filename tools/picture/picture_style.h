@@ -1,7 +1,7 @@
-// The look of kinds, chunks, buckets and numbers in a picture, for every output format.
+// The look of kinds, chunks and buckets in a picture, for every output format.
 //
 // Colours are those of Okabe and Ito, chosen so that the kinds of one lane stay distinct under each deficiency of
-// colour vision (tests/parallel/picture_style_test.cpp derives by how much). Colour is never the only cue: each kind
+// colour vision (tests/tools/picture_style_test.cpp derives by how much). Colour is never the only cue: each kind
 // has its own texture and letter, so that a grey picture says the same.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/pipeline/picture/picture.h"
+#include "tools/picture/picture.h"
 
 namespace weft {
 
@@ -68,9 +68,6 @@ std::string_view lane_label(Lane lane);
 // become "?".
 std::string escaped_markup(std::string_view text);
 
-// "12.5 ms", or "3.5" for unit times.
-std::string format_time(double seconds, bool unit_time);
-std::string format_bytes(std::int64_t bytes);  // "1.50 GiB"
 // A round distance between the marks of an axis: 1, 2 or 5 times a power of ten, for at most `most` marks in `span`.
 double mark_distance(double span, int most);
 

@@ -1,11 +1,11 @@
 // A simulated step in Chrome's trace format: an event a box, at its time, on the thread that the trace of a run uses.
-#include "parallel/pipeline/picture/picture_trace.h"
+#include "tools/picture/picture_formats.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "tests/parallel/picture_fixture.h"
+#include "tests/tools/picture_fixture.h"
 
 namespace weft {
 namespace {

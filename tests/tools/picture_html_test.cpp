@@ -1,14 +1,14 @@
 // What the page is given to draw, read back by another reader of JSON than the page's;
 // tests/tools/picture_page_test.cpp looks at the page in a browser.
-#include "parallel/pipeline/picture/picture_html.h"
+#include "tools/picture/picture_formats.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "tools/picture/picture_style.h"
 #include "parallel/runtime/error.h"
-#include "tests/parallel/picture_fixture.h"
+#include "tests/tools/picture_fixture.h"
 
 namespace weft {
 namespace {

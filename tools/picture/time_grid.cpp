@@ -1,4 +1,4 @@
-#include "tools/report/time_grid.h"
+#include "tools/picture/time_grid.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,12 @@
-#include "parallel/pipeline/picture/picture_svg_parts.h"
+#include "tools/picture/picture_svg_parts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "parallel/pipeline/picture/picture_style.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/pipeline/picture/picture_svg.h"
+#include "tools/picture/picture_formats.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,10 @@
 #include <cmath>
 #include <iterator>
 
-#include "parallel/pipeline/picture/picture_style.h"
-#include "parallel/pipeline/picture/picture_svg_parts.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/picture/picture_style.h"
+#include "tools/picture/picture_svg_parts.h"
 
 namespace weft {
 namespace {
@@ -262,16 +263,8 @@ class SvgPainter {
 
 }  // namespace
 
-void require_svg_boxes(std::size_t boxes) {
-  if (boxes <= svg_box_limit) return;
-  fail_request(
-      "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
-      "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
-      boxes, svg_box_limit);
-}
-
 std::string to_svg(const Picture& picture) {
-  require_svg_boxes(picture.box_count());
+  require_drawable("svg", picture.box_count());
   return SvgPainter(picture).document();
 }
 

@@ -2,7 +2,7 @@
 // names that no markup may take for its own.
 #pragma once
 
-#include "parallel/pipeline/picture/picture.h"
+#include "tools/picture/picture.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/random_ledger.h"
 

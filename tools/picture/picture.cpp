@@ -1,4 +1,4 @@
-#include "parallel/pipeline/picture/picture.h"
+#include "tools/picture/picture.h"
 
 #include <algorithm>
 #include <map>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "parallel/pipeline/picture/picture.h"
+#include "tools/picture/picture.h"
 
 namespace weft {
 

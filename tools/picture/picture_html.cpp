@@ -1,10 +1,10 @@
-#include "parallel/pipeline/picture/picture_html.h"
+#include "tools/picture/picture_formats.h"
 
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "parallel/pipeline/picture/picture_style.h"
 #include "parallel/runtime/error.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {
@@ -140,18 +140,10 @@ std::string picture_data(std::span<const Picture> variants, std::string_view tit
   return safe;
 }
 
-void require_html_boxes(std::size_t boxes) {
-  if (boxes <= html_box_limit) return;
-  fail_request(
-      "the page has {} boxes, more than the {} that it may hold: merge them with --stages-only or --compute-only, "
-      "show one rank with --rank, or draw fewer microbatches or variants",
-      boxes, html_box_limit);
-}
-
 std::string to_html(std::span<const Picture> variants, std::string_view title) {
   std::size_t boxes = 0;
   for (const Picture& picture : variants) boxes += picture.box_count();
-  require_html_boxes(boxes);
+  require_drawable("html", boxes);
   std::string page(picture_page());
   put(page, "WEFT_TITLE", escaped_markup(title));
   put(page, "WEFT_DATA", picture_data(variants, title));

@@ -1,0 +1,61 @@
+// Pictures as files, for --format svg|html|trace. A file needs no other: no fonts, no scripts, no network.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "parallel/runtime/chrome_trace.h"
+#include "tools/picture/picture.h"
+
+namespace weft {
+
+// Most boxes of one SVG: viewers draw every one of them, and a box is about 250 bytes of text.
+inline constexpr std::size_t svg_box_limit = 20'000;
+// Most boxes of one page, over all its variants: about 80 bytes of text each. Only visible boxes are drawn.
+inline constexpr std::size_t html_box_limit = 200'000;
+
+bool is_picture_format(std::string_view format);
+
+// Throws Error (request) if so many boxes, over all pictures, exceed the limit of the format; the message says how to
+// have fewer.
+void require_drawable(std::string_view format, std::size_t boxes);
+
+// Only HTML holds more than one picture. `command` begins messages. Throws Error (request) for pictures that are too
+// large.
+std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format);
+
+// One SVG document: a row of lanes and a memory curve for each rank, bubbles hatched, the critical path outlined and
+// linked, tooltips as <title>. Throws Error (request) like require_drawable.
+std::string to_svg(const Picture& picture);
+
+// One HTML page: variants one above the other or side by side, with a table of their figures; zoom, pan, lanes that can
+// be switched off, details under the pointer. The page (page/) reads its pictures and all styles from picture_data.
+// Throws Error (request) like require_drawable.
+std::string to_html(std::span<const Picture> variants, std::string_view title);
+
+// The JSON in the page, in which no character can end a script:
+//   {"title", "strength", "strings": [text], "lanes": [label], "textures": {name: path},
+//    "kinds": [{name, letter, texture}], "buckets": [{name, colour, texture}],
+//    "idle": [{name, colour, texture, strength}],
+//    "variants": [{title, unit_time, seconds, bubble, exposed_gathers, exposed_reductions, peak_bytes, lanes,
+//                  shades: by kind [{fill, text}], hops: [[from row, box, to row, box]],
+//                  ranks: [{rank, peak_bytes, boxes, idle, memory}]}]}
+//   box     [lane, kind, start, end, chunk, stage, microbatch, action, subject, bytes, actions, waited, waited_for,
+//            critical]
+//   idle    [start, end, reason, waited_for]
+//   memory  [time, bytes of each bucket]
+// Texts are indices of "strings". Absent values are null. Lanes, kinds and reasons are numbers in the order of their
+// enums.
+std::string picture_data(std::span<const Picture> variants, std::string_view title);
+
+// The page, with the marks WEFT_TITLE and WEFT_DATA for title and data.
+std::string_view picture_page();
+
+// For the viewers of Chrome's trace format: one process per rank, one thread per lane, with the numbers and names of a
+// run's trace (trainer/rank/step_trace.h), so that both can be compared. Memory is a counter per bucket. One unit of
+// time becomes a second if the picture is in unit times.
+ChromeTrace chrome_trace_of(const Picture& picture);
+
+}  // namespace weft
