@@ -1,4 +1,4 @@
-#include "layers/attention.h"
+#include "layers/segments.h"
 
 #include "layers/context_parallel.h"
 #include "layers/kernels/attention.h"

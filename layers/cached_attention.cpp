@@ -1,10 +1,10 @@
 #include "layers/cached_attention.h"
 
-#include "layers/attention.h"
 #include "layers/forward_segment.h"
 #include "layers/kernels/attention.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
+#include "layers/segments.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 

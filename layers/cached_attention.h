@@ -1,5 +1,6 @@
 // The attention part of a block during text generation: new tokens of each sequence attend to the cached keys and
-// values of all earlier tokens (generation_state.h). Its parameters are those of attention.h; it has no backward.
+// values of all earlier tokens (generation_state.h). Its parameters are those of make_attention (segments.h); it has no
+// backward.
 #pragma once
 
 #include "layers/generation_state.h"

@@ -1,4 +1,4 @@
-#include "layers/embedding.h"
+#include "layers/segments.h"
 
 #include "layers/conversion.h"
 #include "layers/kernels/embedding.h"

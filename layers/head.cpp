@@ -1,9 +1,8 @@
-#include "layers/head.h"
+#include "layers/segments.h"
 
 #include <algorithm>
 
 #include "layers/conversion.h"
-#include "layers/embedding.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"

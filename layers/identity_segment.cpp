@@ -1,4 +1,4 @@
-#include "layers/identity_segment.h"
+#include "layers/segments.h"
 
 #include <fmt/format.h>
 

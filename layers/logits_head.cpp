@@ -4,10 +4,10 @@
 
 #include "layers/conversion.h"
 #include "layers/forward_segment.h"
-#include "layers/head.h"
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/permutation.h"
 #include "layers/pre_norm.h"
+#include "layers/segments.h"
 #include "layers/sequence_parallel.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 // The head for text generation: writes logits of the last tokens of each sequence, over the whole vocabulary, to
-// GenerationState::logits (generation_state.h). Its parameters are those of head.h; it has no backward.
+// GenerationState::logits (generation_state.h). Its parameters are those of make_head (segments.h); it has no backward.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-#include "layers/mlp.h"
+#include "layers/segments.h"
 
 #include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"

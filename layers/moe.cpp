@@ -1,4 +1,4 @@
-#include "layers/moe.h"
+#include "layers/segments.h"
 
 #include <optional>
 

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/local_barrier.h"
-#include "parallel/comm/local_run.h"
+#include "parallel/comm/local_sync.h"
 
 namespace weft {
 

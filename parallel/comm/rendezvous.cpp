@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "parallel/comm/rendezvous_file.h"
-#include "parallel/comm/rendezvous_mpi.h"
-#include "parallel/comm/rendezvous_tcp.h"
+#include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -40,7 +40,7 @@ class Rendezvous {
 };
 
 // `address` has three forms. tcp://host:port: rank 0 listens there and the others keep trying. file:///folder/name: the
-// beginning of the names of several files. mpi://: all ranks that mpirun or srun started (rendezvous_mpi.h). Throws
+// beginning of the names of several files. mpi://: all ranks that mpirun or srun started (rendezvous_kinds.h). Throws
 // Error (request) if the address is malformed, or if it is mpi:// and this build has no MPI.
 std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const RendezvousOptions& options);
 

@@ -3,7 +3,7 @@
 //   prefix.rank3     by rank 3: has come; repeats rank 0's token and carries its own token
 //   prefix.answer    by rank 0: the bytes it brought, or why all end; repeats the tokens of all ranks
 // A file of an earlier run, even of a run with the same name, repeats no token of this run and is ignored.
-#include "parallel/comm/rendezvous_file.h"
+#include "parallel/comm/rendezvous_kinds.h"
 
 #include <fmt/ranges.h>
 #include <unistd.h>

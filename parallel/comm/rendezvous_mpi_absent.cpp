@@ -1,5 +1,5 @@
 // Replaces the folder mpi in a build without MPI.
-#include "parallel/comm/rendezvous_mpi.h"
+#include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

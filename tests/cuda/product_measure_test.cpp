@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "layers/kernels/cuda/matrix_products.h"
+#include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/multiply.h"
 #include "parallel/runtime/checksum.h"
 #include "tests/layers/matrix_products_fixture.h"

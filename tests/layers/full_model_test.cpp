@@ -6,11 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "layers/attention.h"
-#include "layers/embedding.h"
-#include "layers/head.h"
-#include "layers/mlp.h"
-#include "layers/moe.h"
+#include "layers/segments.h"
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
 #include "tests/layers/segment_expectation.h"

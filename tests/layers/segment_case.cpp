@@ -1,11 +1,7 @@
 #include "tests/layers/segment_case.h"
 
-#include "layers/attention.h"
 #include "layers/context_parallel.h"
-#include "layers/embedding.h"
-#include "layers/head.h"
-#include "layers/mlp.h"
-#include "layers/moe.h"
+#include "layers/segments.h"
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/random.h"
 

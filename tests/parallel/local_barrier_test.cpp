@@ -1,4 +1,4 @@
-#include "parallel/comm/local_barrier.h"
+#include "parallel/comm/local_sync.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 
 #include "tests/trainer/tiny_run.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/layout/laid_out_stages.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"

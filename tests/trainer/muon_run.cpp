@@ -7,7 +7,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
 #include "tests/layers/poison.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/muon_rows.h"
 
 namespace weft {

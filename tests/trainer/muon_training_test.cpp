@@ -7,7 +7,7 @@
 
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 
 namespace weft {
 namespace {

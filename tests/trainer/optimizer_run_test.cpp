@@ -9,7 +9,7 @@
 #include "parallel/runtime/staging.h"
 #include "tests/parallel/cpu_rank.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/plan/state_layout.h"
 

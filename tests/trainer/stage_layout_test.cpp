@@ -11,7 +11,6 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/config_sample.h"
-#include "trainer/layout/laid_out_stages.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {

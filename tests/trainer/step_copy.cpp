@@ -7,7 +7,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/rank/backend.h"
 #include "trainer/resolve/resolved_run.h"

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {

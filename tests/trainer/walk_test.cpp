@@ -13,9 +13,8 @@
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/walked_step.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {

@@ -11,7 +11,7 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

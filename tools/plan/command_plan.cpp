@@ -5,11 +5,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/kept_whole.h"
-#include "tools/plan/plan_coarse.h"
-#include "tools/plan/plan_compare.h"
-#include "tools/plan/plan_explain.h"
-#include "tools/plan/plan_kernels.h"
-#include "tools/plan/plan_report.h"
+#include "tools/plan/plan_reports.h"
 #include "tools/plan/plan_search.h"
 #include "trainer/plan/stage_plan.h"
 

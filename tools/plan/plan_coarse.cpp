@@ -1,4 +1,4 @@
-#include "tools/plan/plan_coarse.h"
+#include "tools/plan/plan_reports.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/plan/plan_compare.h"
+#include "tools/plan/plan_reports.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "tools/plan/plan_explain.h"
+#include "tools/plan/plan_reports.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

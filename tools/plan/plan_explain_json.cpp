@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "tools/plan/plan_explain.h"
+#include "tools/plan/plan_reports.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/inference/evaluation.h"
-#include "trainer/inference/load_weights.h"
+#include "trainer/inference/forward_run.h"
 
 namespace weft {
 namespace {

@@ -6,8 +6,8 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
-#include "trainer/inference/load_weights.h"
 
 namespace weft {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "parallel/runtime/refusal.h"
 #include "tools/command/commands.h"
-#include "tools/plan/plan_explain.h"
+#include "tools/plan/plan_reports.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/explain.h"
 #include "trainer/rank/backend.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/planning/walked_step.h"
+#include "trainer/planning/walk.h"
 
 namespace weft {
 

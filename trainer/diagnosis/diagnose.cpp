@@ -1,9 +1,34 @@
 #include "trainer/diagnosis/diagnose.h"
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
+#include "trainer/diagnosis/rules.h"
+
 namespace weft {
+namespace {
+
+constexpr std::array<Rule, 12> table = {{
+    {"root_only_units", "blocks of a stage that are gathered together", check_root_only_units},
+    {"reductions_not_deferred", "reductions of a step against one for each unit", check_reductions},
+    {"gathers_repeated", "gathers of a step against what keeping parameters takes", check_repeated_gathers},
+    {"units_too_small", "payload of a gather against the latency of its link", check_small_units},
+    {"gathers_in_fp32", "bytes of a gathered parameter", check_gather_dtype},
+    {"lookahead_off", "gathers that start behind the computation before their use", check_lookahead},
+    {"strategy_wrong_for_topology", "bytes that leave a node against those of hybrid sharding", check_topology},
+    {"batch_below_break_even", "tokens of a rank against those that hide the exchange", check_batch},
+    {"stage_imbalance", "computation of the pipeline's ranks", check_stages},
+    {"expert_imbalance", "tokens of the busiest expert against the mean", check_experts},
+    {"slow_rank", "computation of ranks with the same work", check_slow_ranks},
+    {"memory", "measured memory against the predicted, by bucket and rank", check_memory},
+}};
+
+}  // namespace
+
+std::span<const Rule> diagnosis_rules() {
+  return table;
+}
 
 Diagnosis diagnose(const RunEvidence& evidence) {
   Diagnosis diagnosis;

@@ -1,10 +1,12 @@
 // One rank of a model without training: memory, groups, stages with weights, and a forward program.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 
 #include "parallel/pipeline/execute/execute.h"
+#include "trainer/config/config.h"
 #include "trainer/inference/forward_plan.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/rank_groups.h"
@@ -64,5 +66,10 @@ class ForwardRun final : private ActionHandler {
   RankGroups groups_;
   std::unique_ptr<RankStages> stages_;
 };
+
+// Returns a function that fills a rank's stages with the weights of the checkpoint in `folder`, written by any layout.
+// The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, or is of
+// another model than `config`.
+FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 #include "trainer/config/config.h"
 #include "trainer/layout/automatic_layout.h"
 #include "trainer/plan/stage_blocks.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 
@@ -36,5 +37,11 @@ Config with_layout(Config config, const std::vector<StageBlocks>& layout);
 
 // "Ed|(e|)*3eL". As pipeline.layout it gives the same stages.
 std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig& model);
+
+// A stage with the blocks that stage_layout() assigns to it. Finding an automatic layout takes time: to plan several
+// stages, call stage_layout() once and plan with its result (stage_plan.h).
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
+// All stages of the rank with these coordinates, ascending.
+std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 }  // namespace weft

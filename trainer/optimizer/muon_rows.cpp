@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "trainer/config/update_groups.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/gradient_norm.h"
 
 namespace weft {

@@ -5,13 +5,8 @@
 #include <set>
 #include <string_view>
 
-#include "layers/attention.h"
 #include "layers/context_parallel.h"
-#include "layers/embedding.h"
-#include "layers/head.h"
-#include "layers/identity_segment.h"
-#include "layers/mlp.h"
-#include "layers/moe.h"
+#include "layers/segments.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/recompute_plan.h"

@@ -7,10 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "layers/attention.h"
-#include "layers/head.h"
 #include "layers/kernels/rotary.h"
 #include "layers/segment.h"
+#include "layers/segments.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"

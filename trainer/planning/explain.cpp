@@ -7,9 +7,9 @@
 #include <cmath>
 #include <set>
 
-#include "layers/head.h"
+#include "layers/segments.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/minimum_world.h"
 #include "trainer/rank/dry_run.h"

@@ -12,6 +12,8 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/program/program.h"
+#include "parallel/runtime/ledger.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 
@@ -86,5 +88,18 @@ struct WalkSummary {
   bool operator==(const WalkSummary&) const = default;
 };
 WalkSummary summarize(std::span<const WalkLine> lines, const WalkState& state);
+
+// The walk of a configured step, compiled as a run compiles it, for the first rank of a pipeline coordinate.
+struct WalkedStep {
+  Mesh mesh;
+  int rank = 0;  // of the mesh
+  Program program = {};
+  BucketBytes state = {};  // bytes that the rank holds all step, by bucket
+  std::vector<WalkLine> lines = {};
+  WalkSummary summary = {};
+};
+
+// Throws Error (request) if the configuration cannot be compiled or has no such pipeline rank.
+WalkedStep walk_step(const Config& config, int pipeline_rank, bool segments = false);
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 #include "trainer/rank/rank_step.h"
 
-#include "trainer/layout/laid_out_stages.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/gradient_norm.h"
 #include "trainer/plan/unit_policy.h"
 

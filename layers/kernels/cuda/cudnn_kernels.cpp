@@ -1,7 +1,6 @@
 // Attention of a CUDA rank: cuDNN's fused kernels for the calls they take, our plain kernel for the rest.
 #include <cudnn.h>
 
-#include "layers/kernels/cuda/attention_choice.h"
 #include "layers/kernels/cuda/cudnn_attention.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/stream.h"

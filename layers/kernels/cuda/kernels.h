@@ -1,10 +1,15 @@
 // The tables of a CUDA device, each defined beside its functions.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "layers/kernels/attention.h"
+#include "layers/kernels/gpu_kernel_options.h"
 #include "layers/kernels/kernels.h"
+#include "layers/kernels/matrix_products.h"
+#include "parallel/runtime/ledger.h"
 
 namespace weft::cuda {
 
@@ -22,5 +27,15 @@ extern const RmsNormKernels rms_norm_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const RoutingKernels routing_kernels;
 extern const SwigluKernels swiglu_kernels;
+
+// Attention for a device of this compute capability (90 for 9.0); its plans belong to the rank. Calls throw Error
+// (request) if the options ask for cuDNN and cuDNN does not take the attention.
+AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelOptions& options = {});
+
+// Matrix products by cuBLASLt. Products are queued on `stream`; workspace is allocated once from `ledger`. Both outlive
+// the products. Independent products (multiply_all) run side by side on streams of their own, after all work queued on
+// `stream` before and before all work queued after. Without `measured`, and for shapes that are not measured, the
+// library's first choice is taken.
+std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured);
 
 }  // namespace weft::cuda

@@ -1,4 +1,4 @@
-#include "layers/kernels/cuda/matrix_products.h"
+#include "layers/kernels/cuda/kernels.h"
 
 #include <algorithm>
 #include <array>

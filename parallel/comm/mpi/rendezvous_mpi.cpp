@@ -1,7 +1,7 @@
 // The protocol: each rank sends rank 0 a greeting that names the meeting. When all have come or time is up, rank 0
 // answers each rank that came. Messages are used because MPI_Ibcast and MPI_Ibarrier can neither report the missing
 // ranks nor tell the others. All messages are polled, because waits in MPI have no timeout.
-#include "parallel/comm/rendezvous_mpi.h"
+#include "parallel/comm/rendezvous_kinds.h"
 
 #include <fmt/ranges.h>
 #include <mpi.h>

@@ -1,14 +1,23 @@
-#include "parallel/pipeline/orders/order_v_blocks.h"
-
+// Qi et al. 2024, "Pipeline parallelism with controllable memory": an order is one microbatch's pattern of forwards and
+// backwards over the ranks of a V, repeated every six units of time. The distance between the four slots of a rank is
+// the lifetime of its activations, so the slots determine the memory.
 #include <algorithm>
 #include <deque>
 #include <optional>
 
 #include "parallel/pipeline/orders/order_input.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
+
+// The times at which a rank runs microbatch 0, if F, I and W of a chunk take one unit each. Microbatch m follows 6 m
+// units later; weight gradients use free slots. The four slots differ modulo 6.
+struct BlockSlots {
+  int forward_up = 0, forward_down = 0;    // chunk 0, on its way up the ranks, and chunk 1, on its way down
+  int backward_down = 0, backward_up = 0;  // input gradient of chunk 1 and of chunk 0
+};
 
 constexpr int period = 6;  // F, I and W of two chunks
 
@@ -145,13 +154,48 @@ class Squeeze {
   int now_ = 0;
 };
 
-}  // namespace
-
+// The repeated block. Gaps at its beginning and end are closed as far as the block's own peak of activations allows.
+// `slots(ranks, rank)` is the block.
 std::vector<std::vector<Action>> repeated_block_order(const OrderInput& input,
                                                       BlockSlots (*slots)(int ranks, int rank)) {
   std::vector<std::vector<Action>> lists;
   for (int rank = 0; rank < input.ranks; ++rank) lists.push_back(repeated(input, rank, slots(input.ranks, rank)));
   return Squeeze(input, std::move(lists)).run();
+}
+
+// Chunk 0 climbs the ranks in steps of two and returns in steps of one, forward and backward alike. An even number of
+// ranks needs three more units between forward and backward; otherwise slots would collide.
+BlockSlots half_slots(int ranks, int rank) {
+  const int apart = ranks % 2 == 0 ? 3 : 0;
+  return {.forward_up = 2 * rank,
+          .forward_down = 3 * ranks - 2 - rank,
+          .backward_down = 3 * ranks - 1 + apart + 2 * rank,
+          .backward_up = 6 * ranks - 2 + apart - rank};
+}
+
+// One unit per rank all the way, there and back twice. A number of ranks divisible by three needs two more units
+// between forward and backward; otherwise slots would collide.
+BlockSlots min_slots(int ranks, int rank) {
+  const int apart = ranks % 3 == 0 ? 2 : 0;
+  return {.forward_up = rank,
+          .forward_down = 2 * ranks - 1 - rank,
+          .backward_down = 2 * ranks + apart + rank,
+          .backward_up = 4 * ranks - 1 + apart - rank};
+}
+
+}  // namespace
+
+// V-Half: about half the activations of 1F1B, (ranks + 2) / 2 microbatches rounded down, equal on every rank.
+std::vector<std::vector<Action>> v_half_order(const OrderInput& input) {
+  require_counts("v_half", input);
+  return repeated_block_order(input, half_slots);
+}
+
+// V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B. The bubble is
+// close to that of interleaved 1F1B.
+std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
+  require_counts("v_min", input);
+  return repeated_block_order(input, min_slots);
 }
 
 }  // namespace weft

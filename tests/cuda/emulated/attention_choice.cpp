@@ -1,6 +1,4 @@
 // In place of cuDNN, which only a GPU can run: the plain kernel for every shape.
-#include "layers/kernels/cuda/attention_choice.h"
-
 #include "layers/kernels/cuda/kernels.h"
 
 namespace weft::cuda {

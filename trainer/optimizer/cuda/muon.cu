@@ -7,7 +7,7 @@
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/stream.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "trainer/optimizer/cuda/muon_kernels.h"
+#include "trainer/optimizer/cuda/kernels.h"
 
 namespace weft::cuda {
 namespace {

@@ -10,7 +10,6 @@
 #include "parallel/runtime/elementwise.h"
 #include "trainer/optimizer/cuda/chunks.cuh"
 #include "trainer/optimizer/cuda/kernels.h"
-#include "trainer/optimizer/cuda/muon_kernels.h"
 
 namespace weft::cuda {
 namespace {

@@ -1,8 +1,6 @@
 #include <cuda_runtime_api.h>
 
-#include "layers/kernels/cuda/attention_choice.h"
 #include "layers/kernels/cuda/kernels.h"
-#include "layers/kernels/cuda/matrix_products.h"
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
 #include "trainer/optimizer/cuda/kernels.h"

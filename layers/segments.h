@@ -1,0 +1,49 @@
+// The segments of a model, one maker each. A block is attention and a dense or mixture-of-experts part.
+#pragma once
+
+#include <memory>
+
+#include "layers/segment.h"
+
+namespace weft {
+
+// The rows of the embedding's weight on this rank. With ModelConfig::tie_word_embeddings they are also the head's
+// projection.
+ParameterSpec vocabulary_table(const SegmentSetup& setup);
+
+// The embedding with vocabulary parallelism: each tensor rank holds a balanced, possibly uneven run of vocabulary rows.
+std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup);
+
+// Order of the parameters of attention. q_norm and k_norm exist with QK-norm only.
+struct AttentionOrder {
+  enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };
+};
+std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int block);
+
+// The attention part of a block: x + o_proj(attention(rotary(qkv(norm(x))))). Heads are split over the tensor group.
+std::unique_ptr<Segment> make_attention(const SegmentSetup& setup, int block);
+
+// The dense part of a block: x + mlp(norm(x)).
+std::unique_ptr<Segment> make_mlp(const SegmentSetup& setup, int block);
+
+// The mixture-of-experts part of a block: x + sum over the chosen experts of probability * expert(norm(x)), plus a
+// shared expert if the model has one. Dropless: every choice is computed, whatever the load.
+std::unique_ptr<Segment> make_moe(const SegmentSetup& setup, int block);
+
+// Of the head: the norm's weight, then the projection, one row for each vocabulary entry of this rank.
+std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
+
+// Number of tokens whose logits exist at the same time in the head: as many as SegmentSetup::most_logit_bytes allows
+// for this rank's part of the vocabulary, rounded down to whole tiles of a product if at least one tile fits.
+std::int64_t logits_chunk_tokens(const SegmentSetup& setup);
+
+// Final norm, vocabulary-parallel output projection and cross-entropy. Logits are never gathered: the shards of the
+// vocabulary exchange three numbers a token (maximum, sum of exponentials, logit of the target). A tied head declares
+// the embedding's weight in place of its own.
+std::unique_ptr<Segment> make_head(const SegmentSetup& setup);
+
+// The segment of a stage without blocks: returns activations and gradients unchanged. It has no parameters and keeps
+// nothing. Its name is "stage.3.passage".
+std::unique_ptr<Segment> make_identity_segment(int stage);
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+// The outputs of `weft plan`, each as text and as the JSON document that scripts rely on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/plan/measured_kernels.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/planning/coarse.h"
+#include "trainer/planning/explain.h"
+#include "trainer/planning/run_plan.h"
+
+namespace weft {
+
+std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan);
+std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan);
+
+// --explain: why a run does not fit and which changes make it fit.
+std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
+// At most three remedies of a plan that does not fit; remedies that suffice alone come first.
+std::string plan_remedies_text(const Explanation& explanation);
+std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
+
+// --compare: ways to shard a model's state beside each other, and the recommended one. Throws Error (request) as
+// compare_strategies does.
+std::string plan_compare_text(const Config& config, const Hardware& hardware);
+// {"hardware", "node_bytes_per_second", "compute_seconds", "tokens_per_rank", "certainty", "tie_factor",
+//  "strategies": [...], "recommendation"}; bytes are per step. A strategy that does not apply has "refused" and no
+// figures.
+std::string plan_compare_json(const Config& config, const Hardware& hardware);
+
+// --kernels: the kernels of a step, their bytes and operations, and their calculated times. Both throw Error (request)
+// as plan_kernels() does (kernel_plan.h). `ran`: measured kernels to show as well (measured_kernels.h); may be empty.
+std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran);
+// {"hardware", "rank", "world", "product_shares": [...], "rows": [...], "kinds": [...], "seconds": [...], "step_flops",
+// "utilisation": [...]}; seconds are of a step, by the shares.
+std::string plan_kernels_json(const Config& config, const Hardware& hardware);
+
+// --coarse: formulas by hand (coarse.h). Every line of the text begins with the word "coarse".
+std::string plan_coarse_text(const CoarseRequest& request, const Card& card);
+std::string plan_coarse_json(const CoarseRequest& request, const Card& card);
+
+}  // namespace weft
