@@ -8,6 +8,12 @@
 
 namespace weft {
 
+std::string grouped_digits(std::int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
+  return digits;
+}
+
 std::string format_bytes(std::int64_t bytes) {
   constexpr std::array<std::string_view, 4> units = {"B", "KiB", "MiB", "GiB"};
   double size = static_cast<double>(bytes);

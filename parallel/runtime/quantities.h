@@ -19,7 +19,8 @@ constexpr double gibibytes(std::int64_t bytes) {
   return gibibytes(static_cast<double>(bytes));
 }
 
-std::string format_bytes(std::int64_t bytes);  // "1.50 GiB"
+std::string grouped_digits(std::int64_t number);  // "8,030,261,248"
+std::string format_bytes(std::int64_t bytes);     // "1.50 GiB"
 // "12.5 ms", or "3.5" for unit times.
 std::string format_time(double seconds, bool unit_time);
 

@@ -1,4 +1,4 @@
-// `weft walk` of its toy against bytes worked out by hand, its numbers against plain sums, and what it refuses.
+// `weft walk` of its toy against bytes worked out by hand, and what it refuses.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -97,11 +97,8 @@ TEST_F(WalkCommand, TextSaysWhatHappensAndWhatToSee) {
   EXPECT_EQ(result.messages, "");
   for (const char* text :
        {"full_shard: rank 0 of 4 ranks (data_shard 4), 1 microbatch; bytes\n", "\ngather blocks.0.dense ",
-        "each of 4 ranks gives its 1/4 of the rows, all get the whole unit\n", "\nforward blocks.3 ",
-        "\nfree blocks.0.dense, keep a part ", "\ngather blocks.3.dense in island ", "\nreduce-scatter embedding ",
-        "\nstep ", "A step of one rank, bytes:\n",
-        "- full_shard gathers 10 times: 6 units, forward and backward, 1 microbatch "
-        "would be 12; 1 backward reads no parameters; 1 use shares a gather"}) {
+        "\nforward blocks.3 ", "\nfree blocks.0.dense, keep a part ", "\ngather blocks.3.dense in island ",
+        "\nreduce-scatter embedding ", "\nstep ", "A step of one rank, bytes:\n"}) {
     EXPECT_NE(result.output.find(text), std::string::npos) << text << "\n" << result.output;
   }
 }
@@ -141,33 +138,6 @@ TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {
   EXPECT_EQ(gathers_of_dense("--strategy optimizer"), 2);  // the two blocks of the first stage
 }
 
-// Every number that is shown, from the numbers before it.
-TEST_F(WalkCommand, NumbersAreSumsAndRows) {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
-    const SortedJson numbers = json("--numbers --ranks " + std::to_string(ranks))["numbers"];
-    ASSERT_EQ(numbers["ranks"], ranks);
-    const std::size_t rows = numbers["rows"], each = rows / static_cast<std::size_t>(ranks);
-    EXPECT_EQ(rows, each * static_cast<std::size_t>(ranks));
-    EXPECT_GE(rows, 8u);
-    std::vector<std::int64_t> unit, sums(rows);
-    for (const SortedJson& shard : numbers["shards"]) unit.insert(unit.end(), shard.begin(), shard.end());
-    for (const SortedJson& gradient : numbers["gradients"]) {
-      ASSERT_EQ(gradient.size(), rows);
-      for (std::size_t row = 0; row < rows; ++row) sums[row] += gradient[row].get<std::int64_t>();
-    }
-    for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
-      EXPECT_EQ(numbers["all_gather"][rank], unit);
-      EXPECT_EQ(numbers["all_reduce"][rank], sums);
-      EXPECT_EQ(numbers["all_gather_of_reduce_scatter"][rank], sums);
-      const auto begin = sums.begin() + static_cast<std::ptrdiff_t>(rank * each);
-      EXPECT_EQ(numbers["reduce_scatter"][rank], std::vector(begin, begin + static_cast<std::ptrdiff_t>(each)));
-    }
-    // Over one rank nothing is counted.
-    for (const auto& [op, payload] : numbers["payload_bytes"].items())
-      EXPECT_EQ(payload, ranks > 1 ? rows * 4 : 0) << op;
-  }
-}
-
 TEST_F(WalkCommand, RefusesWhatItCannotWalk) {
   put("run.toml", small_run);
   const std::string unknown = refusal("--strategy zero9");
@@ -188,7 +158,6 @@ TEST_F(WalkCommand, RefusesWhatItCannotWalk) {
   expect_said("--strategy 'island 3'", "a divisor of the 4 ranks");
   expect_said("--strategy 'island two'", "a divisor of the 4 ranks");
   expect_said("--ranks 3 --strategy hybrid", "even number");
-  expect_said("--numbers --ranks 17", "1 to 16 ranks, not 17");
   expect_said("missing.toml", "missing.toml");
   expect_said("--shard.nonsense=1", "nonsense");
 }

@@ -23,15 +23,6 @@ std::string gib(auto bytes) {
   return fmt::format("{:.3f}", gibibytes(bytes));
 }
 
-// "8,030,261,248".
-std::string grouped(std::int64_t number) {
-  std::string text = fmt::format("{}", number);
-  for (std::ptrdiff_t place = std::ssize(text) - 3; place > 0; place -= 3) {
-    text.insert(static_cast<std::size_t>(place), ",");
-  }
-  return text;
-}
-
 std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
   std::vector<Bucket> used;
   for (std::size_t b = 0; b < bucket_count; ++b) {
@@ -122,7 +113,7 @@ Json rank_json(const RankPlan& rank, std::int64_t reserved) {
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan) {
   const Degrees& d = config.parallelism;
   std::string text = fmt::format("model      {} parameters, {} active per token; {:.3f} GFLOP a token in {} of them\n",
-                                 grouped(plan.parameters.total), grouped(plan.parameters.active),
+                                 grouped_digits(plan.parameters.total), grouped_digits(plan.parameters.active),
                                  plan.flops_per_token / 1e9, config.training.sequence_length);
   text += fmt::format(
       "mesh       pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n", d.pipeline,

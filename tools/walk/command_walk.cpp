@@ -9,10 +9,8 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/walk/walk_numbers.h"
 #include "tools/walk/walk_report.h"
 #include "tools/walk/walk_strategies.h"
-#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 namespace {
@@ -25,7 +23,7 @@ struct WalkRequest {
   std::optional<int> ranks;
   WalkToy toy;
   int rank = 0;
-  bool segments = false, summary = false, numbers = false, json = false;
+  bool segments = false, summary = false, json = false;
 };
 
 // A configuration that can be read again with further overrides.
@@ -104,35 +102,19 @@ void require_ranks(const WalkRequest& request, const Config& config) {
       d.data_shard, d.context, d.tensor);
 }
 
-Json numbers_json(const WalkNumbers& numbers) {
-  return {{"ranks", numbers.ranks},
-          {"rows", numbers.rows},
-          {"shards", numbers.shards},
-          {"all_gather", numbers.gathered},
-          {"gradients", numbers.gradients},
-          {"reduce_scatter", numbers.reduced},
-          {"all_reduce", numbers.all_reduced},
-          {"all_gather_of_reduce_scatter", numbers.composed},
-          {"payload_bytes",
-           {{"all_gather", numbers.gather_payload},
-            {"reduce_scatter", numbers.reduce_payload},
-            {"all_reduce", numbers.all_reduce_payload}}}};
-}
-
 void print_walks(const Walks& walks, const WalkRequest& request) {
   if (request.json) {
     Json strategies = Json::array(), left_out = Json::array();
     for (const WalkedStrategy& walked : walks.walked) strategies.push_back(walk_json(walked));
     for (const auto& [strategy, why] : walks.left_out) left_out.push_back({{"strategy", strategy}, {"why", why}});
-    fmt::print(
-        "{}\n",
-        Json{{"strategies", strategies}, {"left_out", left_out}, {"lessons", walk_lessons(walks.walked)}}.dump());
+    fmt::print("{}\n", Json{{"strategies", strategies}, {"left_out", left_out}}.dump());
     return;
   }
   if (!request.summary) {
     for (const WalkedStrategy& walked : walks.walked) fmt::print("{}\n", walk_text(walked));
   }
   fmt::print("{}", summary_text(walks.walked));
+  if (!walks.left_out.empty()) fmt::print("\n");
   for (const auto& [strategy, why] : walks.left_out) fmt::print("- {} is left out: {}\n", strategy, why);
 }
 
@@ -144,9 +126,7 @@ void run_walk(const CLI::App& command, const WalkRequest& request) {
     fail_request("weft walk: error: --rank {} is not one of the {} ranks of the pipeline", request.rank,
                  config.parallelism.pipeline);
   }
-  if (!request.numbers) return print_walks(walk_strategies(source, request), request);
-  const WalkNumbers numbers = walk_numbers(static_cast<int>(shard_ranks(config.parallelism, Family::dense)));
-  fmt::print("{}", request.json ? Json{{"numbers", numbers_json(numbers)}}.dump() + "\n" : numbers_text(numbers));
+  print_walks(walk_strategies(source, request), request);
 }
 
 }  // namespace
@@ -171,9 +151,7 @@ void add_walk_command(CLI::App& program) {
   of_the_toy(command->add_flag("--moe", request->toy.moe, "every second block of the toy has experts"));
   command->add_option("--rank", request->rank, "pipeline rank whose list is walked")->capture_default_str();
   command->add_flag("--segments", request->segments, "a line for each part of a block");
-  CLI::Option* numbers = command->add_flag(
-      "--numbers", request->numbers, "instead: all-gather, reduce-scatter and all-reduce as numbers on the ranks");
-  command->add_flag("--summary", request->summary, "only what strategies have beside each other")->excludes(numbers);
+  command->add_flag("--summary", request->summary, "only what strategies have beside each other");
   command->add_flag("--json", request->json, "print one JSON document");
   command->callback([command, request] { run_walk(*command, *request); });
 }

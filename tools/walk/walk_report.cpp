@@ -7,12 +7,71 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+std::string_view compute_name(Op op) {
+  switch (op) {
+    case Op::forward:
+      return "forward";
+    case Op::backward:
+      return "backward";
+    case Op::backward_input:
+      return "input gradient";
+    default:
+      return "weight gradient";
+  }
+}
+
+std::string message_text(const WalkLine& line) {
+  const bool activations = line.op == Op::send_forward || line.op == Op::receive_forward;
+  return fmt::format("{} {} {} pp {}", is_send(line.op) ? "send" : "receive", activations ? "activations" : "gradients",
+                     is_send(line.op) ? "to" : "from", line.peer.value_or(0));
+}
+
+// "gather blocks.0", "reduce-scatter blocks.0".
+std::string what_of(const WalkLine& line) {
+  switch (line.kind) {
+    case WalkKind::gather:
+      return "gather " + line.subject;
+    case WalkKind::gather_island:
+      return fmt::format("gather {} in island", line.subject);
+    case WalkKind::copy:
+      return "copy " + line.subject;
+    case WalkKind::free:
+      return "free " + line.subject;
+    case WalkKind::keep_part:
+      return fmt::format("free {}, keep a part", line.subject);
+    case WalkKind::in_place:
+      return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
+    case WalkKind::compute:
+      return fmt::format("{} {}", compute_name(line.op), line.subject);
+    case WalkKind::reduce_scatter:
+      return "reduce-scatter " + line.subject;
+    case WalkKind::scatter:
+      return "scatter gradient " + line.subject;
+    case WalkKind::all_reduce:
+      return "all-reduce " + line.subject;
+    case WalkKind::add:
+      return "add gradient " + line.subject;
+    case WalkKind::tie:
+      return "tie " + line.subject;
+    case WalkKind::wait:
+      return "wait for reduction " + line.subject;
+    case WalkKind::message:
+      return message_text(line);
+    case WalkKind::norm:
+      return "norm";
+    case WalkKind::step:
+      return "step";
+  }
+  return "?";
+}
 
 // Formats the bytes of a table in one unit, so that columns can be compared.
 class Scale {
@@ -91,19 +150,6 @@ std::string state_text(const BucketBytes& state, const Scale& scale) {
   return text;
 }
 
-// Appends a remark to each line of the table. The table's first line is the header.
-std::string with_remarks(const std::string& table, const std::vector<std::string>& remarks) {
-  std::string text;
-  std::size_t begin = table.find('\n') + 1;
-  text += table.substr(0, begin);
-  for (const std::string& remark : remarks) {
-    const std::size_t end = table.find('\n', begin);
-    text += table.substr(begin, end - begin) + (remark.empty() ? "" : "  " + remark) + "\n";
-    begin = end + 1;
-  }
-  return text;
-}
-
 Json live_json(const LiveBytes& live) {
   return {{"unsharded_parameters", live.unsharded_parameters},
           {"unsharded_gradients", live.unsharded_gradients},
@@ -116,7 +162,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-Json line_json(const WalkLine& line, const std::string& remark) {
+Json line_json(const WalkLine& line) {
   return {{"what", what_of(line)},
           {"kind", name_of(line.kind)},
           {"op", name_of(line.op)},
@@ -129,8 +175,7 @@ Json line_json(const WalkLine& line, const std::string& remark) {
           {"live", live_json(line.live)},
           {"parameters_peak_bytes", line.parameters_peak},
           {"gradients_peak_bytes", line.gradients_peak},
-          {"peak_bytes", line.total_peak},
-          {"remark", remark}};
+          {"peak_bytes", line.total_peak}};
 }
 
 }  // namespace
@@ -141,24 +186,21 @@ std::string walk_text(const WalkedStrategy& walked) {
   BenchTable table;
   const std::vector<Column> columns = columns_of(walked, scale);
   for (const Column& column : columns) table.header.push_back(column.header);
-  const std::vector<std::string> all_remarks = walk_remarks(step);
-  std::vector<std::string> remarks;
-  for (std::size_t i = 0; i < step.lines.size(); ++i) {
-    if (step.lines[i].kind == WalkKind::in_place) continue;
+  for (const WalkLine& line : step.lines) {
+    if (line.kind == WalkKind::in_place) continue;
     auto& row = table.rows.emplace_back();
-    for (const Column& column : columns) row.push_back(column.cell(step.lines[i]));
-    remarks.push_back(all_remarks[i]);
+    for (const Column& column : columns) row.push_back(column.cell(line));
   }
   std::string text = fmt::format("{}: rank {} of {}, {} microbatch{}; {}\n", walked.name, step.rank, mesh_text(step),
                                  walked.microbatches, walked.microbatches == 1 ? "" : "es", scale.unit());
   text += fmt::format("  state, held all step: {}: {}\n", scale(step.summary.state), state_text(step.state, scale));
-  const std::size_t in_place = step.lines.size() - remarks.size();
+  const std::size_t in_place = step.lines.size() - table.rows.size();
   if (in_place > 0) {
     text += fmt::format(
         "  {} gathers and frees of parameters that are computed on where they lie do nothing and are not shown\n",
         in_place);
   }
-  return text + "\n" + with_remarks(aligned_text(table), remarks);
+  return text + "\n" + aligned_text(table);
 }
 
 std::string summary_text(std::span<const WalkedStrategy> strategies) {
@@ -178,17 +220,14 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
          scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
          scale(summary.state), scale(summary.total_peak)});
   }
-  std::string text = fmt::format("A step of one rank, {}:\n\n{}", scale.unit(), aligned_text(table));
-  for (const std::string& lesson : walk_lessons(strategies)) text += "\n- " + lesson;
-  return text + "\n";
+  return fmt::format("A step of one rank, {}:\n\n{}", scale.unit(), aligned_text(table));
 }
 
 Json walk_json(const WalkedStrategy& walked) {
   const WalkedStep& step = walked.step;
   const WalkSummary& summary = step.summary;
-  const std::vector<std::string> remarks = walk_remarks(step);
   Json lines = Json::array(), state = Json::object();
-  for (std::size_t i = 0; i < step.lines.size(); ++i) lines.push_back(line_json(step.lines[i], remarks[i]));
+  for (const WalkLine& line : step.lines) lines.push_back(line_json(line));
   for (std::size_t b = 0; b < bucket_count; ++b) {
     if (step.state.bytes[b] > 0) state[std::string(name_of(static_cast<Bucket>(b)))] = step.state.bytes[b];
   }

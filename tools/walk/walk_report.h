@@ -1,17 +1,24 @@
-// The output of `weft walk`: a table per strategy, a comparison of strategies, and lessons; or the same as JSON.
+// The output of `weft walk`: a table per strategy and a comparison of strategies; or the same as JSON.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
-#include "tools/walk/walk_words.h"
+#include "trainer/planning/walk.h"
 
 namespace weft {
 
-// One line per action, with remarks.
+struct WalkedStrategy {
+  std::string name;
+  std::int64_t microbatches = 1;
+  WalkedStep step;
+};
+
+// One line per action.
 std::string walk_text(const WalkedStrategy& walked);
-// One row per strategy, and the lessons.
+// One row per strategy.
 std::string summary_text(std::span<const WalkedStrategy> strategies);
 
 nlohmann::ordered_json walk_json(const WalkedStrategy& walked);
