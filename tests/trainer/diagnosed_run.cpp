@@ -44,6 +44,26 @@ class PaddedCompute final : public ActionObserver {
   Clock::time_point begin_;
 };
 
+std::vector<std::string> names_of(const Diagnosis& diagnosis) {
+  std::vector<std::string> names;
+  for (const DiagnosedFault& finding : diagnosis.findings) names.push_back(finding.rule);
+  return names;
+}
+
+std::string text_of(const Diagnosis& diagnosis) {
+  std::string text;
+  for (const RuleResult& result : diagnosis.rules) text += fmt::format("{}: {}\n", result.rule, result.verdict.note);
+  for (const DiagnosedFault& finding : diagnosis.findings) {
+    text += fmt::format("{}: {} ({} s)\n", finding.rule, finding.sentence, finding.step ? finding.step->seconds : -1.0);
+    for (const EvidenceLine& line : finding.evidence) {
+      text += fmt::format("  {}: {}; expected {} ({})\n", line.what, line.value, line.expected, line.source);
+    }
+    for (const SettingChange& change : finding.changes)
+      text += fmt::format("  {} = {}\n", change.setting, change.value);
+  }
+  return text;
+}
+
 }  // namespace
 
 void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const RunFaults& faults) {
@@ -102,6 +122,24 @@ std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConf
     for (StepMetrics& step : run.steps) step.seconds = simulation.seconds;
   }
   return simulations;
+}
+
+Diagnosed diagnosed(RunOutputs run, const HardwareConfig& hardware) {
+  run.config.hardware = hardware;
+  const Diagnosis diagnosis = diagnose(gather_evidence(run));
+  return {names_of(diagnosis), diagnosis, text_of(diagnosis)};
+}
+
+Diagnosed diagnosed(const Overrides& overrides, const HardwareConfig& hardware, const RunFaults& faults) {
+  const TemporaryFolder folder;
+  leave_run(folder, overrides, faults);
+  return diagnosed(read_run(folder.path()), hardware);
+}
+
+Overrides changes_of(const DiagnosedFault& finding) {
+  Overrides overrides;
+  for (const SettingChange& change : finding.changes) overrides.push_back(change.setting + "=" + change.value);
+  return overrides;
 }
 
 }  // namespace weft

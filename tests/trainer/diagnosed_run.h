@@ -64,4 +64,19 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
 // Returns the simulation of each rank's step.
 std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware);
 
+// Rates of the CPU's row, with lanes of their own.
+inline const HardwareConfig cpu_rates{.name = "cpu"};
+
+struct Diagnosed {
+  std::vector<std::string> names;  // of the rules that found a fault
+  Diagnosis diagnosis;
+  std::string text;
+};
+Diagnosed diagnosed(RunOutputs run, const HardwareConfig& hardware = {});
+// Of a run that leave_run() makes.
+Diagnosed diagnosed(const Overrides& overrides, const HardwareConfig& hardware = {}, const RunFaults& faults = {});
+
+// The proposed changes as overrides.
+Overrides changes_of(const DiagnosedFault& finding);
+
 }  // namespace weft

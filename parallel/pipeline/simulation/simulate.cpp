@@ -8,7 +8,9 @@
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/simulation/shared_adapters.h"
+#include "parallel/pipeline/simulation/simulate_data.h"
 #include "parallel/pipeline/simulation/simulate_state.h"
+#include "parallel/pipeline/simulation/simulate_units.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 
@@ -20,6 +22,13 @@ using walking::Instant;
 using walking::RankState;
 using walking::Start;
 using walking::ToldAction;
+
+bool has_messages(const Program& program) {
+  return std::ranges::any_of(program.ranks, [](const std::vector<Action>& actions) {
+    return std::ranges::any_of(actions,
+                               [](const Action& action) { return is_send(action.op) || is_receive(action.op); });
+  });
+}
 
 // Runs all lists, each as far as the others let it. Every time is the maximum of a few earlier ones plus a cost, so the
 // result does not depend on the order in which ranks are visited. A visit ends at a wait; the end of the wait queues
@@ -36,17 +45,9 @@ class Walk {
         told_(told),
         pieces_(program),
         ranks_(program.ranks.size()),
-        gathered_(program.units.size() + program.stages.size()),
-        accumulating_(program.units.size(), false),
-        reduced_(program.units.size()),
-        units_of_stage_(program.stages.size()),
-        activations_(program.stages.size() * static_cast<std::size_t>(program.microbatches)),
-        gradients_(activations_.size()),
-        received_activations_(activations_.size()),
-        received_gradients_(activations_.size()) {
-    for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
-      units_of_stage_.at(static_cast<std::size_t>(program.units[unit].stage)).push_back(unit);
-    }
+        exchanged_(has_messages(program)),
+        units_(program),
+        data_(program, pieces_, exchanged_) {
     result_.ranks.resize(ranks_.size());
     std::size_t actions = 0;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -56,7 +57,6 @@ class Walk {
       bool norm = false;
       for (const Action& action : program.ranks[rank]) {
         require_legible(rank, action);
-        exchanged_ = exchanged_ || is_send(action.op) || is_receive(action.op);
         norm = norm || action.op == Op::gradient_norm;
       }
       if (norm) ++ranks_with_norm_;
@@ -177,13 +177,14 @@ class Walk {
     const OverlappedPair* pair = pair_at(state);
     Start start = begin(rank, Lane::compute);
     if (pair != nullptr && state.next == pair->first) {
-      if (!wait_for_data(pair->forward, start) || !wait_for_data(pair->backward, start)) return false;
-    } else if (!wait_for_data(action, start)) {
+      if (!data_.wait_for(pair->forward, start) || !data_.wait_for(pair->backward, start)) return false;
+    } else if (!data_.wait_for(action, start)) {
       return false;
     }
     const double with_data = start.at.time;
     const auto [first, end] = pieces_.of(action);
-    for (std::size_t piece = first; piece < end; ++piece) wait_for_units(rank, action, pieces_[piece], start);
+    for (std::size_t piece = first; piece < end; ++piece)
+      units_.wait_for(action, pieces_[piece], state.given_up, start);
     state.compute = settle(rank, Lane::compute, start);
     result_.ranks[rank][state.next].for_collectives = start.at.time - with_data;
     const bool leaves = action.op == Op::forward && end == pieces_.end(*action.stage);
@@ -203,98 +204,25 @@ class Walk {
     return pair ? &state.overlaps.pairs[*pair] : nullptr;
   }
 
-  // False as long as the action's data from another stage is missing.
-  bool wait_for_data(const Action& action, Start& start) const {
-    const auto [first, end] = pieces_.of(action);
-    const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
-    const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
-    if (!enters && !returns) return true;
-    const std::optional<Instant>* data = data_of(action, static_cast<std::size_t>(*action.stage));
-    if (data == nullptr) return true;
-    if (*data) start.after(**data, Wait::message);
-    return data->has_value();
-  }
-
-  std::size_t token(std::size_t stage, const Action& action) const {
-    return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(*action.microbatch);
-  }
-
-  // When the data of a microbatch for `stage` was there; null for the first stage, which needs none.
-  const std::optional<Instant>* data_of(const Action& action, std::size_t stage) const {
-    const bool forward = action.op == Op::forward;
-    if (forward && stage == 0) return nullptr;
-    // The backward of the last stage reads the stage's own forward.
-    if (!forward && stage + 1 == program_.stages.size()) return &activations_[token(stage, action)];
-    const std::size_t from = forward ? stage - 1 : stage + 1;
-    if (exchanged_ && program_.stages[from].rank != program_.stages[stage].rank) {
-      return &(forward ? received_activations_ : received_gradients_)[token(stage, action)];
-    }
-    return &(forward ? activations_ : gradients_)[token(from, action)];
-  }
-
   // Passes a stage's result on to the next stage or back.
   void hand_on(std::size_t rank, const Action& action) {
-    const bool forward = action.op == Op::forward;
-    auto& made = forward ? activations_ : gradients_;
-    made[token(static_cast<std::size_t>(*action.stage), action)] = ranks_[rank].compute;
-    const int next = *action.stage + (forward ? 1 : -1);
+    data_.made(action, ranks_[rank].compute);
+    const int next = *action.stage + (action.op == Op::forward ? 1 : -1);
     if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
     queue(static_cast<std::size_t>(program_.stages[static_cast<std::size_t>(next)].rank));
   }
 
-  void wait_for_units(std::size_t rank, const Action& action, const Piece& piece, Start& start) {
-    if (!piece.segment) {
-      if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
-      return;
-    }
-    const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*piece.segment)];
-    const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
-    for (int index : segment.units) {
-      const auto unit = static_cast<std::size_t>(index);
-      if (reads) start.after(gathered_[unit], Wait::gather);
-      if (!makes_weight_gradient(action.op) || accumulating_[unit]) continue;
-      accumulating_[unit] = true;
-      if (pools_accumulator(unit)) start.after(ranks_[rank].given_up, Wait::reduction);
-    }
-  }
-
-  bool pools_accumulator(std::size_t unit) const {
-    const ProgramUnit& entry = program_.units[unit];
-    return !entry.replicated && !entry.frozen && entry.gradient_bytes > 0;
-  }
-  bool takes_room(std::size_t unit) const {
-    return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
-  }
-  // In a solved step a gather takes memory that any earlier action of the list has released.
-  bool takes_all_room(const Action& action) const {
-    return action.unit && program_.units[static_cast<std::size_t>(*action.unit)].policy.residency == Residency::solved;
-  }
-  std::size_t slot_of_stage(int stage) const { return program_.units.size() + static_cast<std::size_t>(stage); }
-
-  // An action without a unit applies to all units of its stage.
-  template <typename Function>
-  void for_units_of(const Action& action, Function function) const {
-    if (action.unit) return function(static_cast<std::size_t>(*action.unit));
-    for (std::size_t unit : units_of_stage_[static_cast<std::size_t>(*action.stage)]) function(unit);
-  }
-
   void gather(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::gather);
-    start.after(takes_all_room(action) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
-    const Instant end = settle(rank, Lane::gather, start);
-    if (!action.unit) gathered_[slot_of_stage(*action.stage)] = end;
-    for_units_of(action, [&](std::size_t unit) {
-      if (takes_room(unit)) gathered_[unit] = end;
-    });
+    start.after(units_.takes_all_room(action) ? ranks_[rank].compute : ranks_[rank].room, Wait::room);
+    units_.gathered(action, settle(rank, Lane::gather, start));
   }
 
   void reshard(std::size_t rank, const Action& action) {
     const bool apart = beside_compute(Lane::gather);
     const Start start = apart ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
     const Instant end = note(rank, Lane::gather, start, 0.0);
-    bool gives_room = !action.unit;
-    for_units_of(action, [&](std::size_t unit) { gives_room = gives_room || takes_room(unit); });
-    if (gives_room) ranks_[rank].room = end;
+    if (units_.gives_room(action)) ranks_[rank].room = end;
   }
 
   void reduce(std::size_t rank, const Action& action) {
@@ -302,33 +230,13 @@ class Walk {
     Start start = begin(rank, Lane::reduce);
     start.after(state.compute, Wait::compute);
     state.reduced = settle(rank, Lane::reduce, start);
-    for_units_of(action, [&](std::size_t unit) {
-      const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
-      accumulating_[unit] = false;
-      reduced_[unit].push_back(state.reduced);
-      if (accumulated || program_.units[unit].reduce_input_bytes > 0) state.in_flight.push_back(state.reduced);
-    });
+    for (int inputs = units_.reduced(action, state.reduced); inputs > 0; --inputs) {
+      state.in_flight.push_back(state.reduced);
+    }
     while (static_cast<int>(state.in_flight.size()) > program_.reduce_inputs) {
       state.given_up = state.in_flight.front();
       state.in_flight.pop_front();
     }
-  }
-
-  // The rank of the other copy; absent if this rank holds both.
-  std::optional<std::size_t> tied_peer(std::size_t rank, const Action& action) const {
-    std::optional<std::size_t> peer;
-    for_units_of(action, [&](std::size_t unit) {
-      if (!program_.units[unit].tied_to) return;
-      const auto other = static_cast<std::size_t>(tied_rank(program_, program_.units[unit]));
-      if (other != rank) peer = other;
-    });
-    return peer;
-  }
-
-  bool ties_unreduced(const Action& action) const {
-    bool any = false;
-    for_units_of(action, [&](std::size_t unit) { any = any || program_.units[unit].tied_unreduced; });
-    return any;
   }
 
   // The second of both ranks to arrive lets both continue.
@@ -336,8 +244,8 @@ class Walk {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
     Start start = begin(rank, Lane::reduce);
-    if (ties_unreduced(action)) start.after(state.compute, Wait::compute);
-    const auto peer = tied_peer(rank, action);
+    if (units_.ties_unreduced(action)) start.after(state.compute, Wait::compute);
+    const auto peer = units_.tied_peer(static_cast<int>(rank), action);
     if (!peer) {
       state.reduced = settle(rank, Lane::reduce, start);
       return true;
@@ -364,11 +272,7 @@ class Walk {
   void wait_reduction(std::size_t rank, const Action& action) {
     Start start = begin(rank, Lane::compute);
     const double before = start.at.time;
-    for_units_of(action, [&](std::size_t unit) {
-      if (reduced_[unit].empty()) return;
-      start.after(reduced_[unit].front(), Wait::reduction);
-      reduced_[unit].pop_front();
-    });
+    units_.wait_for_reductions(action, start);
     ranks_[rank].compute = settle(rank, Lane::compute, start);
     result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
   }
@@ -419,8 +323,7 @@ class Walk {
       there = from_peer.taken = settle(rank, lanes.receive, start);
     }
     from_peer.under_way.reset();
-    auto& received = action.op == Op::receive_forward ? received_activations_ : received_gradients_;
-    received[token(static_cast<std::size_t>(*action.stage), action)] = there;
+    data_.received(action, there);
     queue(static_cast<std::size_t>(*action.peer));
     return true;
   }
@@ -470,18 +373,13 @@ class Walk {
   std::vector<ActionAt> all_;       // waits of the current action
   PieceTable pieces_;
   std::vector<RankState> ranks_;
+  bool exchanged_;  // the program has messages; otherwise data is available as soon as it is made
+  walking::UnitInstants units_;
+  walking::DataInstants data_;
   std::deque<Connection> connections_;
   std::vector<std::size_t> queue_;  // ranks that may continue
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
   std::size_t meetings_ = 0;  // number of meetings of ranks, for ties and norms, so far
-  bool exchanged_ = false;    // the program has messages; otherwise data is available as soon as it is made
-
-  std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
-  std::vector<bool> accumulating_;            // by unit
-  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions not waited for yet, oldest first
-  std::vector<std::vector<std::size_t>> units_of_stage_;
-  // By stage, then microbatch: when its results were made, and when its data was received.
-  std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
   Simulation result_;
 };
 

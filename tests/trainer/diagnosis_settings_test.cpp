@@ -1,0 +1,178 @@
+// Faults put into runs that really ran, one setting at a time: each is named and nothing else is, and the change that
+// is proposed, made, leaves nothing to find.
+#include <gtest/gtest.h>
+
+#include "tests/trainer/diagnosed_run.h"
+
+namespace weft {
+namespace {
+
+enum class Claims : std::uint8_t { time, memory };
+
+struct SettingFault {
+  std::string rule, stack;
+  Overrides base, fault;
+  Overrides changes;
+  HardwareConfig hardware = {};
+  Claims claims = Claims::time;
+  bool own_lanes = false;  // judged as in retimed_on_own_lanes()
+};
+
+void PrintTo(const SettingFault& fault, std::ostream* out) {
+  *out << fault.rule << "_" << fault.stack;
+}
+
+Diagnosed diagnosed(const SettingFault& fault, const Overrides& changes) {
+  const TemporaryFolder folder;
+  leave_run(folder, fault.base + fault.fault + changes);
+  RunOutputs run = read_run(folder.path());
+  if (fault.own_lanes) retimed_on_own_lanes(run, fault.hardware);
+  return diagnosed(run, fault.hardware);
+}
+
+// Two nodes of two ranks. Full sharding sends 2 x 2 bytes for each of 4 microbatches and 4 bytes of gradient, 3/4 of
+// 20 bytes a parameter; 3.9 MB leave a node in 2 ms at this rate, and there are 0.8 ms of computation. Hybrid sharding
+// sends 4 bytes of gradient alone.
+const HardwareConfig two_nodes{.ranks_per_node = 2, .node_bytes_per_second = 1.5e9};
+const HardwareConfig roomy{.memory = std::int64_t{1} << 30};
+
+const Overrides deferred = {"shard.reduction=\"last_microbatch\""};
+const Overrides tiny_batch = {"training.microbatch_size=1", "training.sequence_length=8",
+                              "training.global_batch_size=4"};
+
+const std::vector<SettingFault> setting_faults = {
+    {"root_only_units", "dense", {}, {"shard.wrap=\"root\""}, {"shard.wrap=\"block\""}, {}, Claims::memory},
+    {"root_only_units",
+     "hybrid",
+     sharded_hybrid,
+     {"shard.wrap=\"root\""},
+     {"shard.wrap=\"block\""},
+     {},
+     Claims::memory},
+    {"root_only_units",
+     "hybrid_on_own_lanes",
+     sharded_hybrid,
+     {"shard.wrap=\"root\""},
+     {"shard.wrap=\"block\""},
+     cpu_rates,
+     Claims::time,
+     true},
+    {"reductions_not_deferred",
+     "dense",
+     pipelined_dense,
+     {"shard.reduction=\"each_microbatch\""},
+     {"shard.reduction=\"last_microbatch\""}},
+    {"reductions_not_deferred",
+     "hybrid",
+     pipelined_hybrid,
+     {"shard.reduction=\"each_microbatch\""},
+     {"shard.reduction=\"last_microbatch\""}},
+    {"gathers_repeated",
+     "dense",
+     pipelined_dense + deferred,
+     {"shard.residency=\"reshard_after_use\""},
+     {"shard.residency=\"step\""},
+     roomy},
+    {"gathers_repeated",
+     "hybrid",
+     pipelined_hybrid + deferred,
+     {"shard.residency=\"reshard_after_use\""},
+     {"shard.residency=\"step\""},
+     roomy},
+    // 4 ranks x 2 us x 8 GB/s.
+    {"units_too_small", "dense", {}, {"shard.wrap=\"half_block\""}, {"shard.wrap=\"minimum_bytes 64000\""}},
+    {"units_too_small",
+     "hybrid",
+     mixture + Overrides{"parallelism.expert=2"},
+     {"shard.wrap=\"half_block\""},
+     {"shard.wrap=\"minimum_bytes 64000\""}},
+    {"gathers_in_fp32", "dense", {}, {"precision.compute=\"float32\""}, {"precision.compute=\"bfloat16\""}},
+    {"gathers_in_fp32",
+     "hybrid",
+     sharded_hybrid,
+     {"precision.compute=\"float32\""},
+     {"precision.compute=\"bfloat16\""}},
+    {"lookahead_off",
+     "dense_on_own_lanes",
+     {},
+     {"shard.lookahead=0"},
+     {"shard.lookahead=1"},
+     cpu_rates,
+     Claims::time,
+     true},
+    {"lookahead_off",
+     "hybrid_on_own_lanes",
+     sharded_hybrid,
+     {"shard.lookahead=0"},
+     {"shard.lookahead=1"},
+     cpu_rates,
+     Claims::time,
+     true},
+    {"strategy_wrong_for_topology",
+     "dense",
+     {},
+     {"parallelism.data_shard=4"},
+     {"parallelism.data_replicate=2", "parallelism.data_shard=2"},
+     two_nodes},
+    {"strategy_wrong_for_topology",
+     "hybrid",
+     sharded_hybrid,
+     {"parallelism.data_shard=4"},
+     {"parallelism.data_replicate=2", "parallelism.data_shard=2"},
+     two_nodes},
+    {"batch_below_break_even",
+     "dense",
+     {},
+     tiny_batch,
+     {"training.global_batch_size=16", "training.microbatch_size=4"}},
+    {"batch_below_break_even",
+     "hybrid",
+     sharded_hybrid,
+     tiny_batch,
+     {"training.global_batch_size=12", "training.microbatch_size=3"}},
+    {"stage_imbalance", "dense", pipelined_dense, {"pipeline.layout=\"Ed|dddL\""}, {"pipeline.layout=\"Edd|ddL\""}},
+    {"stage_imbalance", "hybrid", pipelined_hybrid, {"pipeline.layout=\"Ed|eeeL\""}, {"pipeline.layout=\"Ede|eeL\""}},
+};
+
+class SettingFaults : public ::testing::TestWithParam<SettingFault> {};
+
+TEST_P(SettingFaults, AreNamedAloneAndTheirChangeMendsThem) {
+  const SettingFault& fault = GetParam();
+  const Diagnosed found = diagnosed(fault, {});
+  ASSERT_EQ(found.names, std::vector<std::string>{fault.rule}) << found.text;
+  const DiagnosedFault& finding = found.diagnosis.findings.front();
+  if (fault.claims == Claims::time) {
+    ASSERT_TRUE(finding.step) << found.text;
+    EXPECT_GT(finding.step->seconds, 0.0);
+    EXPECT_EQ(finding.step->basis, Basis::measured);
+  } else {
+    EXPECT_FALSE(finding.step) << found.text;
+    ASSERT_TRUE(finding.memory) << found.text;
+    EXPECT_GT(finding.memory->bytes, 0);
+  }
+  EXPECT_FALSE(finding.evidence.empty());
+  EXPECT_EQ(changes_of(finding), fault.changes);
+  const Diagnosed mended = diagnosed(fault, changes_of(finding));
+  EXPECT_EQ(mended.names, std::vector<std::string>{}) << mended.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Diagnosis, SettingFaults, ::testing::ValuesIn(setting_faults),
+                         [](const auto& instance) { return instance.param.rule + "_" + instance.param.stack; });
+
+// The same check on healthy runs, on lanes of their own.
+TEST(Diagnosis, FindsNothingInHealthyRunsOnOwnLanes) {
+  for (const Overrides& overrides : {Overrides{}, sharded_hybrid, pipelined_hybrid}) {
+    const SettingFault none{.rule = "",
+                            .stack = "",
+                            .base = overrides,
+                            .fault = {},
+                            .changes = {},
+                            .hardware = cpu_rates,
+                            .own_lanes = true};
+    const Diagnosed found = diagnosed(none, {});
+    EXPECT_EQ(found.names, std::vector<std::string>{}) << found.text;
+  }
+}
+
+}  // namespace
+}  // namespace weft
