@@ -19,7 +19,7 @@ namespace {
 
 // Sizes in pixels.
 constexpr double width = 960, height = 600, left = 96, right = 176, top = 56, bottom = 64;
-constexpr double mark_radius = 5, character = 5.8, line_height = 12, descent = 2.5;
+constexpr double mark_radius = 5, character_width = 5.8, line_height = 12, descent = 2.5;
 
 struct Box {
   double left = 0, top = 0, right = 0, bottom = 0;
@@ -177,7 +177,7 @@ class ParetoPainter {
     constexpr std::array<Place, 12> places = {Place{-1, 1},   Place{-1, 0},   Place{1, 1},    Place{1, -1},
                                               Place{-1, 2.2}, Place{1, 2.2},  Place{1, -2.2}, Place{-1, 3.4},
                                               Place{1, 3.4},  Place{1, -3.4}, Place{-1, -1},  Place{-1, -2.2}};
-    const double length = character * static_cast<double>(mark.label.size());
+    const double length = character_width * static_cast<double>(mark.label.size());
     for (const auto& [dx, dy] : places) {
       const double from = dx > 0 ? x(mark) + 8 : x(mark) - 8 - length;
       const double middle = y(mark) + dy * line_height * 0.9;
