@@ -12,30 +12,30 @@
 namespace weft {
 namespace {
 
-ParameterSpec parameter(const std::string& name, Family family, std::int64_t rows = 4) {
+ParameterSpec piece_parameter(const std::string& name, Family family, std::int64_t rows = 4) {
   return whole_parameter(name, family, rows, 4, Initializer::normal);
 }
 
 ScopedParameters attention(int block, std::int64_t rows = 4) {
   const std::string scope = fmt::format("blocks.{}", block);
-  return {scope, {parameter(scope + ".attention.q_proj", Family::dense, rows)}, scope + ".attention"};
+  return {scope, {piece_parameter(scope + ".attention.q_proj", Family::dense, rows)}, scope + ".attention"};
 }
 ScopedParameters mlp(int block, std::int64_t rows = 4) {
   const std::string scope = fmt::format("blocks.{}", block);
-  return {scope, {parameter(scope + ".mlp.up_proj", Family::dense, rows)}, scope + ".mlp"};
+  return {scope, {piece_parameter(scope + ".mlp.up_proj", Family::dense, rows)}, scope + ".mlp"};
 }
 ScopedParameters moe(int block) {
   const std::string scope = fmt::format("blocks.{}", block);
   return {scope,
-          {parameter(scope + ".moe.norm", Family::dense), parameter(scope + ".router", Family::routing),
-           parameter(scope + ".experts.0.up_proj", Family::experts),
-           parameter(scope + ".experts.1.up_proj", Family::experts)},
+          {piece_parameter(scope + ".moe.norm", Family::dense), piece_parameter(scope + ".router", Family::routing),
+           piece_parameter(scope + ".experts.0.up_proj", Family::experts),
+           piece_parameter(scope + ".experts.1.up_proj", Family::experts)},
           scope + ".experts"};
 }
 
 // Blocks 0 .. 4 of a whole model: dense, MoE, dense, MoE, MoE.
 std::vector<ScopedParameters> hybrid() {
-  return {{"embedding", {parameter("embedding", Family::embedding)}, "embedding"},
+  return {{"embedding", {piece_parameter("embedding", Family::embedding)}, "embedding"},
           attention(0),
           mlp(0),
           attention(1),
@@ -46,7 +46,7 @@ std::vector<ScopedParameters> hybrid() {
           moe(3),
           attention(4),
           moe(4),
-          {"head", {parameter("norm", Family::head), parameter("head", Family::head)}, "head"}};
+          {"head", {piece_parameter("norm", Family::head), piece_parameter("head", Family::head)}, "head"}};
 }
 
 std::vector<std::string> unit_names(const std::vector<UnitPlan>& units) {
@@ -133,7 +133,7 @@ TEST(Wrap, TheRootTakesDenseParametersAndExpertsStayApart) {
 
   // Leftovers are in it too, wherever they are declared.
   auto pieces = hybrid();
-  pieces.insert(pieces.begin(), {"extra", {parameter("temperature", Family::root)}});
+  pieces.insert(pieces.begin(), {"extra", {piece_parameter("temperature", Family::root)}});
   const auto embedding_only = form_units(pieces, 0, {.by_family = {{Family::embedding, root}}});
   EXPECT_EQ(parameter_names(embedding_only, "stage.0.root"), (Names{"temperature", "embedding"}));
 }
@@ -209,13 +209,14 @@ TEST(Wrap, AnyPoliciesKeepEveryParameterOnceAndFamiliesApart) {
     for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
       policies[family] = choices[random.bits(draw++) % choices.size()];
     }
-    std::vector<ScopedParameters> pieces = {{"embedding", {parameter("embedding", Family::embedding)}, "embedding"}};
+    std::vector<ScopedParameters> pieces = {
+        {"embedding", {piece_parameter("embedding", Family::embedding)}, "embedding"}};
     const int blocks = static_cast<int>(random.bits(draw++) % 7);
     for (int block = 0; block < blocks; ++block) {
       pieces.push_back(attention(block, 1 + static_cast<std::int64_t>(random.bits(draw++) % 9)));
       pieces.push_back(random.bits(draw++) % 2 == 0 ? mlp(block) : moe(block));
     }
-    pieces.push_back({"head", {parameter("head", Family::head)}, "head"});
+    pieces.push_back({"head", {piece_parameter("head", Family::head)}, "head"});
 
     std::map<std::string, int> times;
     std::set<std::string> names;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 
@@ -57,10 +58,10 @@ class Clock {
     }
     meetings_.resize(meetings);
     adapters_.resize(adapters);
+    list_followers();
     for (std::size_t i = 0; i < actions.size(); ++i) {
       State& state = states_[i];
       state.to_start = actions[i].after.size();
-      for (const std::size_t before : actions[i].after) states_[before].next.push_back(i);
       if (actions[i].send) {
         ++state.to_start;
         ++state.to_end;
@@ -68,6 +69,7 @@ class Clock {
       }
       if (actions[i].meeting) {
         ++state.to_start;
+        state.meets = true;
         meetings_[*actions[i].meeting].push_back(i);
       }
     }
@@ -101,16 +103,30 @@ class Clock {
     std::size_t to_start = 0, to_end = 1;  // number of missing conditions
     double start = 0.0, end = 0.0;
     std::optional<std::size_t> receive = {};
-    std::vector<std::size_t> next = {};
+    std::size_t followers = 0;  // end of its actions in `followers_`, which begin at that of the action before
+    bool meets = false;
   };
   // The end of an action's own part, or of a transfer on adapters: time, action or adapters, whether adapters, change.
   using Event = std::tuple<double, std::size_t, bool, unsigned>;
+
+  // The actions that wait for each action, in one array: a list for each would take longer to allocate than to use.
+  void list_followers() {
+    for (const ToldAction& action : actions_) {
+      for (const std::size_t before : action.after) ++states_[before].followers;
+    }
+    std::size_t end = 0;
+    for (State& state : states_) end += std::exchange(state.followers, end);
+    followers_.resize(end);
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      for (const std::size_t before : actions_[i].after) followers_[states_[before].followers++] = i;
+    }
+  }
 
   // `things` more of the conditions for the action's start are met.
   void come(std::size_t action, std::size_t things, double time) {
     State& state = states_[action];
     state.to_start -= things;
-    if (!actions_[action].meeting) {
+    if (!state.meets) {
       if (state.to_start == 0) start(action, time);
       return;
     }
@@ -140,7 +156,9 @@ class Clock {
     if (--state.to_end > 0) return;
     state.end = time;
     if (state.receive) part_ended(*state.receive, time);
-    for (const std::size_t next : state.next) come(next, 1, time);
+    for (std::size_t i = action == 0 ? 0 : states_[action - 1].followers; i < state.followers; ++i) {
+      come(followers_[i], 1, time);
+    }
   }
 
   void foresee(std::size_t adapters) {
@@ -150,6 +168,7 @@ class Clock {
 
   const std::vector<ToldAction>& actions_;
   std::vector<State> states_;
+  std::vector<std::size_t> followers_;  // by action
   std::vector<std::vector<std::size_t>> meetings_;
   std::vector<Adapters> adapters_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
