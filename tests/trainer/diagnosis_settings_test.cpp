@@ -22,7 +22,7 @@ void PrintTo(const SettingFault& fault, std::ostream* out) {
   *out << fault.rule << "_" << fault.stack;
 }
 
-Diagnosed diagnosed(const SettingFault& fault, const Overrides& changes) {
+Diagnosed diagnosed_with(const SettingFault& fault, const Overrides& changes) {
   const TemporaryFolder folder;
   leave_run(folder, fault.base + fault.fault + changes);
   RunOutputs run = read_run(folder.path());
@@ -138,7 +138,7 @@ class SettingFaults : public ::testing::TestWithParam<SettingFault> {};
 
 TEST_P(SettingFaults, AreNamedAloneAndTheirChangeMendsThem) {
   const SettingFault& fault = GetParam();
-  const Diagnosed found = diagnosed(fault, {});
+  const Diagnosed found = diagnosed_with(fault, {});
   ASSERT_EQ(found.names, std::vector<std::string>{fault.rule}) << found.text;
   const DiagnosedFault& finding = found.diagnosis.findings.front();
   if (fault.claims == Claims::time) {
@@ -152,7 +152,7 @@ TEST_P(SettingFaults, AreNamedAloneAndTheirChangeMendsThem) {
   }
   EXPECT_FALSE(finding.evidence.empty());
   EXPECT_EQ(changes_of(finding), fault.changes);
-  const Diagnosed mended = diagnosed(fault, changes_of(finding));
+  const Diagnosed mended = diagnosed_with(fault, changes_of(finding));
   EXPECT_EQ(mended.names, std::vector<std::string>{}) << mended.text;
 }
 
@@ -169,7 +169,7 @@ TEST(Diagnosis, FindsNothingInHealthyRunsOnOwnLanes) {
                             .changes = {},
                             .hardware = cpu_rates,
                             .own_lanes = true};
-    const Diagnosed found = diagnosed(none, {});
+    const Diagnosed found = diagnosed_with(none, {});
     EXPECT_EQ(found.names, std::vector<std::string>{}) << found.text;
   }
 }
