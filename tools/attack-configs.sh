@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Has commands read configurations that nobody means, 10,000 or as many as asked, and holds each to 5 s and 2 GiB.
+# Has commands read nonsensical configurations, 10,000 or as many as asked, and holds each to 5 s and 2 GiB.
 #   tools/attack-configs.sh [configurations] [seed]      after tools/build.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

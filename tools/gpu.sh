@@ -163,7 +163,7 @@ configure_and_build() {
   if command -v ccache >/dev/null; then launcher=ccache; fi
   if [[ ! -d .gpu/deps && -e .gpu/deps.tar.xz ]]; then tar -C .gpu -xJf .gpu/deps.tar.xz || return 1; fi
   if [[ -d .gpu/deps/include ]]; then dependencies=(-DWEFT_DEPS="$PWD/.gpu/deps" -DWEFT_MPI=OFF); fi
-  # A compiler that nobody has tried yet may warn; its warnings are in build.txt.
+  # An untried compiler may warn; its warnings are in build.txt.
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_BUILD_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF \
     -DWEFT_CUDA=ON "-DWEFT_CUDA_ROOT=$root" "-DCMAKE_CUDA_COMPILER=$(find_nvcc)" \
     "-DWEFT_CUDA_ARCHITECTURES=$capability-real" "-DWEFT_CUDA_JOBS=$(nproc)" -DWEFT_GPU_TESTS=ON \

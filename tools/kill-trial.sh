@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills a run with SIGKILL at random moments, 200 times or as often as asked, and compares what it ends with to a run
-# that nobody touched.
+# Kills a run with SIGKILL at random moments, 200 times or as often as asked, and compares its end with that of an
+# undisturbed run.
 #   tools/kill-trial.sh [kills]      after tools/build.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

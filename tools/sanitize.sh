@@ -30,7 +30,7 @@ for part in "$@"; do
   cmake --build --preset "$sanitizer" --target "${targets[@]}"
   built=$((SECONDS - begin))
 
-  # Reports go to files, so that one counts whose program nobody asks for its exit code.
+  # Reports go to files, so that those of programs with an ignored exit code count too.
   reports=$PWD/$tree/reports
   rm -rf "$reports"
   mkdir -p "$reports"

@@ -160,7 +160,7 @@ void bench_memory(const CLI::App& command, const MemoryRequest& request) {
   std::fflush(stdout);
   std::vector<std::string> differing;
   for (const MemoryRow& row : rows) differing.insert(differing.end(), row.differing.begin(), row.differing.end());
-  if (!differing.empty()) fail("static buckets are not what was predicted:\n  {}", fmt::join(differing, "\n  "));
+  if (!differing.empty()) fail("static buckets differ from the prediction:\n  {}", fmt::join(differing, "\n  "));
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
              tokens / seconds, tokens / best, 1e3 * seconds, times.seconds.size());
   fmt::print("{:.1f} GFLOP a step at {:.0f} GFLOP/s: {:.0f} % of the machine's product rate ({:.0f} GFLOP/s)\n",
              step_flops(config) / 1e9, achieved / 1e9, 100.0 * achieved / rate, rate / 1e9);
-  if (gpu) fmt::print("{:.1f} % of 989 TFLOP/s, what an H100 or H200 has\n", 100.0 * achieved / stated_peak);
+  if (gpu) fmt::print("{:.1f} % of 989 TFLOP/s, the peak of an H100 or H200\n", 100.0 * achieved / stated_peak);
   for (const auto& [phase, share] : report["share_of_rank_time"].items()) {
     fmt::print("  {:<14} {:5.1f} %\n", phase, 100.0 * share.get<double>());
   }

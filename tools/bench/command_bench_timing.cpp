@@ -244,7 +244,7 @@ void bench_timing(const TimingRequest& request) {
   fmt::print("Solved against the best fixed policy that fits the same budget:\n\n{}\n",
              text(grid_table(grid_rows(most))));
   std::fflush(stdout);
-  fmt::print("Solving, on one thread; the budget between the smallest possible and what keeps everything:\n\n{}",
+  fmt::print("Solving, on one thread; the budget between the smallest possible and the largest useful:\n\n{}",
              text(seconds_table(seconds_rows(most))));
 }
 

@@ -21,8 +21,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
 }
 
 void add_checkpoint_command(CLI::App& program) {
-  CLI::App* checkpoint =
-      program.add_subcommand("checkpoint", "what checkpoints hold, whether they are whole, and how two differ");
+  CLI::App* checkpoint = program.add_subcommand("checkpoint", "contents, integrity and differences of checkpoints");
   checkpoint->require_subcommand(1);
   add_checkpoint_inspect_command(*checkpoint);
   add_checkpoint_verify_command(*checkpoint);

@@ -153,12 +153,11 @@ std::string text_of(const CheckpointReader& reader, const InspectRequest& reques
 }  // namespace
 
 void add_checkpoint_inspect_command(CLI::App& checkpoint) {
-  CLI::App* command =
-      checkpoint.add_subcommand("inspect", "how far a run had come, and what was saved of it, from the manifest");
+  CLI::App* command = checkpoint.add_subcommand("inspect", "progress and saved tensors of a run, from the manifest");
   const auto request = std::make_shared<InspectRequest>();
   add_checkpoint_argument(*command, "PATH", request->path);
   command->add_flag("--tensors", request->tensors, "list the tensors, too");
-  command->add_option("--filter", request->filter, "list those whose names match: \"blocks.0.*\"");
+  command->add_option("--filter", request->filter, "list tensors with a matching name: \"blocks.0.*\"");
   command->add_flag("--json", request->json, "print one JSON document");
   command->callback([request] {
     const auto reader = open_checkpoint(request->path);

@@ -84,7 +84,7 @@ void add_export_command(CLI::App& program) {
       ->add_option("CHECKPOINT", request->checkpoint,
                    "a checkpoint, a folder of checkpoints or the directory of a run: the newest there")
       ->required();
-  command->add_option("OUT", request->to, "the folder to write, which does not exist");
+  command->add_option("OUT", request->to, "the folder to write; it must not exist");
   command->add_option("--architecture", request->architecture, "auto, llama, mixtral, qwen3 or qwen3_moe")
       ->capture_default_str();
   command->add_option("--dtype", request->dtype, "of weights: float32, bfloat16, float16, or as they were saved")
@@ -101,7 +101,7 @@ void add_export_command(CLI::App& program) {
       ->check(CLI::PositiveNumber);
   command->add_flag(
       "--check", request->check,
-      "write nothing; say which architectures can express the model, why others cannot, and who loads it");
+      "write nothing; list the architectures that can express the model, the reasons against others, and the loaders");
   command->callback([request] { run_export(*request); });
 }
 

@@ -30,7 +30,7 @@ void add_import_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("import", "a folder of Hugging Face as a checkpoint of weights");
   const auto request = std::make_shared<ImportRequest>();
   command->add_option("FOLDER", request->folder, "has config.json and safetensors files")->required();
-  command->add_option("OUT", request->to, "the checkpoint to write, which does not exist")->required();
+  command->add_option("OUT", request->to, "the checkpoint to write; it must not exist")->required();
   command->callback([request] { run_import(*request); });
 }
 

@@ -3,7 +3,7 @@
 namespace weft {
 
 void add_layout_command(CLI::App& program) {
-  CLI::App* layout = program.add_subcommand("layout", "which stages hold which blocks, and what that means");
+  CLI::App* layout = program.add_subcommand("layout", "blocks of the stages: memory, time and bubble");
   layout->require_subcommand(1);
   add_layout_show_command(*layout);
   add_layout_simulate_command(*layout);

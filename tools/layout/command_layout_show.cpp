@@ -37,7 +37,7 @@ void show(const CLI::App& command, const ShowRequest& request) {
 }  // namespace
 
 void add_layout_show_command(CLI::App& layout) {
-  CLI::App* command = layout.add_subcommand("show", "what each stage and rank holds, costs and keeps");
+  CLI::App* command = layout.add_subcommand("show", "blocks, costs and bytes of each stage and rank");
   const auto request = std::make_shared<ShowRequest>();
   add_config_arguments(*command, request->file)->required();
   command

@@ -79,8 +79,8 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
 }  // namespace
 
 void add_layout_simulate_command(CLI::App& layout) {
-  CLI::App* command = layout.add_subcommand(
-      "simulate", "what a step takes: time, bubble, waits, memory, gathers, and what its critical path goes through");
+  CLI::App* command =
+      layout.add_subcommand("simulate", "time, bubble, waits, memory, gathers and critical path of a step");
   const auto request = std::make_shared<SimulateRequest>();
   add_config_arguments(*command, request->file)->required();
   command->add_option("--layout", request->layouts, "another pipeline.layout to compare with; any number of them")

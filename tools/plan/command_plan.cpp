@@ -127,12 +127,12 @@ void add_plan_command(CLI::App& program) {
       "memory, communication and time of a run, before a rank is started: exit code 0 also where it does not fit");
   const auto request = std::make_shared<PlanRequest>();
   add_config_arguments(*command, request->file);
-  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists what is known");
+  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists the names");
   command->add_flag("--json", request->json, "print one JSON document");
-  CLI::Option* why =
-      command->add_flag("--explain", request->explain, "why it does not fit, and what would make it fit, each planned");
+  CLI::Option* why = command->add_flag("--explain", request->explain,
+                                       "the reason why it does not fit, and changes that make it fit, each planned");
   CLI::Option* which = command->add_flag("--compare", request->compare,
-                                         "every way to share the model's state beside the others, and which to take");
+                                         "every way to share the model's state beside the others, and the best");
   CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
                                            "every kernel that a step calls, its bytes and operations, and the time and "
                                            "utilisation that come of them on paper");

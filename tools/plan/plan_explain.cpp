@@ -70,7 +70,7 @@ std::string remedy_text(const Explanation& explanation, std::size_t number, cons
 }
 
 std::string limits_text(const Explanation& explanation) {
-  std::string text = "nothing has to be changed; what would bring it to the limit, by doubling:\n";
+  std::string text = "nothing has to be changed; the sizes that reach the limit, by doubling:\n";
   for (const Limit& limit : explanation.limits) {
     text += fmt::format("  {} {} fits with {}", limit.what, limit.fits, gib_text(limit.fits_bytes));
     text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib_text(limit.exceeds_bytes)) : "\n";

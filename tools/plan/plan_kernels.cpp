@@ -113,7 +113,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
     kernels.rows.push_back(cells(row.kernel, row, all));
   }
   text += aligned_text(kernels) + "\n" + aligned_text(share_table(plan));
-  text += "\non paper: no kernel has run. Waits for other ranks, and what a cache holds on to, are not in it.\n";
+  text += "\non paper: no kernel has run. Waits for other ranks, and hits of a cache, are not in it.\n";
   if (!ran.empty()) text += "\nof a step that ran\n" + reached_text(plan, ran);
   return text;
 }

@@ -75,7 +75,7 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
   needs(command.add_option("--top", request.top, "how many plans to find")->capture_default_str());
   needs(command.add_option("--output", request.output, "write the best as a run file"));
   needs(command.add_option("--pareto", request.pareto,
-                           "draw time against memory to this SVG file, with the whole front of what nothing beats"));
+                           "draw time against memory to this SVG file, with the whole front of unbeaten plans"));
   needs(command.add_option("--front-within", request.front_within, "times the fastest step that the front goes to")
             ->capture_default_str());
   needs(command.add_flag("--across-nodes", request.across_nodes, "let tensor groups leave a node"));

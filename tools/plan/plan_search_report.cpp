@@ -106,9 +106,9 @@ std::string search_account(const SearchCounts& counts) {
   for (const auto& [rule, choices] : counts.left_out) line(choices, "left out: " + rule);
   line(counts.same, "come to the program of another");
   line(counts.static_bytes, "do not fit by parameters, gradients and optimizer state alone");
-  line(counts.held_bytes, "do not fit with what microbatches and gradients keep at least");
-  line(counts.slower, "slower than what is shown, or beaten by it, by a bound");
-  line(counts.simulated, "simulated, and slower than what is shown or beaten by it");
+  line(counts.held_bytes, "do not fit with the least that microbatches and gradients keep");
+  line(counts.slower, "slower than the plans shown, or beaten by them, by a bound");
+  line(counts.simulated, "simulated, and slower than the plans shown or beaten by them");
   line(counts.unfit, "simulated and walked through: do not fit");
   line(counts.planned, "simulated and walked through: fit");
   return text;

@@ -86,7 +86,7 @@ Degrees degrees_of(const MeshRequest& request) {
   Degrees degrees = request.degrees;
   degrees.data_shard = request.data_shard.value_or(request.world ? -1 : 1);
   if (degrees.data_shard == -1) {
-    if (!request.world) fail_request("weft mesh: error: --data-shard -1 is what is left of the world; give --world");
+    if (!request.world) fail_request("weft mesh: error: --data-shard -1 is the rest of the world; give --world");
     degrees.data_shard = 1;
     const auto errors = degree_errors({degrees.pipeline, degrees.data_replicate, 1, degrees.context, degrees.tensor});
     if (errors.empty()) {
@@ -130,8 +130,9 @@ void add_mesh_command(CLI::App& program) {
       command->add_option("--tensor", degrees.tensor, "tensor-parallel ranks"),
       command->add_option("--context", degrees.context, "context-parallel ranks"),
       command->add_option("--data-replicate", degrees.data_replicate, "replicas of the shards"),
-      command->add_option("--data-shard", request->data_shard, "ranks that share shards; -1 or absent: what is left"),
-      command->add_option("--expert", degrees.expert, "ranks over which experts are spread"),
+      command->add_option("--data-shard", request->data_shard,
+                          "ranks that share shards; -1 or absent: the rest of the world"),
+      command->add_option("--expert", degrees.expert, "ranks that share the experts"),
       command->add_option("--expert-tensor", degrees.expert_tensor, "ranks that split an expert"),
   };
   command->callback([command, request, options] {

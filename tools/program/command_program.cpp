@@ -254,7 +254,7 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
 }  // namespace
 
 void add_program_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("program", "what each rank does in a step, before anything runs");
+  CLI::App* command = program.add_subcommand("program", "actions of each rank in a step, before anything runs");
   const auto request = std::make_shared<ProgramRequest>();
   add_config_arguments(*command, request->file);
   command->add_option("--rank", request->rank, "only this rank");

@@ -112,12 +112,12 @@ void print_text(const std::vector<UnitRow>& rows) {
 }  // namespace
 
 void add_units_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("units", "shard units: what travels together, where, and why");
+  CLI::App* command = program.add_subcommand("units", "shard units: parameters that travel together, where, and why");
   const auto file = std::make_shared<std::string>();
   const auto json = std::make_shared<bool>(false), owners = std::make_shared<bool>(false);
   add_config_arguments(*command, *file)->required();
   command->add_flag("--json", *json, "print one JSON document");
-  command->add_flag("--owners", *owners, "which rank owns which rows of every parameter instead of the units");
+  command->add_flag("--owners", *owners, "the owner of each row of every parameter instead of the units");
   command->callback([command, file, json, owners] {
     const Config given = read_config_given_to(*command, *file).config;
     warn_of_kept_whole(given);

@@ -27,8 +27,8 @@ void diagnose_run(const DiagnoseRequest& request) {
 }  // namespace
 
 void add_diagnose_command(CLI::App& program) {
-  CLI::App* command = program.add_subcommand(
-      "diagnose", "what makes a run slow or large: faults of its settings by name, with evidence and what to change");
+  CLI::App* command =
+      program.add_subcommand("diagnose", "faults of a slow or large run by name, with evidence and the key to change");
   const auto request = std::make_shared<DiagnoseRequest>();
   command->add_option("RUN", request->run, "the run.directory of a run")->required();
   command->add_option("--hardware", request->hardware,

@@ -67,7 +67,7 @@ nlohmann::ordered_json as_json(const GenerationRequest& request, const Generatio
 }
 
 void add_request_options(CLI::App& command, GenerationRequest& request) {
-  command.add_option("--prompt", request.prompt, "what the text begins with")->required();
+  command.add_option("--prompt", request.prompt, "beginning of the text")->required();
   command.add_option("--max-tokens", request.max_tokens, "new tokens of a sample, at most")->capture_default_str();
   command.add_option("--samples", request.samples, "texts to make")->capture_default_str();
   command

@@ -98,10 +98,10 @@ void sum(const SumRequest& request) {
 }  // namespace
 
 void add_trace_command(CLI::App& program) {
-  CLI::App* trace = program.add_subcommand("trace", "what recorded steps spent their time on");
+  CLI::App* trace = program.add_subcommand("trace", "time of recorded steps");
   trace->require_subcommand(1);
   CLI::App* command = trace->add_subcommand(
-      "sum", "spans added up by what they are; percentages are of all spans, which lanes have side by side");
+      "sum", "spans added up by kind; percentages are of all spans, also of those side by side on lanes");
   const auto request = std::make_shared<SumRequest>();
   command
       ->add_option(

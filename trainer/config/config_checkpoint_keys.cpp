@@ -51,8 +51,8 @@ constexpr std::int64_t least_host_memory = std::int64_t{16} << 20;
 ConfigKey host_memory_key() {
   ConfigKey key =
       make_key("checkpoint.host_memory", "a string or an integer",
-               "memory of the host, such as \"16 GiB\", that a rank copies what it saves to; what exceeds it "
-               "is copied as files are written, and the next update waits for it");
+               "memory of the host, such as \"16 GiB\", for the copy of a rank's save; the rest is copied as files are "
+               "written, and the next update waits for it");
   key.read = [](Config& config, const ConfigValue& value) -> Faults {
     std::optional<std::int64_t> bytes;
     if (Faults faults = read_bytes(value, "", bytes); !faults.empty()) return faults;
@@ -99,7 +99,7 @@ std::vector<ConfigKey> checkpoint_keys() {
           "checkpoint.resume", "go on with the newest checkpoint of the directory, if there is one",
           [](auto& c) -> auto& { return c.checkpoint.resume; }),
       boolean_key(
-          "checkpoint.allow_new_data", "go on with a checkpoint of other data, which are read from their first sample",
+          "checkpoint.allow_new_data", "go on with a checkpoint of other data, and read these from their first sample",
           [](auto& c) -> auto& { return c.checkpoint.allow_new_data; }),
       string_key(
           "checkpoint.start_from",

@@ -103,7 +103,7 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
       choice_key<MuonScale>(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
                             {{"match_adamw", MuonScale::match_adamw}, {"aspect", MuonScale::aspect}}, {},
                             field(group, &OptimizerConfig::muon_scale)),
-      choice_key<DType>(section + ".newton_schulz", "what muon orthogonalises in",
+      choice_key<DType>(section + ".newton_schulz", "dtype of muon's orthogonalisation",
                         {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16"},
                         field(group, &OptimizerConfig::newton_schulz)),
   };

@@ -82,16 +82,16 @@ ConfigKey schedule_key() {
 
 ConfigKey costs_key() {
   return string_key(
-      "pipeline.costs",
-      "what actions cost, by which layouts are dealt and timing is solved: modelled, or the file of a table",
+      "pipeline.costs", "costs of actions, to deal layouts and solve timing by: modelled, or the file of a table",
       [](auto& c) -> auto& { return c.pipeline.costs; },
       [](const std::string& text) { return text.empty() ? "write modelled, or the name of a file" : std::string(); });
 }
 
 ConfigKey layout_key() {
-  ConfigKey key = make_key("pipeline.layout", "a string or an array",
-                           "what stages hold: auto (by cost), \"Ed|(e|)*3eL\", or a list with a text or a number of "
-                           "blocks a stage");
+  ConfigKey key =
+      make_key("pipeline.layout", "a string or an array",
+               "blocks of each stage: auto (by cost), \"Ed|(e|)*3eL\", or a list with a text or a number of "
+               "blocks a stage");
   key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data)) {
       return read_list(config, *elements, value);

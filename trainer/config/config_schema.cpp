@@ -40,8 +40,7 @@ Keys run_keys() {
       string_key(
           "run.name", "shown in the banner", [](auto& c) -> auto& { return c.run.name; }, anything),
       string_key(
-          "run.directory", "what a run leaves behind goes here", [](auto& c) -> auto& { return c.run.directory; },
-          not_empty),
+          "run.directory", "folder of the run's files", [](auto& c) -> auto& { return c.run.directory; }, not_empty),
       integer_key(
           "run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
           [](auto& c) -> auto& { return c.run.seed; }),
@@ -51,7 +50,7 @@ Keys run_keys() {
           "run.device", "where ranks compute", {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}}, {},
           [](auto& c) -> auto& { return c.run.device; }),
       choice_key<LaunchKind>(
-          "run.launch", "what a rank is: one of the threads of this process, or a process of its own",
+          "run.launch", "each rank is one of the threads of this process, or a process of its own",
           {{"threads", LaunchKind::threads}, {"processes", LaunchKind::processes}}, {},
           [](auto& c) -> auto& { return c.run.launch; }),
       integer_key(
@@ -160,7 +159,7 @@ Keys moe_keys() {
 Keys parallelism_keys() {
   return {
       integer_key(
-          "parallelism.pipeline", "ranks among which stages are dealt", degree_range,
+          "parallelism.pipeline", "ranks that share the stages", degree_range,
           [](auto& c) -> auto& { return c.parallelism.pipeline; }),
       integer_key(
           "parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
@@ -173,7 +172,7 @@ Keys parallelism_keys() {
           [](auto& c) -> auto& { return c.parallelism.data_replicate; }),
       data_shard_key(),
       integer_key(
-          "parallelism.expert", "ranks over which experts are spread", degree_range,
+          "parallelism.expert", "ranks that share the experts", degree_range,
           [](auto& c) -> auto& { return c.parallelism.expert; }),
       integer_key(
           "parallelism.expert_tensor", "ranks that split an expert", degree_range,
@@ -220,11 +219,12 @@ Keys training_keys() {
                      positive, [](auto& c) -> auto& { return c.training.initial_loss_scale; })),
       only_where({computes_in_float16()},
                  integer_key(
-                     "training.loss_scale_growth_steps", "good steps after which that factor doubles", size_range,
+                     "training.loss_scale_growth_steps", "good steps until that factor doubles", size_range,
                      [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; })),
       choice_key<Recompute>(
           "training.recompute",
-          "what backward recomputes instead of keeping it: nothing, what needs no matrix product, or whole blocks",
+          "activations that backward recomputes instead of keeping them: none, those without a matrix product, or "
+          "whole blocks",
           {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {},
           [](auto& c) -> auto& { return c.training.recompute; }),
   };
@@ -259,7 +259,7 @@ Keys data_keys() {
       fixed_key<std::string>("data.tokenizer", "a string", "how text becomes tokens", "byte",
                              "text is read with the tokenizer \"byte\""),
       boolean_key(
-          "data.padded_vocab", "tokens of the model above those of the tokenizer are padding, which no text has",
+          "data.padded_vocab", "tokens of the model above those of the tokenizer are padding, absent from every text",
           [](auto& c) -> auto& { return c.data.padded_vocab; }),
   };
 }

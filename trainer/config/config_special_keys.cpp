@@ -109,7 +109,7 @@ ConfigKey layers_key() {
 // -1 would divide a given world, but the world of one process is the product of the degrees.
 ConfigKey data_shard_key() {
   ConfigKey key = integer_key(
-      "parallelism.data_shard", "ranks over which parameters are sharded", degree_range,
+      "parallelism.data_shard", "ranks that share the parameters", degree_range,
       [](auto& c) -> auto& { return c.parallelism.data_shard; });
   key.read = [read_degree = key.read](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* degree = std::get_if<std::int64_t>(&value.data); degree && *degree == -1) {
@@ -132,7 +132,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
   std::vector<ConfigKey> keys = {
       choice_key<ShardStrategy>(
-          section + ".strategy", "what is sharded: a choice for residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
+          section + ".strategy", "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
           {{"full_shard", ShardStrategy::full_shard},
            {"shard_grad_op", ShardStrategy::shard_grad_op},
            {"optimizer", ShardStrategy::optimizer},
@@ -141,7 +141,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       residency_key(section + ".residency", family),
       string_key(
           section + ".wrap",
-          "what a unit is: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
+          "size of a unit: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
           [family](auto& c) -> auto& { return policy_of(c, family).wrap; },
           [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); }),
       integer_key(
