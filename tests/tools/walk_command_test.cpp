@@ -1,5 +1,6 @@
 // `weft walk` of its toy against bytes worked out by hand, and what it refuses.
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -121,6 +122,21 @@ TEST_F(WalkCommand, OfAConfigurationIsTheListOfItsProgram) {
     }
     EXPECT_TRUE(walked[0]["summary"]["is_bound"]);  // tokens go to experts on other ranks
   }
+}
+
+// A step with full recompute has forwards, recomputes and backwards, each under its own name.
+TEST_F(WalkCommand, TellsARecomputeFromAWeightGradient) {
+  put("run.toml", small_run);
+  std::map<std::string, int> lines;  // by the word in front of the subject
+  const SortedJson walked = json("run.toml --segments --training.recompute=full");
+  for (const SortedJson& line : walked["strategies"][0]["lines"]) {
+    if (line["kind"] != "compute") continue;
+    const std::string what = line["what"];
+    ++lines[what.substr(0, what.rfind(' '))];
+    EXPECT_EQ(line["op"] == "R", what.starts_with("recompute ")) << what;
+  }
+  EXPECT_GT(lines["recompute"], 0);
+  EXPECT_EQ(lines.size(), 3u);  // forward, recompute, backward
 }
 
 TEST_F(WalkCommand, AStrategyReplacesWhatSectionsOfFamiliesSay) {

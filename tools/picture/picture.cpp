@@ -218,9 +218,9 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
 }  // namespace
 
 std::string_view name_of(BoxKind kind) {
-  constexpr std::string_view names[] = {"forward",       "backward",    "input gradient", "weight gradient",
-                                        "forward again", "update",      "gather",         "reshard",
-                                        "reduction",     "activations", "gradients"};
+  constexpr std::string_view names[] = {"forward",   "backward",    "input gradient", "weight gradient",
+                                        "recompute", "update",      "gather",         "reshard",
+                                        "reduction", "activations", "gradients"};
   return names[static_cast<std::size_t>(kind)];
 }
 

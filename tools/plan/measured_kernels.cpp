@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/error.h"
 #include "tools/report/bench_table.h"
 #include "trainer/config/config_sources.h"
@@ -33,14 +34,14 @@ constexpr RanAs as_ran(KernelKind kind) {
 // From a range without stage and block: "F attention", "F experts products", "unshard mlp", "optimizer". Work inside
 // experts counts as part of the experts.
 std::pair<std::string, std::string> part_and_phase(std::string_view range) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> phases = {
-      {{"F", "forward"}, {"B", "backward"}, {"I", "input gradient"}, {"W", "weight gradient"}, {"R", "recompute"}}};
+  constexpr std::array computations = {Op::forward, Op::backward, Op::backward_input, Op::backward_weight,
+                                       Op::recompute};
   const std::size_t space = std::min(range.find(' '), range.size());
   const std::string_view word = range.substr(0, space);
-  const auto phase = std::ranges::find(phases, word, [](const auto& entry) { return entry.first; });
-  if (phase != phases.end() && space < range.size()) {
+  const auto phase = std::ranges::find(computations, word, [](Op op) { return name_of(op); });
+  if (phase != computations.end() && space < range.size()) {
     const std::string_view part = range.substr(space + 1);
-    return {std::string(part.substr(0, part.find(' '))), std::string(phase->second)};
+    return {std::string(part.substr(0, part.find(' '))), std::string(computation_name(*phase))};
   }
   if (word == "unshard" || word == "reshard") return {"units", "gather"};
   if (word == "reduce_grad" || word == "scatter_grad" || word == "tie_grad" || word == "wait_reduce") {

@@ -15,19 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view compute_name(Op op) {
-  switch (op) {
-    case Op::forward:
-      return "forward";
-    case Op::backward:
-      return "backward";
-    case Op::backward_input:
-      return "input gradient";
-    default:
-      return "weight gradient";
-  }
-}
-
 std::string message_text(const WalkLine& line) {
   const bool activations = line.op == Op::send_forward || line.op == Op::receive_forward;
   return fmt::format("{} {} {} pp {}", is_send(line.op) ? "send" : "receive", activations ? "activations" : "gradients",
@@ -50,7 +37,7 @@ std::string what_of(const WalkLine& line) {
     case WalkKind::in_place:
       return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
     case WalkKind::compute:
-      return fmt::format("{} {}", compute_name(line.op), line.subject);
+      return fmt::format("{} {}", computation_name(line.op), line.subject);
     case WalkKind::reduce_scatter:
       return "reduce-scatter " + line.subject;
     case WalkKind::scatter:

@@ -51,7 +51,7 @@ struct PipelineConfig {
   // stage (stage_layout.h).
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
   int chunks = 1;            // stages a rank runs
-  int microbatch_group = 0;  // for schedules with groups of microbatches; 0: equal groups (order_chunks.cpp)
+  int microbatch_group = 0;  // for schedules with groups of microbatches; 0: equal groups (order_1f1b.cpp)
   // For layout "auto": block counts of the first and the last stage. All other stages get equally many blocks.
   std::optional<std::int64_t> first_stage_blocks = {}, last_stage_blocks = {};
 

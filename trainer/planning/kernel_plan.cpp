@@ -24,15 +24,11 @@ constexpr double least_seconds = 2.5e-6;
 std::string_view phase_of(Op op) {
   switch (op) {
     case Op::forward:
-      return "forward";
     case Op::backward:
-      return "backward";
     case Op::backward_input:
-      return "input gradient";
     case Op::backward_weight:
-      return "weight gradient";
     case Op::recompute:
-      return "recompute";
+      return computation_name(op);
     case Op::unshard:
     case Op::unshard_secondary:
     case Op::reshard:

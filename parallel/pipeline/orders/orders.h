@@ -17,7 +17,7 @@ struct OrderInput {
   int chunks = 1;  // stages per rank
   int microbatches = 1;
   // Microbatches that run through one chunk before the next chunk; 0: equal groups, as short as the ranks allow
-  // (order_chunks.cpp). Only for schedules with takes_groups.
+  // (order_1f1b.cpp). Only for schedules with takes_groups.
   int microbatch_group = 0;
 };
 

@@ -1,6 +1,25 @@
 #include "parallel/pipeline/program/action.h"
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
+
+std::string_view computation_name(Op op) {
+  switch (op) {
+    case Op::forward:
+      return "forward";
+    case Op::backward:
+      return "backward";
+    case Op::backward_input:
+      return "input gradient";
+    case Op::backward_weight:
+      return "weight gradient";
+    case Op::recompute:
+      return "recompute";
+    default:
+      fail("{} computes nothing", name_of(op));
+  }
+}
 
 std::string_view name_of(Op op) {
   switch (op) {

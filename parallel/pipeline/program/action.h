@@ -30,7 +30,8 @@ enum class Op : std::uint8_t {
   gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
   optimizer_step,     // STEP: the rows this rank owns
 };
-std::string_view name_of(Op op);  // "F", "UNSHARD", ...
+std::string_view name_of(Op op);           // "F", "UNSHARD", ...
+std::string_view computation_name(Op op);  // of a compute action, in words: "input gradient"
 
 constexpr bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight ||

@@ -2,7 +2,7 @@
 // What a page of pictures says of its data: times, bytes, boxes, memory.
 const data = JSON.parse(document.getElementById("data").textContent);
 const strings = data.strings;
-// The fields of a box, in the order of picture_html.h.
+// The fields of a box, in the order of picture_formats.h.
 const LANE = 0, KIND = 1, START = 2, END = 3, CHUNK = 4, MICROBATCH = 6, ACTION = 7, SUBJECT = 8, BYTES = 9, MERGED = 10,
   WAITED = 11, WAITED_FOR = 12, CRITICAL = 13;
 const BUBBLE = data.idle.findIndex(style => style.name === "bubble");

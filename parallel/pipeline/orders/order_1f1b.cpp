@@ -1,10 +1,11 @@
-// Orders with several stages per rank. A group of microbatches runs through one chunk before the next chunk.
+// One forward, one backward in turn, with any number of stages per rank. A group of microbatches runs through one chunk
+// before the next chunk.
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "parallel/pipeline/orders/order_input.h"
-#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -73,7 +74,53 @@ std::vector<ChunkTurn> turns_by_group(const OrderInput& input, int group) {
   return turns;
 }
 
+// Runs `ahead` forwards ahead, then one forward and one backward in turn, then the remaining backwards. With
+// `weights_behind` the backward is split: each weight gradient follows so many turns after its input gradient.
+std::vector<Action> one_and_one(const OrderInput& input, int rank, const std::vector<ChunkTurn>& turns, int ahead,
+                                std::optional<int> weights_behind = std::nullopt) {
+  std::vector<Action> actions;
+  const auto add = [&](Op op, std::size_t turn) {
+    const int chunk = op == Op::forward ? turns[turn].chunk : input.chunks - 1 - turns[turn].chunk;
+    actions.push_back(stage_action(op, stage_of(Placement::looped, input.ranks, rank, chunk), turns[turn].microbatch));
+  };
+  const std::size_t warm_up = std::min(static_cast<std::size_t>(ahead), turns.size());
+  const std::size_t behind = std::min(static_cast<std::size_t>(weights_behind.value_or(0)), turns.size());
+  for (std::size_t turn = 0; turn < warm_up; ++turn) add(Op::forward, turn);
+  for (std::size_t turn = 0; turn < turns.size(); ++turn) {
+    if (warm_up + turn < turns.size()) add(Op::forward, warm_up + turn);
+    add(weights_behind ? Op::backward_input : Op::backward, turn);
+    if (weights_behind && turn >= behind) add(Op::backward_weight, turn - behind);
+  }
+  for (std::size_t turn = turns.size() - behind; turn < turns.size(); ++turn) add(Op::backward_weight, turn);
+  return actions;
+}
+
 }  // namespace
+
+// Narayanan et al. 2021: a rank runs as many forwards ahead as there are ranks behind it. The rank keeps min(ranks -
+// rank, microbatches) activations. The bubble is that of GPipe.
+std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input) {
+  require_counts("1f1b", input);
+  const std::vector<ChunkTurn> turns = turns_by_group(input, input.microbatches);
+  std::vector<std::vector<Action>> ranks;
+  for (int rank = 0; rank < input.ranks; ++rank) {
+    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank));
+  }
+  return ranks;
+}
+
+// Qi et al. 2024, the hand-made ZB-H1: 1F1B with a split backward. The input gradient takes the place of the backward,
+// because the rank before waits for it. The weight gradient follows as many backwards later as there are ranks before
+// this one, in the former bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
+std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input) {
+  require_counts("zb_h1", input);
+  const std::vector<ChunkTurn> turns = turns_by_group(input, input.microbatches);
+  std::vector<std::vector<Action>> ranks;
+  for (int rank = 0; rank < input.ranks; ++rank) {
+    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank, rank));
+  }
+  return ranks;
+}
 
 // Narayanan et al. 2021, as Megatron runs it: 1F1B over chunks. A rank runs ahead by two turns for each rank behind it,
 // for the way there and back, and by one group for each chunk except one. The bubble is that of 1F1B divided by the
@@ -82,41 +129,9 @@ std::vector<std::vector<Action>> interleaved_order(const OrderInput& input) {
   require_counts("interleaved", input);
   const int group = microbatch_group("interleaved", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  std::vector<std::vector<Action>> ranks;
   for (int rank = 0; rank < input.ranks; ++rank) {
-    auto& actions = ranks[static_cast<std::size_t>(rank)];
-    const auto ahead = static_cast<std::size_t>(2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group);
-    const auto add = [&](Op op, const ChunkTurn& turn) {
-      const int chunk = op == Op::forward ? turn.chunk : input.chunks - 1 - turn.chunk;
-      actions.push_back(stage_action(op, stage_of(Placement::looped, input.ranks, rank, chunk), turn.microbatch));
-    };
-    const std::size_t warm_up = std::min(ahead, turns.size());
-    for (std::size_t turn = 0; turn < warm_up; ++turn) add(Op::forward, turns[turn]);
-    for (std::size_t turn = 0; turn < turns.size(); ++turn) {
-      if (warm_up + turn < turns.size()) add(Op::forward, turns[warm_up + turn]);
-      add(Op::backward, turns[turn]);
-    }
-  }
-  return ranks;
-}
-
-// Lamy-Poirier 2023, in PyTorch's form: breadth first. All microbatches run through one chunk before the next;
-// backwards run in reverse, last microbatch first. Each stage is visited once forward and once backward, so that full
-// parameters are gathered rarely. The activations of every microbatch are alive between the two.
-std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input) {
-  require_counts("looped_bfs", input);
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
-  for (int rank = 0; rank < input.ranks; ++rank) {
-    auto& actions = ranks[static_cast<std::size_t>(rank)];
-    for (int chunk = 0; chunk < input.chunks; ++chunk) {
-      const int stage = stage_of(Placement::looped, input.ranks, rank, chunk);
-      for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
-        actions.push_back(stage_action(Op::forward, stage, microbatch));
-      }
-    }
-    for (std::size_t turn = actions.size(); turn-- > 0;) {
-      actions.push_back(stage_action(Op::backward, *actions[turn].stage, *actions[turn].microbatch));
-    }
+    ranks.push_back(one_and_one(input, rank, turns, 2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group));
   }
   return ranks;
 }
@@ -130,24 +145,9 @@ std::vector<std::vector<Action>> zb1p_order(const OrderInput& input) {
   const int group =
       input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("zb1p", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  std::vector<std::vector<Action>> ranks;
   for (int rank = 0; rank < input.ranks; ++rank) {
-    auto& actions = ranks[static_cast<std::size_t>(rank)];
-    const auto ahead = static_cast<std::size_t>(input.ranks - 1 - rank + (input.chunks - 1) * group);
-    const auto behind = static_cast<std::size_t>(rank);
-    const auto add = [&](Op op, const ChunkTurn& turn) {
-      const int chunk = op == Op::forward ? turn.chunk : input.chunks - 1 - turn.chunk;
-      actions.push_back(stage_action(op, stage_of(Placement::looped, input.ranks, rank, chunk), turn.microbatch));
-    };
-    const std::size_t warm_up = std::min(ahead, turns.size());
-    for (std::size_t turn = 0; turn < warm_up; ++turn) add(Op::forward, turns[turn]);
-    for (std::size_t turn = 0; turn < turns.size(); ++turn) {
-      if (warm_up + turn < turns.size()) add(Op::forward, turns[warm_up + turn]);
-      add(Op::backward_input, turns[turn]);
-      if (turn >= behind) add(Op::backward_weight, turns[turn - behind]);
-    }
-    const std::size_t left = std::min(behind, turns.size());
-    for (std::size_t turn = turns.size() - left; turn < turns.size(); ++turn) add(Op::backward_weight, turns[turn]);
+    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank + (input.chunks - 1) * group, rank));
   }
   return ranks;
 }
