@@ -1,5 +1,6 @@
 # Precompiled headers: of what a source file preprocesses to, 98 % is the standard library, fmt, GoogleTest, JSON or CLI11.
-#   weft_precompiled          for the product
+#   weft_precompiled          for parallel and layers
+#   weft_precompiled_program  for trainer and tools; weft_program_options has their flags
 #   weft_precompiled_tests    for the tests; weft_test_options has their flags
 # A target takes one with weft_use_precompiled. Each file still includes what it needs: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 # builds without.
