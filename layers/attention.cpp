@@ -32,9 +32,7 @@ class Attention final : public Segment {
         name_(scope_ + ".attention"),
         norm_(setup, name_, Family::dense),
         format_(setup.format_of(Family::dense)) {
-    const ModelConfig& model = setup.model;
-    heads_ = {model.num_attention_heads / setup.tensor, model.num_key_value_heads / setup.tensor, model.head_dim,
-              setup.local_sequence()};
+    heads_ = head_shape(setup.model, setup.tensor, setup.local_sequence());
     runs_ = context_runs(setup.sequence_length, setup.context, setup.context_rank);
 
     parameters_ = attention_parameters(setup, block);
@@ -48,16 +46,16 @@ class Attention final : public Segment {
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute);
     const std::int64_t rotated = setup_.model.qk_norm && !recomputes_rotated() ? heads_.value_column() : 0;
-    const std::int64_t per_token = (heads_.columns() + rotated) * element +
-                                   heads_.query_heads * (heads_.head_dim * element + size_of(DType::float32));
+    const std::int64_t per_token = (heads_.columns() + rotated) * element + heads_.output_columns() * element +
+                                   heads_.query_heads * size_of(DType::float32);
     const std::int64_t gathered =
-        setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * key_value_columns() * element : 0;
+        setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * heads_.key_value_columns() * element : 0;
     return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
   }
   std::int64_t pending_bytes() const override {
     if (!setup_.trains(Family::dense)) return 0;
     // dqkv, out and dy.
-    const std::int64_t columns = heads_.columns() + heads_.query_heads * heads_.head_dim + setup_.model.hidden_size;
+    const std::int64_t columns = heads_.columns() + heads_.output_columns() + setup_.model.hidden_size;
     const std::int64_t head_norms = setup_.model.qk_norm ? 2 * heads_.head_dim * size_of(DType::float32) : 0;
     return norm_.pending_bytes(true) + setup_.microbatch_tokens * columns * size_of(setup_.compute) + head_norms;
   }
@@ -65,7 +63,7 @@ class Attention final : public Segment {
     using When = SegmentTraffic::When;
     const bool shared = setup_.context > 1;
     const std::int64_t keys_values =
-        shared ? setup_.context * setup_.microbatch_tokens * key_value_columns() * size_of(setup_.compute) : 0;
+        shared ? setup_.context * setup_.microbatch_tokens * heads_.key_value_columns() * size_of(setup_.compute) : 0;
     return {gather_traffic(setup_, When::forward, setup_.compute),
             {When::forward, CollectiveOp::all_gather, Group::cp, shared ? 1 : 0, keys_values, false},
             scatter_traffic(setup_, When::forward, setup_.compute),
@@ -94,11 +92,11 @@ class Attention final : public Segment {
     norm_.end_forward(kept->norm);
     rotate(context, weights, *kept);
 
-    kept->out = activation(kernels, tokens, heads_.query_heads * heads_.head_dim);
+    kept->out = activation(kernels, tokens, heads_.output_columns());
     kept->log_sum_exp = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, heads_.query_heads);
     if (setup_.context > 1) {
       const AttentionInputs own = own_inputs(*kept);
-      kept->keys_values = gather_keys_values(context, setup_, own.k, own.v, key_value_columns() / 2);
+      kept->keys_values = gather_keys_values(context, setup_, heads_, own);
     }
     attention_forward(kernels, whole_heads(), runs_, inputs(*kept), kept->out, kept->log_sum_exp);
 
@@ -124,7 +122,7 @@ class Attention final : public Segment {
     if (recomputes_rotated()) rotate(context, weights, kept);
     kept.dqkv = activation(kernels, tokens, heads_.columns());
     if (setup_.context > 1) {
-      Tensor gradients = activation(kernels, kept.keys_values.rows(), key_value_columns());
+      Tensor gradients = activation(kernels, kept.keys_values.rows(), heads_.key_value_columns());
       attention_backward(kernels, whole_heads(), runs_, dout, inputs(kept), kept.out, kept.log_sum_exp,
                          parted_heads(heads_, kept.dqkv.view(), gradients.view()));
       scatter_keys_values(context, setup_, gradients, kept.dqkv);
@@ -199,13 +197,8 @@ class Attention final : public Segment {
   RotaryOptions rotary(const LayerContext& context) const {
     return {heads_, setup_.model.rope_theta, static_cast<float>(setup_.model.rms_norm_eps), context.rotary_table};
   }
-  std::int64_t key_value_columns() const { return 2 * heads_.key_value_heads * heads_.head_dim; }
-  // Head shape for whole sequences, after keys and values have been gathered.
-  HeadShape whole_heads() const {
-    HeadShape heads = heads_;
-    heads.sequence_length = setup_.sequence_length;
-    return heads;
-  }
+  // For whole sequences, after keys and values have been gathered.
+  HeadShape whole_heads() const { return head_shape(setup_.model, setup_.tensor, setup_.sequence_length); }
   ConstTensorView head_norm(Weights weights, AttentionOrder::Index index) const {
     return setup_.model.qk_norm ? weights[index] : ConstTensorView();
   }
@@ -221,6 +214,10 @@ class Attention final : public Segment {
 };
 
 }  // namespace
+
+HeadShape head_shape(const ModelConfig& model, int tensor, std::int64_t sequence_length) {
+  return {model.num_attention_heads / tensor, model.num_key_value_heads / tensor, model.head_dim, sequence_length};
+}
 
 std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int block) {
   const ModelConfig& model = setup.model;

@@ -34,7 +34,7 @@ class CachedAttention final : public ForwardSegment {
   // Without the cache, which exists all the time.
   std::int64_t activation_bytes() const override {
     const HeadShape heads = heads_over(1);
-    const std::int64_t columns = heads.columns() + heads.query_heads * heads.head_dim;
+    const std::int64_t columns = heads.columns() + heads.output_columns();
     return norm_.activation_bytes() + setup_.microbatch_tokens * columns * size_of(setup_.compute);
   }
   std::vector<SegmentTraffic> traffic() const override {
@@ -67,7 +67,7 @@ class CachedAttention final : public ForwardSegment {
     };
     rotary_forward(kernels, rotary, qkv, head_norm(q_norm), head_norm(k_norm), qkv);
 
-    Tensor out = activation(kernels, rotary.heads.query_heads * rotary.heads.head_dim);
+    Tensor out = activation(kernels, rotary.heads.output_columns());
     const std::int64_t padding = out.rows() - rows;
     if (padding > 0) fill(kernels.stream, out.view().rows_from(rows, padding), 0.0f);
     const TensorView cache =
@@ -79,9 +79,7 @@ class CachedAttention final : public ForwardSegment {
 
  private:
   HeadShape heads_over(std::int64_t sequence_length) const {
-    const ModelConfig& model = setup_.model;
-    return {model.num_attention_heads / setup_.tensor, model.num_key_value_heads / setup_.tensor, model.head_dim,
-            sequence_length};
+    return head_shape(setup_.model, setup_.tensor, sequence_length);
   }
   Tensor activation(KernelContext& kernels, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, columns);
@@ -102,8 +100,7 @@ std::unique_ptr<Segment> make_cached_attention(const SegmentSetup& setup, const 
 }
 
 CacheSize cache_size(const SegmentSetup& setup, std::int64_t sequences, std::int64_t capacity) {
-  const std::int64_t heads = setup.model.num_key_value_heads / setup.tensor;
-  return {setup.compute, sequences * capacity, 2 * heads * setup.model.head_dim};
+  return {setup.compute, sequences * capacity, head_shape(setup.model, setup.tensor, capacity).key_value_columns()};
 }
 
 }  // namespace weft

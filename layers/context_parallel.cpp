@@ -38,18 +38,19 @@ std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int ran
   return {{rank * run, run}, {(2 * ranks - 1 - rank) * run, run}};
 }
 
-Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, const HeadColumns<ConstTensorView>& keys,
-                          const HeadColumns<ConstTensorView>& values, std::int64_t columns) {
+Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, const HeadShape& heads,
+                          const AttentionInputs& own) {
   MemoryLedger& ledger = context.kernels.ledger;
-  const std::int64_t all_rows = setup.context * setup.microbatch_tokens;
-  const DType dtype = keys.rows.dtype();
-  Tensor gathered = ledger.allocate(Bucket::activations, dtype, all_rows, 2 * columns);
-  const TensorView own =
+  const std::int64_t all_rows = setup.context * setup.microbatch_tokens, columns = heads.key_value_columns();
+  const DType dtype = own.k.rows.dtype();
+  Tensor gathered = ledger.allocate(Bucket::activations, dtype, all_rows, columns);
+  const TensorView part =
       gathered.view().rows_from(context.sequence.rank() * setup.microbatch_tokens, setup.microbatch_tokens);
-  copy_columns(context.kernels.stream, keys.rows, keys.column, own, 0, columns);
-  copy_columns(context.kernels.stream, values.rows, values.column, own, columns, columns);
-  context.sequence.all_gather(own, gathered);
-  Tensor ordered = ledger.allocate(Bucket::activations, dtype, all_rows, 2 * columns);
+  const std::int64_t value_column = heads.own_value_column();
+  copy_columns(context.kernels.stream, own.k.rows, own.k.column, part, 0, value_column);
+  copy_columns(context.kernels.stream, own.v.rows, own.v.column, part, value_column, columns - value_column);
+  context.sequence.all_gather(part, gathered);
+  Tensor ordered = ledger.allocate(Bucket::activations, dtype, all_rows, columns);
   const RowBlocks blocks = row_blocks(setup);
   move_blocks(context.kernels, gathered, blocks.by_rank, blocks.by_position, blocks.rows, ordered);
   return ordered;

@@ -14,10 +14,11 @@ namespace weft {
 // the length is a multiple of 2 * ranks.
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank);
 
-// Keys and values of every position: `columns` columns of each of them, with a row for each token of this rank, become
-// [sequences * sequence_length, 2 * columns] in the order of positions. Collective over the context group.
-Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, const HeadColumns<ConstTensorView>& keys,
-                          const HeadColumns<ConstTensorView>& values, std::int64_t columns);
+// Keys and values of every position: those of `own`, with a row for each token of this rank, become
+// [sequences * sequence_length, heads.key_value_columns()] in the order of positions. Collective over the context
+// group.
+Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, const HeadShape& heads,
+                          const AttentionInputs& own);
 // Backward of gather_keys_values: sums the gradients of this rank's keys and values over all ranks, into the last
 // columns of `dqkv`. Collective over the context group.
 void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv);

@@ -22,7 +22,7 @@ struct GenerationShape {
 
 struct GenerationState {
   // Keys and values of this rank's attention segments, by block, for attention_cached (kernels/attention.h):
-  // [sequences * capacity, 2 * key-value heads of this rank * head_dim] in the compute dtype.
+  // [sequences * capacity, HeadShape::key_value_columns()] in the compute dtype.
   std::map<int, Tensor> caches = {};
   // Position of the first new token of this pass, the same in every sequence; the number of cached positions.
   std::int64_t position = 0;

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "layers/kernels/head_shape.h"
 #include "layers/segment.h"
 
 namespace weft {
@@ -14,6 +15,8 @@ ParameterSpec vocabulary_table(const SegmentSetup& setup);
 // The embedding with vocabulary parallelism: each tensor rank holds a balanced, possibly uneven run of vocabulary rows.
 std::unique_ptr<Segment> make_embedding(const SegmentSetup& setup);
 
+// The heads of one of `tensor` ranks.
+HeadShape head_shape(const ModelConfig& model, int tensor, std::int64_t sequence_length);
 // Order of the parameters of attention. q_norm and k_norm exist with QK-norm only.
 struct AttentionOrder {
   enum Index : std::size_t { norm_weight, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm };

@@ -9,8 +9,12 @@ namespace weft {
 namespace {
 
 template <typename View>
-void require_columns(const HeadColumns<View>& of, std::int64_t heads, std::int64_t head_dim) {
-  require(of.column >= 0 && of.rows.columns() >= of.column + heads * head_dim,
+void require_columns(const HeadShape& heads, const AttentionHeads<View>& of) {
+  const auto holds = [](const HeadColumns<View>& part, std::int64_t columns) {
+    return part.column >= 0 && part.rows.columns() >= part.column + columns;
+  };
+  require(holds(of.q, heads.key_column()) && holds(of.k, heads.own_value_column()) &&
+              holds(of.v, heads.key_value_heads * heads.value_dim),
           "a matrix holds the columns of its heads");
 }
 
@@ -28,14 +32,12 @@ void check(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs
   require(end <= heads.sequence_length, "queries stand inside their sequence");
   require(q.rows.rows() == k.rows.rows() / heads.sequence_length * query_rows(runs),
           "every sequence has the queries of the runs");
-  require_columns(q, heads.query_heads, heads.head_dim);
+  require_columns(heads, inputs);
   for (const auto& of : {k, v}) {
-    require_columns(of, heads.key_value_heads, heads.head_dim);
     require(of.rows.dtype() == q.rows.dtype() && of.rows.rows() == k.rows.rows(),
             "a key and a value a position, in the dtype of queries");
   }
-  require(out.rows() == q.rows.rows() && out.columns() == heads.query_heads * heads.head_dim &&
-              out.dtype() == q.rows.dtype(),
+  require(out.rows() == q.rows.rows() && out.columns() == heads.output_columns() && out.dtype() == q.rows.dtype(),
           "the output holds the columns of every query head");
   require(log_sum_exp.rows() == q.rows.rows() && log_sum_exp.columns() == heads.query_heads,
           "one log-sum-exp a token and query head");
@@ -66,8 +68,7 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
   require(dq.rows.rows() == inputs.q.rows.rows() && dk.rows.rows() == inputs.k.rows.rows() &&
               dv.rows.rows() == inputs.v.rows.rows(),
           "a gradient a row of its value");
-  require_columns(dq, heads.query_heads, heads.head_dim);
-  for (const auto& of : {dk, dv}) require_columns(of, heads.key_value_heads, heads.head_dim);
+  require_columns(heads, gradients);
   context.kernels.attention.backward(context, heads, runs, dout, inputs, out, log_sum_exp, gradients);
 }
 
@@ -79,11 +80,11 @@ void attention_cached(KernelContext& context, const HeadShape& heads, std::int64
           "query heads share key-value heads evenly");
   require(sequences > 0 && cache.rows() == sequences * capacity && qkv.rows() % sequences == 0,
           "every sequence has a cache and equally many new tokens");
-  const std::int64_t tokens = qkv.rows() / sequences, columns = 2 * heads.key_value_heads * heads.head_dim;
+  const std::int64_t tokens = qkv.rows() / sequences, columns = heads.key_value_columns();
   require(position >= 0 && position + tokens <= capacity, "new tokens stand at positions that the cache has");
   require(qkv.columns() == heads.columns() && cache.columns() == columns && cache.dtype() == qkv.dtype(),
           "qkv holds the columns of every head, and the cache those of keys and values");
-  require(out.rows() == qkv.rows() && out.columns() == heads.query_heads * heads.head_dim && out.dtype() == qkv.dtype(),
+  require(out.rows() == qkv.rows() && out.columns() == heads.output_columns() && out.dtype() == qkv.dtype(),
           "the output holds the columns of every query head");
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     copy_columns(context.stream, qkv.rows_from(sequence * tokens, tokens), qkv.columns() - columns,

@@ -1,11 +1,11 @@
-// Grouped-query causal attention in blocks: softmax(q k^T / sqrt(head_dim)) v within each sequence. No sequence x
-// sequence matrix is stored; workspace is one block of scores (Dao et al. 2022, FlashAttention; the backward recomputes
-// probabilities from the log-sum-exp).
+// Grouped-query causal attention in blocks: softmax(q k^T / sqrt(head_dim)) v within each sequence (head_shape.h). No
+// sequence x sequence matrix is stored; workspace is one block of scores (Dao et al. 2022, FlashAttention; the backward
+// recomputes probabilities from the log-sum-exp).
 //
 // A rank may compute only some queries of each sequence, given by `runs`: consecutive positions, ascending and
 // disjoint. q has a row for each of these queries, sequence after sequence; k and v have a row for each of the
 // heads.sequence_length positions of every sequence. The three may be columns of one matrix. out [query rows,
-// query_heads * head_dim] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes float32, bfloat16 or
+// heads.output_columns()] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes float32, bfloat16 or
 // float16; sums are float32.
 #pragma once
 
@@ -20,7 +20,7 @@ using QueryRuns = std::span<const Range>;
 // Number of queries of one sequence.
 std::int64_t query_rows(QueryRuns runs);
 
-// Heads in the rows of a matrix: head h begins at column `column` + h * head_dim.
+// Heads in the rows of a matrix: head h begins at column `column` + h * head_dim, or h * value_dim for values.
 template <typename View>
 struct HeadColumns {
   View rows;
@@ -38,10 +38,10 @@ template <typename View>
 AttentionHeads<View> fused_heads(const HeadShape& heads, View qkv) {
   return {{qkv, 0}, {qkv, heads.key_column()}, {qkv, heads.value_column()}};
 }
-// q in the first columns of a matrix; keys and values in one of their own, [rows, 2 * key_value_heads * head_dim].
+// q in the first columns of a matrix; keys and values in one of their own, [rows, heads.key_value_columns()].
 template <typename View>
 AttentionHeads<View> parted_heads(const HeadShape& heads, View q, View keys_values) {
-  return {{q, 0}, {keys_values, 0}, {keys_values, heads.key_value_heads * heads.head_dim}};
+  return {{q, 0}, {keys_values, 0}, {keys_values, heads.own_value_column()}};
 }
 
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
@@ -54,10 +54,10 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
 
 // For text generation: new tokens of several sequences attend to all earlier tokens of their sequence. `qkv` [sequences
 // * tokens, heads.columns()], after rotary, has the new tokens sequence after sequence, at positions `position`,
-// `position` + 1, ... of their sequence. `cache` [sequences * heads.sequence_length, 2 * key_value_heads * head_dim]
-// has a row for every position that a sequence may reach, key heads and then value heads. The new tokens' rows are
-// written and earlier rows are read; later rows are not touched. out [sequences * tokens, query_heads * head_dim]. All
-// have one dtype, float32, bfloat16 or float16; sums are float32.
+// `position` + 1, ... of their sequence. `cache` [sequences * heads.sequence_length, heads.key_value_columns()] has a
+// row for every position that a sequence may reach, key heads and then value heads. The new tokens' rows are written
+// and earlier rows are read; later rows are not touched. out [sequences * tokens, heads.output_columns()]. All have one
+// dtype, float32, bfloat16 or float16; sums are float32.
 void attention_cached(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView qkv,
                       TensorView cache, TensorView out);
 

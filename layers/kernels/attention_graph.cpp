@@ -1,7 +1,8 @@
 #include "layers/kernels/attention_graph.h"
 
-#include <cmath>
 #include <limits>
+
+#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
@@ -23,26 +24,32 @@ class Builder {
 
   explicit Builder(const AttentionShape& shape)
       : shape_(shape),
-        scores_{shape.batch, shape.query_heads, shape.query_length, shape.key_length},
-        rows_{shape.batch, shape.query_heads, shape.query_length, 1} {}
+        heads_(shape.heads),
+        scores_{shape.batch, heads_.query_heads, shape.query_length, heads_.sequence_length},
+        rows_{shape.batch, heads_.query_heads, shape.query_length, 1} {}
 
   Id stored(AttentionTensor tensor, std::string name, const GraphDims& dims, const GraphDims& strides, GraphType type) {
     const Id id = static_cast<Id>(tensor);
     graph_.tensors.push_back({id, std::move(name), dims, strides, type, false, {}});
     return id;
   }
-  // Stored tensors of queries (by query head) or keys (by key head), in the dtype of the call.
-  Id queries(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
-    return stored(tensor, std::move(name), {shape_.batch, shape_.query_heads, shape_.query_length, shape_.head_dim},
-                  rows_of(strides), shape_.type);
+  // Stored tensors with a row a query (by query head) or a key (by key head), `width` columns wide, in the dtype of the
+  // call.
+  Id queries(AttentionTensor tensor, std::string name, const HeadStrides& strides, std::int64_t width) {
+    return stored(tensor, std::move(name), query_dims(width), rows_of(strides), shape_.type);
   }
-  Id keys(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
-    return stored(tensor, std::move(name), {shape_.batch, shape_.key_value_heads, shape_.key_length, shape_.head_dim},
-                  rows_of(strides), shape_.type);
+  Id keys(AttentionTensor tensor, std::string name, const HeadStrides& strides, std::int64_t width) {
+    return stored(tensor, std::move(name), key_dims(width), rows_of(strides), shape_.type);
   }
-  Id transposed_keys(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
-    return stored(tensor, std::move(name), {shape_.batch, shape_.key_value_heads, shape_.head_dim, shape_.key_length},
+  Id transposed_keys(AttentionTensor tensor, std::string name, const HeadStrides& strides, std::int64_t width) {
+    return stored(tensor, std::move(name), {shape_.batch, heads_.key_value_heads, width, heads_.sequence_length},
                   columns_of(strides), shape_.type);
+  }
+  GraphDims query_dims(std::int64_t width) const {
+    return {shape_.batch, heads_.query_heads, shape_.query_length, width};
+  }
+  GraphDims key_dims(std::int64_t width) const {
+    return {shape_.batch, heads_.key_value_heads, heads_.sequence_length, width};
   }
   Id row_statistics(AttentionTensor tensor, std::string name, const HeadStrides& strides) {
     return stored(tensor, std::move(name), rows_, rows_of(strides), GraphType::float32);
@@ -74,7 +81,7 @@ class Builder {
     return compute(std::move(name), op, std::move(inputs), rows_);
   }
 
-  Id scale() { return scalar("scale", GraphType::float32, 1.0 / std::sqrt(static_cast<double>(shape_.head_dim))); }
+  Id scale() { return scalar("scale", GraphType::float32, heads_.score_scale()); }
   // Keys after a query's position get the lowest finite score. In a block of keys that a row does not see at all, an
   // engine would subtract minus infinity from itself.
   Id masked(Id score) {
@@ -95,12 +102,12 @@ class Builder {
                    {strides[0], strides[1], strides[3], strides[2]}, shape_.type);
   }
   // left^T x right per query head, summed over the query heads of each key head.
-  void store_key_gradient(const std::string& name, Id left, Id right, Id output) {
-    if (shape_.query_heads == shape_.key_value_heads) {
+  void store_key_gradient(const std::string& name, Id left, Id right, std::int64_t width, Id output) {
+    if (heads_.query_heads == heads_.key_value_heads) {
       store(GraphOperator::matmul, {left, right}, output);
       return;
     }
-    const GraphDims full{shape_.batch, shape_.query_heads, shape_.key_length, shape_.head_dim};
+    const GraphDims full{shape_.batch, heads_.query_heads, heads_.sequence_length, width};
     const Id per_head = compute(name + "_per_query_head", GraphOperator::matmul, {left, right}, full, shape_.type);
     store(GraphOperator::reduce_add, {per_head}, output);
   }
@@ -109,6 +116,7 @@ class Builder {
 
  private:
   const AttentionShape& shape_;
+  const HeadShape& heads_;
   GraphDims scores_, rows_;
   AttentionGraph graph_;
   Id next_ = 1000;
@@ -126,10 +134,11 @@ const GraphTensor& AttentionGraph::tensor(std::int64_t id) const {
 AttentionGraph attention_forward_graph(const AttentionShape& shape) {
   using enum GraphOperator;
   Builder g(shape);
-  const auto q = g.queries(AttentionTensor::q, "q", shape.q);
-  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k);
-  const auto v = g.keys(AttentionTensor::v, "v", shape.v);
-  const auto out = g.queries(AttentionTensor::out, "out", shape.out);
+  const std::int64_t key = shape.heads.head_dim, value = shape.heads.value_dim;
+  const auto q = g.queries(AttentionTensor::q, "q", shape.q, key);
+  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k, key);
+  const auto v = g.keys(AttentionTensor::v, "v", shape.v, value);
+  const auto out = g.queries(AttentionTensor::out, "out", shape.out, value);
   const auto log_sum_exp = g.row_statistics(AttentionTensor::log_sum_exp, "log_sum_exp", shape.log_sum_exp);
 
   const auto products = g.scores("products", matmul, {q, k_transposed});
@@ -148,46 +157,45 @@ AttentionGraph attention_forward_graph(const AttentionShape& shape) {
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic) {
   using enum GraphOperator;
   Builder g(shape);
-  const GraphDims head{shape.batch, shape.query_heads, shape.query_length, shape.head_dim};
-  const auto q = g.queries(AttentionTensor::q, "q", shape.q);
-  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k);
-  const auto v_transposed = g.transposed_keys(AttentionTensor::v, "v_transposed", shape.v);
-  const auto out = g.queries(AttentionTensor::out, "out", shape.out);
-  const auto dout = g.queries(AttentionTensor::dout, "dout", shape.out);
+  const std::int64_t key = shape.heads.head_dim, value = shape.heads.value_dim;
+  const auto q = g.queries(AttentionTensor::q, "q", shape.q, key);
+  const auto k_transposed = g.transposed_keys(AttentionTensor::k, "k_transposed", shape.k, key);
+  const auto v_transposed = g.transposed_keys(AttentionTensor::v, "v_transposed", shape.v, value);
+  const auto out = g.queries(AttentionTensor::out, "out", shape.out, value);
+  const auto dout = g.queries(AttentionTensor::dout, "dout", shape.out, value);
   const auto log_sum_exp = g.row_statistics(AttentionTensor::log_sum_exp, "log_sum_exp", shape.log_sum_exp);
-  const auto dq = g.queries(AttentionTensor::dq, "dq", shape.dq);
-  const auto dk = g.keys(AttentionTensor::dk, "dk", shape.dk);
-  const auto dv = g.keys(AttentionTensor::dv, "dv", shape.dv);
+  const auto dq = g.queries(AttentionTensor::dq, "dq", shape.dq, key);
+  const auto dk = g.keys(AttentionTensor::dk, "dk", shape.dk, key);
+  const auto dv = g.keys(AttentionTensor::dv, "dv", shape.dv, value);
   const auto row_sums = g.row_statistics(AttentionTensor::row_sums, "row_sums",
-                                         {shape.query_heads * shape.query_length, shape.query_length, 1});
+                                         {shape.heads.query_heads * shape.query_length, shape.query_length, 1});
   const auto scale = g.scale(), one = g.scalar("one", GraphType::float32, 1.0);
 
   // Sum over keys of p * dp, computed as row sums of dout * out. The multiplication by one lets the engines compute
   // them ahead of the rest and keep them in the caller's scratch.
-  const auto dout_out = g.compute("dout_out", multiply, {dout, out}, head);
+  const auto dout_out = g.compute("dout_out", multiply, {dout, out}, g.query_dims(value));
   g.store(multiply, {g.rows("unscaled_row_sums", reduce_add, {dout_out}), one}, row_sums);
 
   const auto products = g.scores("products", matmul, {q, k_transposed});
   const auto scores = g.scores("scores", multiply, {products, scale});
   const auto logarithms = g.masked(g.scores("logarithms", subtract, {scores, log_sum_exp}));
   const auto probabilities = g.scores("probabilities", exponential, {logarithms});
-  g.store_key_gradient("dv", g.transposed("probabilities_transposed", probabilities), dout, dv);
+  g.store_key_gradient("dv", g.transposed("probabilities_transposed", probabilities), dout, value, dv);
 
   const auto dprobabilities = g.scores("dprobabilities", matmul, {dout, v_transposed});
   const auto centred = g.scores("centred", subtract, {dprobabilities, row_sums});
   const auto weighted = g.scores("weighted", multiply, {centred, probabilities});
   const auto dscores =
       g.scores("dscores", multiply, {weighted, scale}, deterministic ? shape.type : GraphType::float32);
-  g.store_key_gradient("dk", g.transposed("dscores_transposed", dscores), q, dk);
+  g.store_key_gradient("dk", g.transposed("dscores_transposed", dscores), q, key, dk);
 
-  const auto k =
-      g.compute("k", reshape, {k_transposed}, {shape.batch, shape.key_value_heads, shape.key_length, shape.head_dim},
-                rows_of(shape.k), shape.type);
+  const auto k = g.compute("k", reshape, {k_transposed}, g.key_dims(key), rows_of(shape.k), shape.type);
   if (deterministic) {
     g.store(matmul, {dscores, k}, dq);
   } else {
+    const GraphDims queries = g.query_dims(key);
     const auto accumulator =
-        g.stored(AttentionTensor::dq_accumulator, "dq_accumulator", head, packed(head), GraphType::float32);
+        g.stored(AttentionTensor::dq_accumulator, "dq_accumulator", queries, packed(queries), GraphType::float32);
     g.store(matmul, {dscores, k}, accumulator);
     g.store(identity, {accumulator}, dq);
   }

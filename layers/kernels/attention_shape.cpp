@@ -1,32 +1,33 @@
 #include "layers/kernels/attention_shape.h"
 
+#include "parallel/runtime/dtype.h"
+
 namespace weft {
 
 AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
                                    Range run, const MatrixColumns& values, const MatrixColumns& gradients,
                                    GraphType type) {
-  const std::int64_t head_dim = heads.head_dim, length = heads.sequence_length;
-  const auto strides = [head_dim](std::int64_t rows, std::int64_t columns) {
-    return HeadStrides{rows * columns, head_dim, columns};
+  const std::int64_t length = heads.sequence_length, key = heads.head_dim, value = heads.value_dim;
+  const auto strides = [](std::int64_t rows, std::int64_t columns, std::int64_t width) {
+    return HeadStrides{rows * columns, width, columns};
   };
+  HeadShape seen = heads;
+  seen.sequence_length = run.begin + run.count;
   const HeadStrides statistics{rows_per_sequence * heads.query_heads, 1, heads.query_heads};
   return {.batch = sequences,
-          .query_heads = heads.query_heads,
-          .key_value_heads = heads.key_value_heads,
+          .heads = seen,
           .query_length = run.count,
-          .key_length = run.begin + run.count,
-          .head_dim = head_dim,
           .type = type,
           .causal = true,
           .query_offset = run.begin,
-          .q = strides(rows_per_sequence, values.q),
-          .k = strides(length, values.k),
-          .v = strides(length, values.v),
-          .out = strides(rows_per_sequence, heads.query_heads * head_dim),
+          .q = strides(rows_per_sequence, values.q, key),
+          .k = strides(length, values.k, key),
+          .v = strides(length, values.v, value),
+          .out = strides(rows_per_sequence, heads.output_columns(), value),
           .log_sum_exp = statistics,
-          .dq = strides(rows_per_sequence, gradients.q),
-          .dk = strides(length, gradients.k),
-          .dv = strides(length, gradients.v)};
+          .dq = strides(rows_per_sequence, gradients.q, key),
+          .dk = strides(length, gradients.k, key),
+          .dv = strides(length, gradients.v, value)};
 }
 
 AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type) {
@@ -36,10 +37,10 @@ AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequen
 }
 
 std::int64_t row_sums_bytes(const AttentionShape& shape) {
-  return shape.batch * shape.query_heads * shape.query_length * size_of(DType::float32);
+  return shape.batch * shape.heads.query_heads * shape.query_length * size_of(DType::float32);
 }
 std::int64_t dq_accumulator_bytes(const AttentionShape& shape, bool deterministic) {
-  return deterministic ? 0 : row_sums_bytes(shape) * shape.head_dim;
+  return deterministic ? 0 : row_sums_bytes(shape) * shape.heads.head_dim;
 }
 
 }  // namespace weft

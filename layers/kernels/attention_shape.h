@@ -4,7 +4,8 @@
 #include <compare>
 #include <cstdint>
 
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/head_shape.h"
+#include "parallel/runtime/range.h"
 
 namespace weft {
 
@@ -16,12 +17,13 @@ struct HeadStrides {
   auto operator<=>(const HeadStrides&) const = default;
 };
 
-// Queries 0 .. query_length - 1 of every sequence against keys 0 .. key_length - 1. With `causal`, query i has position
-// query_offset + i and sees the keys up to that position. A run of a context-parallel rank (attention.h) has offset
-// run.begin and run.begin + run.count keys.
+// Queries 0 .. query_length - 1 of every sequence against keys 0 .. heads.sequence_length - 1. With `causal`, query i
+// has position query_offset + i and sees the keys up to that position. A run of a context-parallel rank (attention.h)
+// has offset run.begin and run.begin + run.count keys.
 struct AttentionShape {
-  std::int64_t batch = 0, query_heads = 0, key_value_heads = 0;
-  std::int64_t query_length = 0, key_length = 0, head_dim = 0;
+  std::int64_t batch = 0;
+  HeadShape heads;
+  std::int64_t query_length = 0;
   GraphType type = GraphType::bfloat16;
   bool causal = true;
   std::int64_t query_offset = 0;
@@ -33,8 +35,8 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens, query_heads
-// * head_dim] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
+// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens,
+// heads.output_columns()] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
 AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type);
 // One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q has sequences *
 // rows_per_sequence rows, k and v have sequences * heads.sequence_length rows, in matrices as wide as `values` says;

@@ -41,16 +41,13 @@ double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView key_
     keys += (end * (end + 1) - begin * (begin + 1)) / 2;
   }
   const std::int64_t sequences = key_rows.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
-  return 4.0 * keys * static_cast<double>(sequences * heads.query_heads * heads.head_dim);
+  return 2.0 * keys * static_cast<double>(sequences * heads.query_heads * (heads.head_dim + heads.value_dim));
 }
 
 // Counts only the columns of the heads; the matrices may have other columns.
-std::int64_t head_bytes(ConstTensorView rows, std::int64_t heads, const HeadShape& shape) {
-  return rows.rows() * heads * shape.head_dim * size_of(rows.dtype());
-}
-std::int64_t input_bytes(const AttentionInputs& inputs, const HeadShape& shape) {
-  return head_bytes(inputs.q.rows, shape.query_heads, shape) +
-         head_bytes(inputs.k.rows, 2 * shape.key_value_heads, shape);
+std::int64_t input_bytes(const AttentionInputs& inputs, const HeadShape& heads) {
+  return (inputs.q.rows.rows() * heads.key_column() + inputs.k.rows.rows() * heads.key_value_columns()) *
+         size_of(inputs.q.rows.dtype());
 }
 
 AttentionKernels dry_attention(DryWorkspace workspace) {
@@ -88,9 +85,9 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
     tell(context.stream,
          {.name = "attention_cached",
           .kind = KernelKind::attention,
-          .read = head_bytes(q, heads.query_heads, heads) + seen * cache.columns() * size_of(cache.dtype()),
+          .read = (q.rows() * heads.key_column() + seen * cache.columns()) * size_of(cache.dtype()),
           .written = out.bytes(),
-          .flops = 4.0 * pairs * static_cast<double>(heads.query_heads * heads.head_dim),
+          .flops = 2.0 * pairs * static_cast<double>(heads.query_heads * (heads.head_dim + heads.value_dim)),
           .dtype = q.dtype()});
   };
   kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };

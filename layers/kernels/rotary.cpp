@@ -39,8 +39,7 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
                     ConstTensorView k_norm, TensorView rotated) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(options, qkv);
-  require(rotated.rows() == qkv.rows() && rotated.columns() >= options.heads.value_column() &&
-              rotated.columns() % options.heads.head_dim == 0,
+  require(rotated.rows() == qkv.rows() && rotated.columns() >= options.heads.value_column(),
           "rotated holds the columns of every head of q and k");
   context.kernels.rotary.forward(context, options, qkv, q_norm, k_norm, rotated);
 }

@@ -1,30 +1,18 @@
 // Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
 // with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
 //
-// qkv: [tokens, (query_heads + 2 * key_value_heads) * head_dim], heads of q, then k, then v; float32, bfloat16 or
-// float16.
-// Row t has position t % sequence_length. Norm weights [head_dim, 1] in the dtype of qkv; empty without QK-norm.
+// qkv: [tokens, heads.columns()], float32, bfloat16 or float16. Row t has position t % sequence_length. Norm weights
+// [head_dim, 1] in the dtype of qkv; empty without QK-norm.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "layers/kernels/context.h"
+#include "layers/kernels/head_shape.h"
 #include "parallel/runtime/range.h"
 
 namespace weft {
-
-struct HeadShape {
-  std::int64_t query_heads = 0;      // on this rank
-  std::int64_t key_value_heads = 0;  // on this rank; query_heads is a multiple of it
-  std::int64_t head_dim = 0;         // even
-  std::int64_t sequence_length = 0;
-
-  std::int64_t columns() const { return (query_heads + 2 * key_value_heads) * head_dim; }
-  // First columns of the heads of k and v in a row of qkv. The columns in front of v are those that are rotated.
-  std::int64_t key_column() const { return query_heads * head_dim; }
-  std::int64_t value_column() const { return (query_heads + key_value_heads) * head_dim; }
-};
 
 struct RotaryOptions {
   HeadShape heads;
@@ -38,8 +26,8 @@ struct RotaryOptions {
 // of `runs`: the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
 std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Range> runs);
 
-// Writes the heads of q and k: the first heads.value_column() columns of `rotated`, which has as many or those of more
-// heads. It may be qkv itself.
+// Writes the heads of q and k: the first heads.value_column() columns of `rotated`, which may have more. It may be
+// qkv itself.
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated);
 // In place, in the columns of q and k: from the gradient of the rotated heads to that of the heads of `qkv`. dqkv

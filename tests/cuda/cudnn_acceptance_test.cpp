@@ -56,7 +56,8 @@ AttentionShape fused(std::int64_t query_heads, std::int64_t key_value_heads, std
 TEST_P(CudnnAcceptance, TakesTheShapesOfTraining) {
   const auto expect_taken = [&](const AttentionShape& shape) {
     SCOPED_TRACE(fmt::format("type {}, 32/{} heads of {}, length {}, causal {}", static_cast<int>(shape.type),
-                             shape.key_value_heads, shape.head_dim, shape.key_length, shape.causal));
+                             shape.heads.key_value_heads, shape.heads.head_dim, shape.heads.sequence_length,
+                             shape.causal));
     EXPECT_GT(engines(attention_forward_graph(shape)), 0u);
     EXPECT_GT(engines(attention_backward_graph(shape, false)), 0u);
     EXPECT_GT(engines(attention_backward_graph(shape, true)), 0u);
@@ -81,6 +82,12 @@ TEST_P(CudnnAcceptance, RefusalIsWhatTheHeuristicsSay) {
   for (std::int64_t head_dim : {4, 8, 12, 40, 80, 100, 128, 136, 192, 256, 264}) {
     expect_told(fused(4, 2, head_dim, 512), fmt::format("head_dim {}", head_dim));
     expect_told(fused(4, 2, head_dim, 512, GraphType::float16), fmt::format("float16, head_dim {}", head_dim));
+  }
+  for (std::int64_t head_dim : {64, 96, 128, 192, 256}) {
+    for (std::int64_t value_dim : {32, 60, 64, 96, 128, 192, 256}) {
+      expect_told(fused_attention_shape({4, 2, head_dim, 512, value_dim}, 2, GraphType::bfloat16),
+                  fmt::format("keys of {}, values of {}", head_dim, value_dim));
+    }
   }
   for (std::int64_t length : {1, 2, 17, 131072})
     expect_told(fused(4, 2, 128, length), fmt::format("length {}", length));

@@ -98,9 +98,10 @@ class CudnnAttentionTest : public ::testing::Test {
       const Result found = run(values, attention);
       AttentionCase expected = values;
       reference_attention(expected);
-      const double d = static_cast<double>(values.shape.head_dim), keys = static_cast<double>(values.shape.key_length);
-      const double group =
-          static_cast<double>(values.shape.query_heads) / static_cast<double>(values.shape.key_value_heads);
+      const HeadShape& heads = values.shape.heads;
+      const double d = static_cast<double>(std::max(heads.head_dim, heads.value_dim)),
+                   keys = static_cast<double>(heads.sequence_length);
+      const double group = static_cast<double>(heads.query_heads) / static_cast<double>(heads.key_value_heads);
       const double float_error = 0x1.0p-24 * (d * std::sqrt(d) + keys + 8);
       const double rounding = values.shape.type == GraphType::float16 ? 0x1.0p-11 : 0x1.0p-8;
       expect_near(found.out, expected.out, 5 * (float_error + 2 * rounding), "out");
@@ -139,6 +140,15 @@ TEST_F(CudnnAttentionTest, AgreesForHeadDim256) {
   const auto refusal = cudnn_attention_refusal(values.shape, compute_capability);
   if (refusal) GTEST_SKIP() << *refusal;
   check(values, "heads of 256");
+}
+
+TEST_F(CudnnAttentionTest, AgreesForValuesOfAnotherWidthThanKeys) {
+  for (const std::int64_t value_dim : {64, 128}) {
+    AttentionCase values = fused_case({4, 2, 96, 200, value_dim}, 1);
+    const auto refusal = cudnn_attention_refusal(values.shape, compute_capability);
+    if (refusal) GTEST_SKIP() << *refusal;
+    check(values, fmt::format("keys of 96, values of {}", value_dim));
+  }
 }
 
 // Context-parallel runs. The first rank of two holds queries 0..79 and 240..319, the second the middle.

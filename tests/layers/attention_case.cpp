@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/random.h"
 
 namespace weft {
@@ -33,12 +34,12 @@ struct Element {
 AttentionPlaces AttentionCase::places() {
   std::vector<double>& keys = kv.empty() ? q : kv;
   std::vector<double>& dkeys = kv.empty() ? dq : dkv;
-  const std::int64_t out_offset = row_offset * shape.query_heads * shape.head_dim;
+  const std::int64_t out_offset = row_offset * shape.heads.output_columns();
   return {{AttentionTensor::q, {&q, q_offset}},
           {AttentionTensor::k, {&keys, k_offset}},
           {AttentionTensor::v, {&keys, v_offset}},
           {AttentionTensor::out, {&out, out_offset}},
-          {AttentionTensor::log_sum_exp, {&log_sum_exp, row_offset * shape.query_heads}},
+          {AttentionTensor::log_sum_exp, {&log_sum_exp, row_offset * shape.heads.query_heads}},
           {AttentionTensor::dout, {&dout, out_offset}},
           {AttentionTensor::dq, {&dq, q_offset}},
           {AttentionTensor::dk, {&dkeys, k_offset}},
@@ -49,8 +50,8 @@ AttentionPlaces AttentionCase::places() {
 
 AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
                        std::int64_t run_row, Range run) {
-  const std::int64_t columns = heads.columns(), kv_columns = 2 * heads.key_value_heads * heads.head_dim;
-  const std::int64_t rows = sequences * rows_per_sequence, out_columns = heads.query_heads * heads.head_dim;
+  const std::int64_t columns = heads.columns(), kv_columns = heads.key_value_columns();
+  const std::int64_t rows = sequences * rows_per_sequence, out_columns = heads.output_columns();
   const std::int64_t tokens = sequences * heads.sequence_length;
   AttentionCase made;
   const MatrixColumns widths{columns, kv_columns, kv_columns};
@@ -66,7 +67,7 @@ AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int6
   made.dq_accumulator = poison(dq_accumulator_bytes(made.shape, false) / size_of(DType::float32));
   made.row_offset = run_row;
   made.q_offset = run_row * columns;
-  made.v_offset = heads.key_value_heads * heads.head_dim;
+  made.v_offset = heads.own_value_column();
   return made;
 }
 
@@ -75,7 +76,7 @@ AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences) {
   made.shape = fused_attention_shape(heads, sequences, GraphType::bfloat16);
   made.kv.clear();
   made.dkv.clear();
-  made.k_offset = heads.query_heads * heads.head_dim;
+  made.k_offset = heads.key_column();
   made.v_offset += made.k_offset;
   return made;
 }
@@ -88,29 +89,32 @@ void reference_attention(AttentionCase& values) {
       dout{places[AttentionTensor::dout], shape.out}, dq{places[AttentionTensor::dq], shape.dq},
       dk{places[AttentionTensor::dk], shape.dk}, dv{places[AttentionTensor::dv], shape.dv},
       log_sum_exp{places[AttentionTensor::log_sum_exp], shape.log_sum_exp};
-  const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-  const std::int64_t group = shape.query_heads / shape.key_value_heads;
+  const HeadShape& heads = shape.heads;
+  const std::int64_t key_length = heads.sequence_length, key_dim = heads.head_dim, value_dim = heads.value_dim;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(key_dim));
+  const std::int64_t group = heads.query_heads / heads.key_value_heads;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t h = 0; h < shape.query_heads; ++h) {
+    for (std::int64_t h = 0; h < heads.query_heads; ++h) {
       const std::int64_t kh = h / group;
-      for (std::int64_t j = 0; h % group == 0 && j < shape.key_length; ++j) {
-        for (std::int64_t c = 0; c < shape.head_dim; ++c) dk(b, kh, j, c) = dv(b, kh, j, c) = 0;
+      for (std::int64_t j = 0; h % group == 0 && j < key_length; ++j) {
+        for (std::int64_t c = 0; c < key_dim; ++c) dk(b, kh, j, c) = 0;
+        for (std::int64_t c = 0; c < value_dim; ++c) dv(b, kh, j, c) = 0;
       }
       for (std::int64_t i = 0; i < shape.query_length; ++i) {
-        const std::int64_t seen =
-            shape.causal ? std::min(shape.key_length, shape.query_offset + i + 1) : shape.key_length;
+        const std::int64_t seen = shape.causal ? std::min(key_length, shape.query_offset + i + 1) : key_length;
         std::vector<double> p(static_cast<std::size_t>(seen)), dp(p.size());
         double maximum = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
         for (std::int64_t j = 0; j < seen; ++j) {
-          for (std::int64_t c = 0; c < shape.head_dim; ++c) p[j] += scale * q(b, h, i, c) * k(b, kh, j, c);
+          for (std::int64_t c = 0; c < key_dim; ++c) p[j] += scale * q(b, h, i, c) * k(b, kh, j, c);
           maximum = std::max(maximum, p[j]);
         }
         for (double score : p) sum += std::exp(score - maximum);
         const double logarithm = log_sum_exp(b, h, i, 0) = maximum + std::log(sum);
         for (double& score : p) score = std::exp(score - logarithm);
-        for (std::int64_t c = 0; c < shape.head_dim; ++c) out(b, h, i, c) = dq(b, h, i, c) = 0;
+        for (std::int64_t c = 0; c < key_dim; ++c) dq(b, h, i, c) = 0;
+        for (std::int64_t c = 0; c < value_dim; ++c) out(b, h, i, c) = 0;
         for (std::int64_t j = 0; j < seen; ++j) {
-          for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+          for (std::int64_t c = 0; c < value_dim; ++c) {
             out(b, h, i, c) += p[j] * v(b, kh, j, c);
             dp[j] += dout(b, h, i, c) * v(b, kh, j, c);
             dv(b, kh, j, c) += p[j] * dout(b, h, i, c);
@@ -119,7 +123,7 @@ void reference_attention(AttentionCase& values) {
         }
         for (std::int64_t j = 0; j < seen; ++j) {
           const double dscore = scale * p[j] * (dp[j] - mean);
-          for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+          for (std::int64_t c = 0; c < key_dim; ++c) {
             dq(b, h, i, c) += dscore * k(b, kh, j, c);
             dk(b, kh, j, c) += dscore * q(b, h, i, c);
           }

@@ -15,7 +15,7 @@ class AttentionTest : public ProductKernelTest {
   };
 
   Run run(DType dtype, const HeadShape& heads, std::int64_t sequences) {
-    const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.query_heads * heads.head_dim;
+    const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.output_columns();
     Run result{random("qkv", dtype, tokens, heads.columns()), random("dout", dtype, tokens, out_columns),
                poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
                poisoned(dtype, tokens, heads.columns())};
@@ -27,28 +27,33 @@ class AttentionTest : public ProductKernelTest {
     return result;
   }
 
+  static double widest(const HeadShape& heads) {
+    return static_cast<double>(std::max(heads.head_dim, heads.value_dim));
+  }
+
   // Let e be the rounding of the factors: float32, or 16 bits for probabilities and dscores between products.
   // Scores q.k / sqrt(d) of normal inputs stay below 6, up to e_32 d sqrt(d) off, and so do the exponents; a
   // probability errs by that times itself and out, a mean of values below 5, by 5 (e_32 (d sqrt(d) + keys) + 2 e): sums
   // over keys weighted by probabilities that add up to one. The stored result is rounded once more, which the 2 e
   // holds.
   double out_tolerance(DType dtype, const HeadShape& heads) {
-    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    const double d = widest(heads), keys = static_cast<double>(heads.sequence_length);
     return 5 * (roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype));
   }
   // A gradient sums dscore * q or p * dout over rows: `mass`, the reference's largest element, bounds what well-mixed
   // signs leave, and group * sqrt(keys) how many roundings of size e add up at random. dscore holds p (dp - product), a
   // difference of terms near 5 sqrt(d) with the error of `out` in the product.
   double gradient_tolerance(DType dtype, const HeadShape& heads, double mass) {
-    const double d = static_cast<double>(heads.head_dim), keys = static_cast<double>(heads.sequence_length);
+    const double d = widest(heads), keys = static_cast<double>(heads.sequence_length);
     const double group = static_cast<double>(heads.query_heads) / static_cast<double>(heads.key_value_heads);
     const double relative = roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype);
     return relative * (mass + 5 * std::sqrt(d) + group * std::sqrt(keys));
   }
 
   void check(DType dtype, const HeadShape& heads, std::int64_t sequences) {
-    const std::string what = fmt::format("{} heads {}/{} of {}, {} sequences of {}", name_of(dtype), heads.query_heads,
-                                         heads.key_value_heads, heads.head_dim, sequences, heads.sequence_length);
+    const std::string what =
+        fmt::format("{} heads {}/{} of {} and {}, {} sequences of {}", name_of(dtype), heads.query_heads,
+                    heads.key_value_heads, heads.head_dim, heads.value_dim, sequences, heads.sequence_length);
     const Run found = run(dtype, heads, sequences);
     const std::vector<double> qkv = doubles(found.qkv);
     const reference::AttentionResult expected = reference::attention(heads, qkv);

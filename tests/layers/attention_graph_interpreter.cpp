@@ -6,6 +6,8 @@
 #include <limits>
 #include <list>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 namespace {
 

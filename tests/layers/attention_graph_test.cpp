@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "parallel/runtime/error.h"
 #include "tests/layers/attention_graph_interpreter.h"
 
 namespace weft {
@@ -78,6 +79,14 @@ TEST(AttentionGraph, ComputesRunsOfQueriesAtTheirPositions) {
   check(run_case(heads, 2, 1, 0, {0, 1}), "the first query alone");
 }
 
+TEST(AttentionGraph, ComputesValuesOfAnotherWidthThanKeys) {
+  for (const std::int64_t value_dim : {4, 12}) {
+    check(fused_case({4, 2, 8, 16, value_dim}, 2), fmt::format("values of {}", value_dim));
+    check(fused_case({3, 3, 8, 16, value_dim}, 1), fmt::format("values of {}, a key head each", value_dim));
+    check(run_case({4, 2, 8, 24, value_dim}, 2, 10, 3, {17, 7}), fmt::format("a run, values of {}", value_dim));
+  }
+}
+
 TEST(AttentionGraph, ReferenceGradientIsTheDerivative) {
   AttentionCase inputs = run_case({2, 1, 4, 7}, 1, 3, 0, {2, 3});
   AttentionCase answer = inputs;
@@ -111,7 +120,7 @@ TEST(AttentionGraph, HasTheOperationsTheEnginesLookFor) {
   shape.query_offset = 3;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 15u);
   shape.causal = false;
-  shape.key_value_heads = 4;
+  shape.heads.key_value_heads = 4;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 10u);
   EXPECT_EQ(attention_backward_graph(shape, false).operations.size(), 18u);
 }

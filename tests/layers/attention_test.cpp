@@ -20,14 +20,28 @@ TEST_F(AttentionTest, AgreesForEveryGroupAndHeadSize) {
   }
 }
 
+// Keys wider than values, as in latent attention, and narrower ones.
+TEST_F(AttentionTest, TakesValuesOfAnotherWidthThanKeys) {
+  for (DType dtype : float_types) {
+    check(dtype, {4, 2, 24, 70, 16}, 2);
+    check(dtype, {4, 4, 6, 70, 10}, 2);
+    check(dtype, {2, 1, 192, 70, 128}, 1);
+    check(dtype, {2, 1, 64, 70, 130}, 1);
+  }
+}
+
 // Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
 // computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
 class AttentionRuns : public AttentionTest {
  protected:
   void check(DType dtype, std::int64_t length, const std::vector<Range>& one, const std::vector<Range>& other) {
-    const HeadShape heads{4, 2, 6, length};
+    check(dtype, {4, 2, 6, length}, one, other);
+    check(dtype, {4, 2, 6, length, 10}, one, other);
+  }
+  void check(DType dtype, const HeadShape& heads, const std::vector<Range>& one, const std::vector<Range>& other) {
     constexpr std::int64_t sequences = 2;
-    const std::int64_t query_columns = 4 * 6, kv_columns = 2 * 2 * 6;
+    const std::int64_t length = heads.sequence_length, out_columns = 4 * heads.value_dim;
+    const std::int64_t query_columns = 4 * 6, kv_columns = 2 * (6 + heads.value_dim);
     const Run whole = run(dtype, heads, sequences);
     const std::vector<double> expected_out = doubles(whole.out), expected_gradient = doubles(whole.dqkv);
     const double out_error = 2 * out_tolerance(dtype, heads);
@@ -41,12 +55,12 @@ class AttentionRuns : public AttentionTest {
         }
       }
       const auto count = static_cast<std::int64_t>(rows.size());
-      Tensor q = poisoned(dtype, count, heads.columns()), part_dout = poisoned(dtype, count, query_columns);
+      Tensor q = poisoned(dtype, count, heads.columns()), part_dout = poisoned(dtype, count, out_columns);
       for (std::int64_t i = 0; i < count; ++i) {
         cast(*stream, whole.qkv.view().rows_from(rows[i], 1), q.view().rows_from(i, 1));
         cast(*stream, whole.dout.view().rows_from(rows[i], 1), part_dout.view().rows_from(i, 1));
       }
-      Tensor out = poisoned(dtype, count, query_columns), sums = poisoned(DType::float32, count, 4);
+      Tensor out = poisoned(dtype, count, out_columns), sums = poisoned(DType::float32, count, 4);
       Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * length, kv_columns);
       Tensor kv = poisoned(dtype, sequences * length, kv_columns);
       copy_columns(*stream, whole.qkv, query_columns, kv, 0, kv_columns);
@@ -56,10 +70,11 @@ class AttentionRuns : public AttentionTest {
                          parted_heads(heads, dq.view(), dkv.view()));
       const std::vector<double> found_out = doubles(out), found_dq = doubles(dq), found_dkv = doubles(dkv);
       for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int64_t column = 0; column < out_columns; ++column) {
+          ASSERT_NEAR(found_out[static_cast<std::size_t>(i * out_columns + column)],
+                      expected_out[static_cast<std::size_t>(rows[i] * out_columns + column)], out_error);
+        }
         for (std::int64_t column = 0; column < query_columns; ++column) {
-          const auto at = static_cast<std::size_t>(i * query_columns + column);
-          ASSERT_NEAR(found_out[at], expected_out[static_cast<std::size_t>(rows[i] * query_columns + column)],
-                      out_error);
           ASSERT_NEAR(found_dq[static_cast<std::size_t>(i * heads.columns() + column)],
                       expected_gradient[static_cast<std::size_t>(rows[i] * heads.columns() + column)], gradient_error);
         }

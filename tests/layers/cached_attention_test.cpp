@@ -17,11 +17,11 @@ class CachedAttentionTest : public AttentionTest {
   // position that a pass is told stands for a caller that counts wrongly.
   Passes feed(const HeadShape& heads, const Tensor& qkv, std::int64_t sequences,
               const std::vector<std::int64_t>& lengths, std::int64_t capacity, std::int64_t shift = 0) {
-    const std::int64_t length = heads.sequence_length, columns = heads.query_heads * heads.head_dim;
+    const std::int64_t length = heads.sequence_length, columns = heads.output_columns();
     const DType dtype = qkv.dtype();
     HeadShape cached = heads;
     cached.sequence_length = capacity;
-    Tensor cache = poisoned(dtype, sequences * capacity, 2 * heads.key_value_heads * heads.head_dim);
+    Tensor cache = poisoned(dtype, sequences * capacity, heads.key_value_columns());
     Passes result;
     result.out.resize(static_cast<std::size_t>(sequences * length * columns));
     std::int64_t position = 0;
@@ -52,7 +52,8 @@ class CachedAttentionTest : public AttentionTest {
 TEST_F(CachedAttentionTest, PassesOfAnyLengthsMakeTheRowsOfWholeSequences) {
   constexpr std::int64_t sequences = 3;
   for (DType dtype : float_types) {
-    for (const HeadShape& heads : {HeadShape{4, 2, 6, 13}, HeadShape{2, 2, 64, 13}, HeadShape{4, 1, 130, 13}}) {
+    for (const HeadShape& heads : {HeadShape{4, 2, 6, 13}, HeadShape{2, 2, 64, 13}, HeadShape{4, 1, 130, 13},
+                                   HeadShape{4, 2, 24, 13, 16}, HeadShape{4, 2, 6, 13, 140}}) {
       const Tensor qkv = random("qkv", dtype, sequences * 13, heads.columns());
       const std::vector<double> rounded = doubles(qkv);
       const reference::AttentionResult expected = reference::attention(heads, rounded);
@@ -63,7 +64,7 @@ TEST_F(CachedAttentionTest, PassesOfAnyLengthsMakeTheRowsOfWholeSequences) {
         reference::expect_near(found.out, expected.out, out_tolerance(dtype, heads),
                                fmt::format("{} in {} passes", name_of(dtype), lengths.size()));
         // Keys and values as they were given, and nothing behind the last position.
-        const std::int64_t columns = 2 * heads.key_value_heads * heads.head_dim;
+        const std::int64_t columns = heads.key_value_heads * (heads.head_dim + heads.value_dim);
         const std::int64_t first = heads.columns() - columns;
         for (std::int64_t s = 0; s < sequences; ++s) {
           for (std::int64_t p = 0; p < capacity; ++p) {

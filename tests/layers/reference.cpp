@@ -30,9 +30,9 @@ std::vector<double> probabilities(const HeadLayout& layout, const std::vector<do
 
 AttentionResult attention(const HeadShape& heads, const std::vector<double>& qkv) {
   const HeadLayout layout{heads};
-  const std::int64_t tokens = std::ssize(qkv) / heads.columns();
+  const std::int64_t tokens = std::ssize(qkv) / layout.columns();
   AttentionResult result;
-  result.out.assign(static_cast<std::size_t>(tokens * heads.query_heads * heads.head_dim), 0.0);
+  result.out.assign(static_cast<std::size_t>(tokens * heads.query_heads * heads.value_dim), 0.0);
   result.log_sum_exp.assign(static_cast<std::size_t>(tokens * heads.query_heads), 0.0);
   for (std::int64_t row = 0; row < tokens; ++row) {
     const std::int64_t t = row % heads.sequence_length, first = row - t;
@@ -40,7 +40,7 @@ AttentionResult attention(const HeadShape& heads, const std::vector<double>& qkv
       const std::vector<double> p =
           probabilities(layout, qkv, first, t, head, result.log_sum_exp[row * heads.query_heads + head]);
       for (std::int64_t s = 0; s <= t; ++s) {
-        for (std::int64_t i = 0; i < heads.head_dim; ++i) {
+        for (std::int64_t i = 0; i < heads.value_dim; ++i) {
           result.out[layout.out(row, head) + i] += p[s] * qkv[layout.v(first + s, head) + i];
         }
       }
@@ -52,7 +52,7 @@ AttentionResult attention(const HeadShape& heads, const std::vector<double>& qkv
 std::vector<double> attention_gradient(const HeadShape& heads, const std::vector<double>& qkv,
                                        const std::vector<double>& dout) {
   const HeadLayout layout{heads};
-  const std::int64_t tokens = std::ssize(qkv) / heads.columns();
+  const std::int64_t tokens = std::ssize(qkv) / layout.columns();
   const double scale = 1.0 / std::sqrt(static_cast<double>(heads.head_dim));
   std::vector<double> gradient(qkv.size(), 0.0);
   for (std::int64_t row = 0; row < tokens; ++row) {
@@ -62,7 +62,7 @@ std::vector<double> attention_gradient(const HeadShape& heads, const std::vector
       const std::vector<double> p = probabilities(layout, qkv, first, t, head, log_sum_exp);
       std::vector<double> dp(p.size(), 0.0);
       for (std::int64_t s = 0; s <= t; ++s) {
-        for (std::int64_t i = 0; i < heads.head_dim; ++i) {
+        for (std::int64_t i = 0; i < heads.value_dim; ++i) {
           const double output_gradient = dout[layout.out(row, head) + i];
           dp[s] += output_gradient * qkv[layout.v(first + s, head) + i];
           gradient[layout.v(first + s, head) + i] += p[s] * output_gradient;
@@ -84,7 +84,7 @@ std::vector<double> attention_gradient(const HeadShape& heads, const std::vector
 std::vector<double> rotary(const RotaryOptions& options, const std::vector<double>& qkv, const RotaryWeights& weights) {
   const HeadShape& heads = options.heads;
   const HeadLayout layout{heads};
-  const std::int64_t tokens = std::ssize(qkv) / heads.columns(), head_dim = heads.head_dim, half = head_dim / 2;
+  const std::int64_t tokens = std::ssize(qkv) / layout.columns(), head_dim = heads.head_dim, half = head_dim / 2;
   std::vector<double> result = qkv;
   for (std::int64_t row = 0; row < tokens; ++row) {
     for (std::int64_t slot = 0; slot < heads.query_heads + heads.key_value_heads; ++slot) {

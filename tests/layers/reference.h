@@ -40,13 +40,16 @@ struct HeadLayout {
   std::size_t q(std::int64_t t, std::int64_t head) const { return at(t, head); }
   std::size_t k(std::int64_t t, std::int64_t head) const { return at(t, heads.query_heads + pair(head)); }
   std::size_t v(std::int64_t t, std::int64_t head) const {
-    return at(t, heads.query_heads + heads.key_value_heads + pair(head));
+    return at(t, heads.query_heads + heads.key_value_heads) + static_cast<std::size_t>(pair(head) * heads.value_dim);
   }
   std::size_t out(std::int64_t t, std::int64_t head) const {
-    return static_cast<std::size_t>((t * heads.query_heads + head) * heads.head_dim);
+    return static_cast<std::size_t>((t * heads.query_heads + head) * heads.value_dim);
   }
   std::size_t at(std::int64_t t, std::int64_t slot) const {
-    return static_cast<std::size_t>(t * heads.columns() + slot * heads.head_dim);
+    return static_cast<std::size_t>(t * columns() + slot * heads.head_dim);
+  }
+  std::int64_t columns() const {
+    return (heads.query_heads + heads.key_value_heads) * heads.head_dim + heads.key_value_heads * heads.value_dim;
   }
   std::int64_t pair(std::int64_t head) const { return head / (heads.query_heads / heads.key_value_heads); }
 };

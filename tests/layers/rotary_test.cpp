@@ -50,7 +50,8 @@ class RotaryTest : public KernelTest {
   Tensor table_;
 };
 
-constexpr HeadShape rotary_shapes[] = {{2, 1, 2, 3}, {4, 2, 16, 7}, {1, 1, 6, 33}, {2, 2, 64, 5}};
+constexpr HeadShape rotary_shapes[] = {{2, 1, 2, 3},  {4, 2, 16, 7},     {1, 1, 6, 33},
+                                       {2, 2, 64, 5}, {4, 2, 16, 7, 10}, {2, 1, 64, 5, 3}};
 
 // In place, and into a matrix of q and k alone.
 TEST_F(RotaryTest, TurnsPairsAsTheFormulaSays) {

@@ -238,8 +238,8 @@ std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, co
 
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
   PlannedInputs inputs;
-  inputs.rotary.heads.head_dim = config.model.head_dim;
-  inputs.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
+  inputs.rotary.heads =
+      head_shape(config.model, config.parallelism.tensor, config.training.sequence_length / config.parallelism.context);
   inputs.rotary.theta = config.model.rope_theta;
   inputs.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);
   inputs.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "layers/context_parallel.h"
+#include "layers/segments.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/rank/same_program.h"
 #include "trainer/rank/verify_step.h"
@@ -62,12 +63,8 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
 }
 
 std::string RankRun::attention() {
-  const PlannedInputs& inputs = stages().inputs();
-  HeadShape heads = inputs.rotary.heads;
-  heads.query_heads = config_.model.num_attention_heads / config_.parallelism.tensor;
-  heads.key_value_heads = config_.model.num_key_value_heads / config_.parallelism.tensor;
-  heads.sequence_length = config_.training.sequence_length;
-  return rank_step_.kernels().kernels.attention.description(heads, inputs.positions,
+  const HeadShape heads = head_shape(config_.model, config_.parallelism.tensor, config_.training.sequence_length);
+  return rank_step_.kernels().kernels.attention.description(heads, stages().inputs().positions,
                                                             config_.precision_of(Family::dense).compute);
 }
 

@@ -9,9 +9,6 @@
 namespace weft::cpu {
 namespace {
 
-float score_scale(const HeadShape& heads) {
-  return 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
-}
 std::int64_t widest_block(const HeadShape& heads) {
   return std::min(key_block, heads.sequence_length);
 }
@@ -25,10 +22,10 @@ template <typename T>
 T* columns_from(TensorView tensor, std::int64_t first_row, std::int64_t column) {
   return tensor.as<T>().data() + first_row * tensor.columns() + column;
 }
-// Head `head` in the rows of one sequence.
+// Head `head` of `width` columns in the rows of one sequence.
 template <typename T, typename View>
-auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t head, std::int64_t head_dim) {
-  return columns_from<T>(of.rows, first_row, of.column + head * head_dim);
+auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t head, std::int64_t width) {
+  return columns_from<T>(of.rows, first_row, of.column + head * width);
 }
 
 // Calls `visit(position, row, rows)` for the stripes of queries of one sequence. `row` is the index among the queries
@@ -51,17 +48,17 @@ struct Forward {
         heads(shape),
         runs(query_runs),
         scores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
-        stripe(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.head_dim)),
+        stripe(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.value_dim)),
         statistics(context.ledger.allocate(Bucket::workspace, DType::float32, 2, query_block)),
         probabilities(context, scores),
-        packed_q(allocate_packed_head<T>(context, shape)),
-        packed_k(allocate_packed_head<T>(context, shape)),
-        packed_v(allocate_packed_head<T>(context, shape)) {}
+        packed_q(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
+        packed_k(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
+        packed_v(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)) {}
 
   // `out` and `log_sum_exp` point at the head's first row; their rows have the stride of their whole tensors.
   void run_head(StridedMatrix<T> q, StridedMatrix<T> k, StridedMatrix<T> v, T* out, float* log_sum_exp) {
-    const std::int64_t head_dim = heads.head_dim;
-    const float scale = score_scale(heads);
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
+    const auto scale = static_cast<float>(heads.score_scale());
     float* score = scores.as<float>().data();
     float* sum_of_values = stripe.as<float>().data();
     const RunningSoftmax softmax{statistics.as<float>().data(), statistics.as<float>().data() + query_block};
@@ -69,8 +66,8 @@ struct Forward {
       for_each_block(position, rows, [&](const ScoreBlock& block) {
         block_product(context, rows, block.columns, head_dim, rows_from(q, row), Transpose::no,
                       rows_from(k, block.first_column), Transpose::yes, score, false);
-        softmax_block(block, scale, score, probabilities.data, softmax, sum_of_values, head_dim);
-        block_product(context, rows, head_dim, block.columns, StridedMatrix<T>{probabilities.data, block.columns},
+        softmax_block(block, scale, score, probabilities.data, softmax, sum_of_values, value_dim);
+        block_product(context, rows, value_dim, block.columns, StridedMatrix<T>{probabilities.data, block.columns},
                       Transpose::no, rows_from(v, block.first_column), Transpose::no, sum_of_values,
                       block.first_column > 0);
       });
@@ -78,13 +75,14 @@ struct Forward {
         log_sum_exp[(row + r) * heads.query_heads] = scale * softmax.maximum[r] + std::log(softmax.sum[r]);
         softmax.sum[r] = 1.0f / softmax.sum[r];
       }
-      const std::int64_t out_columns = heads.query_heads * head_dim;
-      store_rows(sum_of_values, softmax.sum, rows, head_dim, out + row * out_columns, out_columns);
+      const std::int64_t out_columns = heads.output_columns();
+      store_rows(sum_of_values, softmax.sum, rows, value_dim, out + row * out_columns, out_columns);
     });
   }
 
   void run(const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
-    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
+    const std::int64_t length = heads.sequence_length, queries = query_rows(runs);
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
     StridedMatrix<T> k, v;
     for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
@@ -93,12 +91,12 @@ struct Forward {
         if (head % group == 0) {
           k = pack_head(head_from<T>(inputs.k, first, head / group, head_dim), length, head_dim,
                         packed_k.template as<T>().data());
-          v = pack_head(head_from<T>(inputs.v, first, head / group, head_dim), length, head_dim,
+          v = pack_head(head_from<T>(inputs.v, first, head / group, value_dim), length, value_dim,
                         packed_v.template as<T>().data());
         }
         const StridedMatrix<T> q = pack_head(head_from<T>(inputs.q, first_query, head, head_dim), queries, head_dim,
                                              packed_q.template as<T>().data());
-        run_head(q, k, v, columns_from<T>(out, first_query, head * head_dim),
+        run_head(q, k, v, columns_from<T>(out, first_query, head * value_dim),
                  columns_from<float>(log_sum_exp, first_query, head));
       }
     }
@@ -122,38 +120,38 @@ struct Backward {
         dscores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
         dq(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.head_dim)),
         dk(context.ledger.allocate(Bucket::workspace, DType::float32, shape.sequence_length, shape.head_dim)),
-        dv(context.ledger.allocate(Bucket::workspace, DType::float32, shape.sequence_length, shape.head_dim)),
+        dv(context.ledger.allocate(Bucket::workspace, DType::float32, shape.sequence_length, shape.value_dim)),
         row_products(context.ledger.allocate(Bucket::workspace, DType::float32, 1, query_block)),
         probability_factors(context, scores),
         dscore_factors(context, dscores),
-        packed_q(allocate_packed_head<T>(context, shape)),
-        packed_dout(allocate_packed_head<T>(context, shape)),
-        packed_k(allocate_packed_head<T>(context, shape)),
-        packed_v(allocate_packed_head<T>(context, shape)) {}
+        packed_q(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
+        packed_dout(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)),
+        packed_k(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
+        packed_v(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)) {}
 
   // Writes the gradient of one query head, with a row stride of `dq_stride` elements, and adds to the gradients of its
   // key-value head.
   void run_query_head(StridedMatrix<T> q, StridedMatrix<T> dout, StridedMatrix<T> out, const float* log_sum_exp,
                       T* dq_out, std::int64_t dq_stride) {
-    const std::int64_t head_dim = heads.head_dim;
-    const float scale = score_scale(heads);
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
+    const auto scale = static_cast<float>(heads.score_scale());
     float* score = scores.as<float>().data();
     float* dprobability = dscores.as<float>().data();
     float* product = row_products.as<float>().data();
     for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
       const StridedMatrix<T> q_rows = rows_from(q, row), dout_rows = rows_from(dout, row);
-      multiply_rows(dout_rows, rows_from(out, row), rows, head_dim, product);
+      multiply_rows(dout_rows, rows_from(out, row), rows, value_dim, product);
       const RowStatistics statistics{log_sum_exp + row * heads.query_heads, heads.query_heads, product};
       for_each_block(position, rows, [&](const ScoreBlock& block) {
         const std::int64_t columns = block.columns, first = block.first_column;
         block_product(context, rows, columns, head_dim, q_rows, Transpose::no, rows_from(k, first), Transpose::yes,
                       score, false);
-        block_product(context, rows, columns, head_dim, dout_rows, Transpose::no, rows_from(v, first), Transpose::yes,
+        block_product(context, rows, columns, value_dim, dout_rows, Transpose::no, rows_from(v, first), Transpose::yes,
                       dprobability, false);
         gradient_block(block, scale, statistics, score, dprobability, probability_factors.data, dscore_factors.data);
         const StridedMatrix<T> probabilities{probability_factors.data, columns}, ds{dscore_factors.data, columns};
-        block_product(context, columns, head_dim, rows, probabilities, Transpose::yes, dout_rows, Transpose::no,
-                      dv.as<float>().data() + first * head_dim, true);
+        block_product(context, columns, value_dim, rows, probabilities, Transpose::yes, dout_rows, Transpose::no,
+                      dv.as<float>().data() + first * value_dim, true);
         block_product(context, columns, head_dim, rows, ds, Transpose::yes, q_rows, Transpose::no,
                       dk.as<float>().data() + first * head_dim, true);
         block_product(context, rows, head_dim, columns, ds, Transpose::no, rows_from(k, first), Transpose::no,
@@ -165,15 +163,19 @@ struct Backward {
 
   void run(ConstTensorView dout, const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
            const AttentionGradients& gradients) {
-    const std::int64_t length = heads.sequence_length, head_dim = heads.head_dim, queries = query_rows(runs);
+    const std::int64_t length = heads.sequence_length, queries = query_rows(runs);
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
+    // A workspace is as wide as a head.
     const auto packed = [&](const HeadColumns<ConstTensorView>& of, std::int64_t first, std::int64_t head,
                             std::int64_t rows, Tensor& workspace) {
-      return pack_head(head_from<T>(of, first, head, head_dim), rows, head_dim, workspace.as<T>().data());
+      const std::int64_t width = workspace.columns();
+      return pack_head(head_from<T>(of, first, head, width), rows, width, workspace.as<T>().data());
     };
     const auto store = [&](const Tensor& sums, const HeadColumns<TensorView>& to, std::int64_t first,
                            std::int64_t head) {
-      store_rows(sums.as<float>().data(), nullptr, length, head_dim, head_from<T>(to, first, head, head_dim),
+      const std::int64_t width = sums.columns();
+      store_rows(sums.as<float>().data(), nullptr, length, width, head_from<T>(to, first, head, width),
                  to.rows.columns());
     };
     for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
@@ -186,7 +188,7 @@ struct Backward {
         for (std::int64_t head = pair * group; head < (pair + 1) * group; ++head) {
           run_query_head(packed(inputs.q, first_query, head, queries, packed_q),
                          packed({dout}, first_query, head, queries, packed_dout),
-                         columns_from<T>(out, first_query, head * head_dim),
+                         columns_from<T>(out, first_query, head * value_dim),
                          columns_from<float>(log_sum_exp, first_query, head).data,
                          head_from<T>(gradients.q, first_query, head, head_dim), gradients.q.rows.columns());
         }

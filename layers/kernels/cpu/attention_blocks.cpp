@@ -39,7 +39,7 @@ WEFT_INLINE float lane_maximum(const float* row, std::int64_t count) {
 
 template <typename T>
 WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* scores, T* probabilities,
-                              RunningSoftmax softmax, float* out, std::int64_t head_dim) {
+                              RunningSoftmax softmax, float* out, std::int64_t value_dim) {
   const bool first = block.first_column == 0;
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* score = scores + r * block.columns;
@@ -61,9 +61,9 @@ WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* score
     } else {
       const float factor = exponential(scale * (before - maximum));
       softmax.sum[r] = softmax.sum[r] * factor + block_sum;
-      float* row = out + r * head_dim;
+      float* row = out + r * value_dim;
 #pragma omp simd
-      for (std::int64_t i = 0; i < head_dim; ++i) row[i] *= factor;
+      for (std::int64_t i = 0; i < value_dim; ++i) row[i] *= factor;
     }
   }
 }
@@ -112,16 +112,16 @@ WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64
 }  // namespace
 
 WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities,
-                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+                                     RunningSoftmax softmax, float* out, std::int64_t value_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
 }
 WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities,
-                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+                                     RunningSoftmax softmax, float* out, std::int64_t value_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
 }
 WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities,
-                                     RunningSoftmax softmax, float* out, std::int64_t head_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, head_dim);
+                                     RunningSoftmax softmax, float* out, std::int64_t value_dim) {
+  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
 }
 WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
                                       const float* dprobabilities, float* probabilities, float* dscores) {

@@ -40,14 +40,14 @@ struct RunningSoftmax {
 };
 
 // Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales the result of earlier
-// blocks in `out` [rows, head_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the same
+// blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the same
 // memory.
 void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
-                   float* out, std::int64_t head_dim);
+                   float* out, std::int64_t value_dim);
 void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
-                   float* out, std::int64_t head_dim);
+                   float* out, std::int64_t value_dim);
 void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities, RunningSoftmax softmax,
-                   float* out, std::int64_t head_dim);
+                   float* out, std::int64_t value_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
 // beyond the diagonal; `product` is sum(dout * out) of the row. `scores` are overwritten. Results may lie on `scores`
@@ -107,18 +107,17 @@ inline StridedMatrix<float> pack_head(StridedMatrix<float> head, std::int64_t, s
   return head;
 }
 template <typename T>
-StridedMatrix<T> pack_head(StridedMatrix<T> head, std::int64_t rows, std::int64_t head_dim, T* workspace) {
+StridedMatrix<T> pack_head(StridedMatrix<T> head, std::int64_t rows, std::int64_t width, T* workspace) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(head.data + row * head.stride, head_dim, workspace + row * head_dim);
+    std::copy_n(head.data + row * head.stride, width, workspace + row * width);
   }
-  return {workspace, head_dim};
+  return {workspace, width};
 }
 
-// Workspace of one head for pack_head; empty for float32.
+// Workspace of one head for pack_head; without rows for float32.
 template <typename T>
-Tensor allocate_packed_head(KernelContext& context, const HeadShape& heads) {
-  const std::int64_t rows = dtype_of<T> == DType::float32 ? 0 : heads.sequence_length;
-  return context.ledger.allocate(Bucket::workspace, dtype_of<T>, rows, heads.head_dim);
+Tensor allocate_packed_head(KernelContext& context, std::int64_t rows, std::int64_t columns) {
+  return context.ledger.allocate(Bucket::workspace, dtype_of<T>, dtype_of<T> == DType::float32 ? 0 : rows, columns);
 }
 
 // A block in the dtype of the products: the float32 block itself, or a second tensor.

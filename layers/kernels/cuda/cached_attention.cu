@@ -1,8 +1,9 @@
 // Attention of few queries against many cached keys. A block computes one query of one head and reads the cache once;
-// with elements of s bytes that is 2 s head_dim bytes per key. Query heads that share keys find them in the L2 cache.
-// Made for one new token per pass; a long prompt is computed correctly, but not at full speed.
+// with elements of s bytes that is s (head_dim + value_dim) bytes per key. Query heads that share keys find them in the
+// L2 cache. Made for one new token per pass; a long prompt is computed correctly, but not at full speed.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/kernels/cuda/kernels.h"
@@ -21,7 +22,7 @@ constexpr int columns_of_thread = 2;
 constexpr int most_head_dim = block_threads * columns_of_thread;
 
 struct CacheShape {
-  int query_heads, key_value_heads, head_dim, tokens;
+  int query_heads, key_value_heads, head_dim, value_dim, tokens;
   std::int64_t capacity, position, q_columns, cache_columns;
   float scale;
 };
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
   const std::int64_t keys = shape.position + row % shape.tokens + 1;
   const int key_head = head / (shape.query_heads / shape.key_value_heads);
   const T* key_rows = cache + sequence * shape.capacity * shape.cache_columns + key_head * shape.head_dim;
-  const T* value_rows = key_rows + shape.key_value_heads * shape.head_dim;
+  const T* value_rows = cache + sequence * shape.capacity * shape.cache_columns +
+                        shape.key_value_heads * shape.head_dim + key_head * shape.value_dim;
   for (int i = thread; i < shape.head_dim; i += block_threads) {
     query[i] = to_float(q[row * shape.q_columns + head * shape.head_dim + i]);
   }
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
 #pragma unroll
     for (int c = 0; c < columns_of_thread; ++c) {
       const int column = thread + c * block_threads;
-      if (column >= shape.head_dim) continue;
+      if (column >= shape.value_dim) continue;
       float added = 0.0f;
       for (int k = 0; k < here; ++k) {
         added = fmaf(weights[k], to_float(value_rows[(first + k) * shape.cache_columns + column]), added);
@@ -77,8 +79,8 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
 #pragma unroll
   for (int c = 0; c < columns_of_thread; ++c) {
     const int column = thread + c * block_threads;
-    if (column >= shape.head_dim) continue;
-    out[(row * shape.query_heads + head) * shape.head_dim + column] = from_float<T>(result[c] / sum);
+    if (column >= shape.value_dim) continue;
+    out[(row * shape.query_heads + head) * shape.value_dim + column] = from_float<T>(result[c] / sum);
   }
 }
 
@@ -87,17 +89,19 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
 void cached_attention(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out) {
   if (q.rows() == 0) return;
-  require(heads.head_dim <= most_head_dim, "heads of attention on a GPU have at most 256 columns");
+  require(std::max(heads.head_dim, heads.value_dim) <= most_head_dim,
+          "heads of attention on a GPU have at most 256 columns");
   CacheShape shape{};
   shape.query_heads = static_cast<int>(heads.query_heads);
   shape.key_value_heads = static_cast<int>(heads.key_value_heads);
   shape.head_dim = static_cast<int>(heads.head_dim);
+  shape.value_dim = static_cast<int>(heads.value_dim);
   shape.tokens = static_cast<int>(q.rows() / (cache.rows() / heads.sequence_length));
   shape.capacity = heads.sequence_length;
   shape.position = position;
   shape.q_columns = q.columns();
   shape.cache_columns = cache.columns();
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
+  shape.scale = static_cast<float>(heads.score_scale());
   with_element_type(q.dtype(), [&](auto element) {
     using E = decltype(element);
     launch(native(context.stream), dim3(static_cast<unsigned>(q.rows()), static_cast<unsigned>(heads.query_heads)),

@@ -31,18 +31,21 @@ std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, 
   if (shape.type != GraphType::bfloat16 && shape.type != GraphType::float16) {
     return "attention is bfloat16 or float16 only";
   }
-  if (shape.key_value_heads <= 0 || shape.query_heads % shape.key_value_heads != 0) {
-    return fmt::format("{} query heads do not share {} key-value heads evenly", shape.query_heads,
-                       shape.key_value_heads);
+  const HeadShape& heads = shape.heads;
+  if (heads.key_value_heads <= 0 || heads.query_heads % heads.key_value_heads != 0) {
+    return fmt::format("{} query heads do not share {} key-value heads evenly", heads.query_heads,
+                       heads.key_value_heads);
   }
-  if (shape.batch <= 0 || shape.query_length <= 0 || shape.key_length <= 0) return "there is nothing to attend to";
-  if (shape.head_dim % 8 != 0 || shape.head_dim <= 0) {
-    return fmt::format("head_dim {} is no multiple of 8, the 16 bytes of a load", shape.head_dim);
-  }
+  if (shape.batch <= 0 || shape.query_length <= 0 || heads.sequence_length <= 0) return "there is nothing to attend to";
   const std::int64_t limit = head_dim_limit(compute_capability);
-  if (shape.head_dim > limit) {
-    return fmt::format("head_dim {} exceeds {}, the largest of the backward for compute capability {}", shape.head_dim,
-                       limit, compute_capability);
+  for (const std::int64_t width : {heads.head_dim, heads.value_dim}) {
+    if (width % 8 != 0 || width <= 0) {
+      return fmt::format("heads of {} columns are no multiple of 8, the 16 bytes of a load", width);
+    }
+    if (width > limit) {
+      return fmt::format("heads of {} columns exceed {}, the widest of the backward for compute capability {}", width,
+                         limit, compute_capability);
+    }
   }
   for (const HeadStrides& strides : {shape.q, shape.k, shape.v, shape.out, shape.dq, shape.dk, shape.dv}) {
     if (!has_aligned_rows(strides)) return "rows of a head do not begin at multiples of 16 bytes";

@@ -84,7 +84,7 @@ class ChosenAttention {
     for (const RunCall& call : calls) {
       if (auto reason = cudnn_attention_refusal(call.shape, compute_capability_)) return reason;
       // The log-sum-exp of a later run begins at the run's first row and must be 16-byte aligned.
-      if (call.first_row * call.shape.query_heads % 4 != 0) return "a run of queries begins at an odd address";
+      if (call.first_row * call.shape.heads.query_heads % 4 != 0) return "a run of queries begins at an odd address";
     }
     return std::nullopt;
   }
@@ -112,8 +112,8 @@ class ChosenAttention {
     // a matrix of their own.
     const bool adds = calls.size() > 1;
     const TensorView dkv = gradients.k.rows;
-    const bool own_matrix = dkv.data() == gradients.v.rows.data() && gradients.k.column == 0 &&
-                            dkv.columns() == 2 * heads.key_value_heads * heads.head_dim;
+    const bool own_matrix =
+        dkv.data() == gradients.v.rows.data() && gradients.k.column == 0 && dkv.columns() == heads.key_value_columns();
     if (reason_for_own(calls, inputs, !adds || own_matrix)) {
       return plain_attention_kernels.backward(context, heads, runs, dout, inputs, out, log_sum_exp, gradients);
     }
@@ -161,9 +161,8 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
   kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype) {
     // Describes one sequence, in matrices as the attention segment allocates them.
     const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;
-    const std::int64_t kv_columns = 2 * heads.key_value_heads * heads.head_dim;
     const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());
-    const ConstTensorView kv(nullptr, dtype, heads.sequence_length, kv_columns);
+    const ConstTensorView kv(nullptr, dtype, heads.sequence_length, heads.key_value_columns());
     const AttentionInputs inputs = whole ? fused_heads(heads, q) : parted_heads(heads, q, kv);
     const auto reason = chosen->reason_for_own(calls_of(heads, runs, inputs, columns_of(inputs)), inputs);
     const std::size_t version = cudnnGetVersion();

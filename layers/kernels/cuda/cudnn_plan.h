@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "layers/kernels/attention_graph.h"
+#include "parallel/runtime/error.h"
 
 namespace weft {
 

@@ -2,13 +2,13 @@
 // is computed online over tiles of keys; the backward recomputes probabilities from the log-sum-exp (Dao et al. 2022,
 // FlashAttention). One kernel computes dq, another dk and dv: every result has one owner, so sums are deterministic.
 //
-// Work per head with D = head_dim, for n queries that see m keys on average: 4 n m D operations forward, 14 n m D
+// Work per head with heads of D columns, for n queries that see m keys on average: 4 n m D operations forward, 14 n m D
 // backward (5 products, two of them twice). Keys and values are read once for each tile of 64 queries (32 for heads
 // wider than 128). Queries and dout are read once for each tile of keys. Nearly all bytes come from the second-level
 // cache; the kernels are bound by arithmetic.
 #include "layers/kernels/cuda/attention_tiles.cuh"
 
-#include <cmath>
+#include <algorithm>
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
@@ -20,8 +20,8 @@ namespace {
 
 // Parameters of a call for all kernels. Query row r of a sequence has position positions[r], or r if the runs cover the
 // sequence and `positions` is null.
-struct AttentionShape {
-  int query_heads, key_value_heads, head_dim;
+struct AttentionCall {
+  int query_heads, key_value_heads, head_dim, value_dim;
   int length;   // key rows per sequence
   int queries;  // query rows per sequence
   int sequences;
@@ -54,12 +54,28 @@ __device__ Place place_of_block(int heads, int sequences, int edge) {
   const int head = static_cast<int>(blockIdx.x % heads), rest = static_cast<int>(blockIdx.x / heads);
   return {head, rest % sequences, rest / sequences * edge};
 }
-// Late queries see many keys, so their blocks start first.
-__device__ Place place_of_block_backwards(int heads, int sequences, int edge) {
-  Place place = place_of_block(heads, sequences, edge);
-  place.first_row = static_cast<int>(gridDim.x / (heads * sequences) - 1) * edge - place.first_row;
-  return place;
-}
+
+// The tile of queries of a block, late ones first because they see many keys, and the head of keys that they share.
+template <typename T>
+struct QueryTile {
+  __device__ QueryTile(const AttentionCall& shape, int edge, HeadRows<const T> k, HeadRows<const T> v) {
+    const Place place = place_of_block(shape.query_heads, shape.sequences, edge);
+    head = place.head;
+    row = static_cast<int>(gridDim.x / (shape.query_heads * shape.sequences) - 1) * edge - place.first_row;
+    rows = min(edge, shape.queries - row);
+    first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + row;
+    query_column = static_cast<std::int64_t>(head) * shape.head_dim;
+    out_column = static_cast<std::int64_t>(head) * shape.value_dim;
+    const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length;
+    const std::int64_t key_head = head / (shape.query_heads / shape.key_value_heads);
+    keys = k.from(first_key, key_head * shape.head_dim);
+    values = v.from(first_key, key_head * shape.value_dim);
+  }
+
+  int head, row, rows;                               // `row` counts within the sequence
+  std::int64_t first_row, query_column, out_column;  // of the tile in the matrices of queries and outputs
+  HeadRows<const T> keys, values;                    // of the sequence
+};
 
 // Runs of one launch of number_rows.
 constexpr int runs_of_launch = 64;
@@ -90,38 +106,31 @@ constexpr int forward_tiles = 2, query_gradient_tiles = 3, key_value_gradient_ti
 
 template <typename Tiles, typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forward_tiles))
-    forward_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<T> out,
+    forward_kernel(AttentionCall shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<T> out,
                    float* log_sum_exp) {
   constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
-  const Place place = place_of_block_backwards(shape.query_heads, shape.sequences, edge);
-  const int rows = min(edge, shape.queries - place.first_row);
-  const std::int64_t first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + place.first_row;
-  const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length;
-  const int key_head = place.head / (shape.query_heads / shape.key_value_heads);
-  const HeadRows<const T> keys = k.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
-  const HeadRows<const T> values = v.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
-  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+  const QueryTile<T> at(shape, edge, k, v);
 
   float* const q_tile = dynamic_shared<float>();
   float* const kv_tile = q_tile + Tiles::tile_floats;
   float* const scores = kv_tile + Tiles::tile_floats;
-  load_tile<Tiles>(q.from(first_row, head_column), rows, q_tile);
+  load_tile<Tiles>(q.from(at.first_row, at.query_column), at.rows, q_tile);
 
   // Rows after the last repeat its position and are not stored.
   int position[count];
   float maximum[count], sum[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    position[i] = shape.position(place.first_row + min(thread_y() + i * threads_of_edge, rows - 1));
+    position[i] = shape.position(at.row + min(thread_y() + i * threads_of_edge, at.rows - 1));
     maximum[i] = __int_as_float(0xff800000);
     sum[i] = 0.0f;
   }
   HeadPart<Tiles> result;
-  const int end_key = shape.position(place.first_row + rows - 1) + 1;
+  const int end_key = shape.position(at.row + at.rows - 1) + 1;
   for (int key = 0; key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
-    load_tile<Tiles>(keys.from(key, 0), keys_here, kv_tile);
+    load_tile<Tiles>(at.keys.from(key, 0), keys_here, kv_tile);
     __syncthreads();
     ScorePart<Tiles> score = row_products<Tiles>(q_tile, kv_tile, shape.head_dim);
 #pragma unroll
@@ -150,7 +159,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
     }
     store_scores(score, scores);
     __syncthreads();
-    load_tile<Tiles>(values.from(key, 0), keys_here, kv_tile);
+    load_tile<Tiles>(at.values.from(key, 0), keys_here, kv_tile);
     __syncthreads();
     add_product(scores, kv_tile, result);
   }
@@ -161,21 +170,21 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
     const float total = reduce_row(sum[i], AddTo());
     inverse[i] = 1.0f / total;
     const int row = thread_y() + i * threads_of_edge;
-    if (row < rows && thread_x() == 0) {
-      log_sum_exp[(first_row + row) * shape.query_heads + place.head] = shape.scale * maximum[i] + logf(total);
+    if (row < at.rows && thread_x() == 0) {
+      log_sum_exp[(at.first_row + row) * shape.query_heads + at.head] = shape.scale * maximum[i] + logf(total);
     }
   }
-  store_head(result, inverse, rows, out.from(first_row, head_column));
+  store_head(result, inverse, at.rows, out.from(at.first_row, at.out_column));
 }
 
 // products[i] = sum of dout * out over head i of all rows and heads. One warp per head.
 template <typename T>
-__global__ void row_products_kernel(const T* dout, const T* out, std::int64_t heads, int head_dim, float* products) {
+__global__ void row_products_kernel(const T* dout, const T* out, std::int64_t heads, int width, float* products) {
   const std::int64_t head = (static_cast<std::int64_t>(blockIdx.x) * threads_of_tile + threadIdx.x) / warp_size;
   if (head >= heads) return;
   float sum = 0.0f;
-  for (int i = static_cast<int>(threadIdx.x) % warp_size; i < head_dim; i += warp_size) {
-    sum = fmaf(to_float(dout[head * head_dim + i]), to_float(out[head * head_dim + i]), sum);
+  for (int i = static_cast<int>(threadIdx.x) % warp_size; i < width; i += warp_size) {
+    sum = fmaf(to_float(dout[head * width + i]), to_float(out[head * width + i]), sum);
   }
   sum = sum_of_warp(sum);
   if (threadIdx.x % warp_size == 0) products[head] = sum;
@@ -183,46 +192,39 @@ __global__ void row_products_kernel(const T* dout, const T* out, std::int64_t he
 
 template <typename Tiles, typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_gradient_tiles))
-    query_gradient_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
+    query_gradient_kernel(AttentionCall shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
                           HeadRows<const T> dout, const float* log_sum_exp, const float* products, HeadRows<T> dq) {
   constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
-  const Place place = place_of_block_backwards(shape.query_heads, shape.sequences, edge);
-  const int rows = min(edge, shape.queries - place.first_row);
-  const std::int64_t first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + place.first_row;
-  const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length;
-  const int key_head = place.head / (shape.query_heads / shape.key_value_heads);
-  const HeadRows<const T> keys = k.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
-  const HeadRows<const T> values = v.from(first_key, static_cast<std::int64_t>(key_head) * shape.head_dim);
-  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+  const QueryTile<T> at(shape, edge, k, v);
 
   float* const q_tile = dynamic_shared<float>();
   float* const dout_tile = q_tile + Tiles::tile_floats;
   float* const kv_tile = dout_tile + Tiles::tile_floats;
   float* const scores = kv_tile + Tiles::tile_floats;
-  load_tile<Tiles>(q.from(first_row, head_column), rows, q_tile);
-  load_tile<Tiles>(dout.from(first_row, head_column), rows, dout_tile);
+  load_tile<Tiles>(q.from(at.first_row, at.query_column), at.rows, q_tile);
+  load_tile<Tiles>(dout.from(at.first_row, at.out_column), at.rows, dout_tile);
 
   int position[count];
   float log_sum[count], product[count], ones[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const int row = min(thread_y() + i * threads_of_edge, rows - 1);
-    const std::int64_t at = (first_row + row) * shape.query_heads + place.head;
-    position[i] = shape.position(place.first_row + row);
-    log_sum[i] = log_sum_exp[at];
-    product[i] = products[at];
+    const int row = min(thread_y() + i * threads_of_edge, at.rows - 1);
+    const std::int64_t statistic = (at.first_row + row) * shape.query_heads + at.head;
+    position[i] = shape.position(at.row + row);
+    log_sum[i] = log_sum_exp[statistic];
+    product[i] = products[statistic];
     ones[i] = 1.0f;
   }
   HeadPart<Tiles> result;
-  const int end_key = shape.position(place.first_row + rows - 1) + 1;
+  const int end_key = shape.position(at.row + at.rows - 1) + 1;
   for (int key = 0; key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
-    load_tile<Tiles>(values.from(key, 0), keys_here, kv_tile);
+    load_tile<Tiles>(at.values.from(key, 0), keys_here, kv_tile);
     __syncthreads();
-    ScorePart<Tiles> dscore = row_products<Tiles>(dout_tile, kv_tile, shape.head_dim);
+    ScorePart<Tiles> dscore = row_products<Tiles>(dout_tile, kv_tile, shape.value_dim);
     __syncthreads();
-    load_tile<Tiles>(keys.from(key, 0), keys_here, kv_tile);
+    load_tile<Tiles>(at.keys.from(key, 0), keys_here, kv_tile);
     __syncthreads();
     const ScorePart<Tiles> score = row_products<Tiles>(q_tile, kv_tile, shape.head_dim);
 #pragma unroll
@@ -238,14 +240,14 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_
     __syncthreads();
     add_product(scores, kv_tile, result);
   }
-  store_head(result, ones, rows, dq.from(first_row, head_column));
+  store_head(result, ones, at.rows, dq.from(at.first_row, at.query_column));
 }
 
 // A block owns a tile of keys and values and loops over the queries of every head that shares them. Scores are
 // transposed: one row per key.
 template <typename Tiles, typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_value_gradient_tiles))
-    key_value_gradient_kernel(AttentionShape shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
+    key_value_gradient_kernel(AttentionCall shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v,
                               HeadRows<const T> dout, const float* log_sum_exp, const float* products, HeadRows<T> dk,
                               HeadRows<T> dv) {
   constexpr int edge = Tiles::edge, count = Tiles::rows_of_thread;
@@ -253,29 +255,31 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
   const int keys = min(edge, shape.length - place.first_row);
   const std::int64_t first_key = static_cast<std::int64_t>(place.sequence) * shape.length + place.first_row;
   const std::int64_t first_query = static_cast<std::int64_t>(place.sequence) * shape.queries;
-  const std::int64_t head_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+  const std::int64_t key_column = static_cast<std::int64_t>(place.head) * shape.head_dim;
+  const std::int64_t value_column = static_cast<std::int64_t>(place.head) * shape.value_dim;
 
   float* const k_tile = dynamic_shared<float>();
   float* const v_tile = k_tile + Tiles::tile_floats;
   float* const q_tile = v_tile + Tiles::tile_floats;
   float* const dout_tile = q_tile + Tiles::tile_floats;
   float* const scores = dout_tile + Tiles::tile_floats;
-  load_tile<Tiles>(k.from(first_key, head_column), keys, k_tile);
-  load_tile<Tiles>(v.from(first_key, head_column), keys, v_tile);
+  load_tile<Tiles>(k.from(first_key, key_column), keys, k_tile);
+  load_tile<Tiles>(v.from(first_key, value_column), keys, v_tile);
 
   HeadPart<Tiles> dk_part, dv_part;
   const int group = shape.query_heads / shape.key_value_heads;
   const int begin_row = shape.first_row_at(place.first_row);
   for (int head = place.head * group; head < (place.head + 1) * group; ++head) {
     const std::int64_t query_column = static_cast<std::int64_t>(head) * shape.head_dim;
+    const std::int64_t out_column = static_cast<std::int64_t>(head) * shape.value_dim;
     for (int row = begin_row; row < shape.queries; row += edge) {
       const int rows = min(edge, shape.queries - row);
       __syncthreads();
       load_tile<Tiles>(q.from(first_query + row, query_column), rows, q_tile);
-      load_tile<Tiles>(dout.from(first_query + row, query_column), rows, dout_tile);
+      load_tile<Tiles>(dout.from(first_query + row, out_column), rows, dout_tile);
       __syncthreads();
       ScorePart<Tiles> score = row_products<Tiles>(k_tile, q_tile, shape.head_dim);
-      ScorePart<Tiles> dscore = row_products<Tiles>(v_tile, dout_tile, shape.head_dim);
+      ScorePart<Tiles> dscore = row_products<Tiles>(v_tile, dout_tile, shape.value_dim);
 #pragma unroll
       for (int j = 0; j < count; ++j) {
         const int query = thread_x() + j * threads_of_edge;
@@ -307,8 +311,8 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
   float ones[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) ones[i] = 1.0f;
-  store_head(dk_part, ones, keys, dk.from(first_key, head_column));
-  store_head(dv_part, ones, keys, dv.from(first_key, head_column));
+  store_head(dk_part, ones, keys, dk.from(first_key, key_column));
+  store_head(dv_part, ones, keys, dv.from(first_key, value_column));
 }
 
 // The positions of query rows, or no tensor if rows and positions are the same.
@@ -335,15 +339,16 @@ Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRun
   return positions;
 }
 
-AttentionShape shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView keys, Tensor& positions) {
-  AttentionShape shape{};
+AttentionCall shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView keys, Tensor& positions) {
+  AttentionCall shape{};
   shape.query_heads = static_cast<int>(heads.query_heads);
   shape.key_value_heads = static_cast<int>(heads.key_value_heads);
   shape.head_dim = static_cast<int>(heads.head_dim);
+  shape.value_dim = static_cast<int>(heads.value_dim);
   shape.length = static_cast<int>(heads.sequence_length);
   shape.queries = static_cast<int>(query_rows(runs));
   shape.sequences = static_cast<int>(keys.rows() / heads.sequence_length);
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(heads.head_dim));
+  shape.scale = static_cast<float>(heads.score_scale());
   shape.positions = positions.allocated() ? elements<std::int32_t>(positions.view()) : nullptr;
   return shape;
 }
@@ -355,28 +360,29 @@ dim3 blocks_for(std::int64_t rows, std::int64_t edge, std::int64_t heads, std::i
 
 // The columns from `column` on, as kernels take them. Elements are const if the view is.
 template <typename T, typename View>
-auto head_rows(View tensor, std::int64_t column, std::int64_t head_dim) {
+auto head_rows(View tensor, std::int64_t column, std::int64_t width) {
   auto* data = elements<T>(tensor) + column;
-  const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, head_dim);
-  return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(head_dim), vectors};
+  const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, width);
+  return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(width), vectors};
 }
 template <typename T, typename View>
-auto head_rows(const HeadColumns<View>& of, std::int64_t head_dim) {
-  return head_rows<T>(of.rows, of.column, head_dim);
+auto head_rows(const HeadColumns<View>& of, std::int64_t width) {
+  return head_rows<T>(of.rows, of.column, width);
 }
 
 // Calls body<T, Tiles>.
 template <typename Body>
-void with_tiles(DType dtype, std::int64_t head_dim, Body body) {
+void with_tiles(DType dtype, const HeadShape& heads, Body body) {
+  const std::int64_t widest = std::max(heads.head_dim, heads.value_dim);
   const auto with_dtype = [&]<typename Tiles>() {
     with_element_type(dtype, [&](auto element) { body.template operator()<decltype(element), Tiles>(); });
   };
-  if (head_dim <= 64) {
+  if (widest <= 64) {
     with_dtype.template operator()<TileShape<64>>();
-  } else if (head_dim <= 128) {
+  } else if (widest <= 128) {
     with_dtype.template operator()<TileShape<128>>();
   } else {
-    require(head_dim <= 256, "heads of attention on a GPU have at most 256 columns");
+    require(widest <= 256, "heads of attention on a GPU have at most 256 columns");
     with_dtype.template operator()<TileShape<256>>();
   }
 }
@@ -385,13 +391,13 @@ void plain_attention_forward(KernelContext& context, const HeadShape& heads, Que
                              const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
   if (inputs.k.rows.rows() == 0) return;
   Tensor positions = number_positions(context, heads, runs);
-  const AttentionShape shape = shape_of(heads, runs, inputs.k.rows, positions);
-  with_tiles(out.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
-    const std::int64_t head_dim = heads.head_dim;
+  const AttentionCall shape = shape_of(heads, runs, inputs.k.rows, positions);
+  with_tiles(out.dtype(), heads, [&]<typename T, typename Tiles>() {
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     launch(native(context.stream), blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences),
            dim3(threads_of_tile), shared_bytes<Tiles>(forward_tiles),
            forward_kernel<Tiles, typename DeviceElement<T>::type>, shape, head_rows<T>(inputs.q, head_dim),
-           head_rows<T>(inputs.k, head_dim), head_rows<T>(inputs.v, head_dim), head_rows<T>(out, 0, head_dim),
+           head_rows<T>(inputs.k, head_dim), head_rows<T>(inputs.v, value_dim), head_rows<T>(out, 0, value_dim),
            elements<float>(log_sum_exp));
   });
 }
@@ -403,15 +409,15 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
   Tensor positions = number_positions(context, heads, runs);
   Tensor products = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, log_sum_exp.rows(),
                                                log_sum_exp.columns());
-  const AttentionShape shape = shape_of(heads, runs, inputs.k.rows, positions);
+  const AttentionCall shape = shape_of(heads, runs, inputs.k.rows, positions);
   const cudaStream_t stream = native(context.stream);
-  with_tiles(dout.dtype(), heads.head_dim, [&]<typename T, typename Tiles>() {
+  with_tiles(dout.dtype(), heads, [&]<typename T, typename Tiles>() {
     using Element = typename DeviceElement<T>::type;
-    const std::int64_t head_dim = heads.head_dim, warps = threads_of_tile / warp_size;
-    const auto queries = head_rows<T>(inputs.q, head_dim), douts = head_rows<T>(dout, 0, head_dim);
-    const auto keys = head_rows<T>(inputs.k, head_dim), values = head_rows<T>(inputs.v, head_dim);
+    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim, warps = threads_of_tile / warp_size;
+    const auto queries = head_rows<T>(inputs.q, head_dim), douts = head_rows<T>(dout, 0, value_dim);
+    const auto keys = head_rows<T>(inputs.k, head_dim), values = head_rows<T>(inputs.v, value_dim);
     launch(stream, dim3(static_cast<unsigned>((log_sum_exp.size() + warps - 1) / warps)), dim3(threads_of_tile), 0,
-           row_products_kernel<Element>, elements<T>(dout), elements<T>(out), log_sum_exp.size(), shape.head_dim,
+           row_products_kernel<Element>, elements<T>(dout), elements<T>(out), log_sum_exp.size(), shape.value_dim,
            elements<float>(products.view()));
     launch(stream, blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences), dim3(threads_of_tile),
            shared_bytes<Tiles>(query_gradient_tiles), query_gradient_kernel<Tiles, Element>, shape, queries, keys,
@@ -420,7 +426,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
     launch(stream, blocks_for(shape.length, Tiles::edge, heads.key_value_heads, shape.sequences), dim3(threads_of_tile),
            shared_bytes<Tiles>(key_value_gradient_tiles), key_value_gradient_kernel<Tiles, Element>, shape, queries,
            keys, values, douts, elements<float>(log_sum_exp), elements<float>(products.view()),
-           head_rows<T>(gradients.k, head_dim), head_rows<T>(gradients.v, head_dim));
+           head_rows<T>(gradients.k, head_dim), head_rows<T>(gradients.v, value_dim));
   });
 }
 

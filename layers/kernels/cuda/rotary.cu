@@ -385,10 +385,12 @@ dim3 blocks_of(const Heads<T>& heads) {
 
 // Heads wider than one round of a warp's lanes are rare and use single elements too.
 template <typename E>
-bool in_vectors(const RotaryOptions& options, std::initializer_list<const void*> arrays) {
-  const std::int64_t half = options.heads.head_dim / 2;
+bool in_vectors(const RotaryOptions& options, std::int64_t rotated_columns, std::initializer_list<const void*> arrays) {
+  const std::int64_t half = options.heads.head_dim / 2, columns = options.heads.columns();
   if (!vectorises<float>(options.table.data(), half) || half > warp_size * Vector<ElementOf<E>>::size) return false;
-  return std::ranges::all_of(arrays, [&](const void* array) { return vectorises<E>(array, half); });
+  return std::ranges::all_of(arrays, [&](const void* array) {
+    return vectorises<E>(array, half) && vectorises<E>(array, columns) && vectorises<E>(array, rotated_columns);
+  });
 }
 
 template <typename E, int N>
@@ -448,7 +450,8 @@ void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstT
   if (qkv.empty()) return;
   with_element_type(qkv.dtype(), [&](auto element) {
     using E = decltype(element);
-    const bool vectors = in_vectors<E>(options, {qkv.data(), rotated.data(), q_norm.data(), k_norm.data()});
+    const bool vectors =
+        in_vectors<E>(options, rotated.columns(), {qkv.data(), rotated.data(), q_norm.data(), k_norm.data()});
     const auto queue = vectors ? queue_forward<E, Vector<ElementOf<E>>::size> : queue_forward<E, 1>;
     queue(context, options, qkv, q_norm, k_norm, rotated);
   });
@@ -466,7 +469,8 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
   }
   with_element_type(dqkv.dtype(), [&](auto element) {
     using E = decltype(element);
-    const bool vectors = in_vectors<E>(options, {qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
+    const bool vectors =
+        in_vectors<E>(options, dqkv.columns(), {qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
     const auto queue = vectors ? queue_backward<E, Vector<ElementOf<E>>::size> : queue_backward<E, 1>;
     queue(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
   });

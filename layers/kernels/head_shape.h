@@ -1,0 +1,33 @@
+// One attention on a rank: its heads, and the keys that each query sees. All code that computes attention reads this
+// description: rotary embedding, blocks of the CPU, tiles of a GPU, the graph for cuDNN, cached keys, dry runs.
+#pragma once
+
+#include <cmath>
+#include <compare>
+#include <cstdint>
+
+namespace weft {
+
+// The heads of a row of qkv stand side by side: queries, then keys, then values.
+struct HeadShape {
+  std::int64_t query_heads = 0;
+  std::int64_t key_value_heads = 0;  // query_heads is a multiple of it
+  std::int64_t head_dim = 0;         // columns of a query and of a key; even
+  std::int64_t sequence_length = 0;
+  std::int64_t value_dim = head_dim;  // columns of a value, and of a head of the output
+
+  std::int64_t columns() const { return value_column() + key_value_heads * value_dim; }
+  // First columns of the heads of k and v in a row of qkv. The columns in front of v are those that are rotated.
+  std::int64_t key_column() const { return query_heads * head_dim; }
+  std::int64_t value_column() const { return (query_heads + key_value_heads) * head_dim; }
+  // Keys and values in a matrix of their own: its columns, and the first one of the values.
+  std::int64_t key_value_columns() const { return columns() - key_column(); }
+  std::int64_t own_value_column() const { return value_column() - key_column(); }
+  std::int64_t output_columns() const { return query_heads * value_dim; }
+  // Factor of q k^T in front of the softmax.
+  double score_scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+
+  auto operator<=>(const HeadShape&) const = default;
+};
+
+}  // namespace weft
