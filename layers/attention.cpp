@@ -216,7 +216,11 @@ class Attention final : public Segment {
 }  // namespace
 
 HeadShape head_shape(const ModelConfig& model, int tensor, std::int64_t sequence_length) {
-  return {model.num_attention_heads / tensor, model.num_key_value_heads / tensor, model.head_dim, sequence_length};
+  return {.query_heads = model.num_attention_heads / tensor,
+          .key_value_heads = model.num_key_value_heads / tensor,
+          .head_dim = model.head_dim,
+          .sequence_length = sequence_length,
+          .first_key = {.window = model.sliding_window}};
 }
 
 std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int block) {

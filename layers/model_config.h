@@ -40,6 +40,7 @@ struct ModelConfig {
   std::int64_t num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t sliding_window = 0;  // positions that a token attends to, its own among them; 0: all up to its own
   bool qk_norm = true;
   double rope_theta = 10000.0;
   double rms_norm_eps = 1e-6;

@@ -94,7 +94,13 @@ class Builder {
       position = scores("offset_position", GraphOperator::add, {position, offset}, GraphType::int32);
     }
     const Id visible = scores("visible", GraphOperator::greater_equal, {position, key}, GraphType::boolean);
-    return scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+    const Id masked = scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+    const std::int64_t window = heads_.first_key.window;
+    if (window == 0) return masked;
+    const Id reach = scalar("reach", GraphType::int32, static_cast<double>(window - 1));
+    const Id last = scores("last_query", GraphOperator::add, {key, reach}, GraphType::int32);
+    const Id near = scores("near", GraphOperator::greater_equal, {last, position}, GraphType::boolean);
+    return scores("near_scores", GraphOperator::select, {masked, lowest, near});
   }
   Id transposed(std::string name, Id score) {
     const GraphDims dims{scores_[0], scores_[1], scores_[3], scores_[2]}, strides = packed(scores_);

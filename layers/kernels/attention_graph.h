@@ -82,12 +82,13 @@ enum class AttentionTensor : std::int64_t {
   dq_accumulator,  // scratch [batch, query_heads, query_length, head_dim] float32, unless deterministic
 };
 
-// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask and one
-// more with an offset.
+// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask one more
+// with an offset and three more with a window.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
 // From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more if query heads share keys, 4 more with a
-// causal mask, one more with an offset. `deterministic` drops the float32 accumulator of dq (one operation less) and
-// its atomic additions. The engines then store all of dscores, batch * query_heads * queries * keys elements.
+// causal mask, one more with an offset, three more with a window. `deterministic` drops the float32 accumulator of dq
+// (one operation less) and its atomic additions. The engines then store all of dscores, batch * query_heads * queries *
+// keys elements.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
 
 // One line per operation: "scores = matmul(q, k_transposed) float32 [2, 4, 64, 64]".

@@ -34,14 +34,13 @@ class DryProducts final : public MatrixProducts {
 };
 
 // Operations of the queries in `runs`, each with the keys it sees: queries times keys, and weights times values.
-double causal_flops(const HeadShape& heads, QueryRuns runs, ConstTensorView key_rows) {
+double attention_flops(const HeadShape& heads, QueryRuns runs, std::int64_t sequences) {
   double keys = 0.0;
-  for (const Range& run : runs) {
-    const auto begin = static_cast<double>(run.begin), end = begin + static_cast<double>(run.count);
-    keys += (end * (end + 1) - begin * (begin + 1)) / 2;
-  }
-  const std::int64_t sequences = key_rows.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
+  for (const Range& run : runs) keys += heads.first_key.keys_seen(run);
   return 2.0 * keys * static_cast<double>(sequences * heads.query_heads * (heads.head_dim + heads.value_dim));
+}
+std::int64_t sequences_of(const HeadShape& heads, ConstTensorView key_rows) {
+  return key_rows.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
 }
 
 // Counts only the columns of the heads; the matrices may have other columns.
@@ -60,7 +59,7 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
                           .kind = KernelKind::attention,
                           .read = input_bytes(inputs, heads),
                           .written = out.bytes() + log_sum_exp.bytes(),
-                          .flops = causal_flops(heads, runs, inputs.k.rows),
+                          .flops = attention_flops(heads, runs, sequences_of(heads, inputs.k.rows)),
                           .dtype = out.dtype()});
   };
   kernels.backward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
@@ -73,21 +72,20 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
                           .kind = KernelKind::attention,
                           .read = dout.bytes() + factors + out.bytes() + log_sum_exp.bytes(),
                           .written = factors,
-                          .flops = 2.5 * causal_flops(heads, runs, inputs.k.rows),
+                          .flops = 2.5 * attention_flops(heads, runs, sequences_of(heads, inputs.k.rows)),
                           .dtype = out.dtype()});
   };
   kernels.cached = [](KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out) {
-    const std::int64_t sequences = cache.rows() / std::max<std::int64_t>(heads.sequence_length, 1);
-    const std::int64_t tokens = q.rows() / std::max<std::int64_t>(sequences, 1), seen = sequences * (position + tokens);
-    const double pairs =
-        static_cast<double>(q.rows()) * (static_cast<double>(position) + 0.5 * static_cast<double>(tokens + 1));
+    const std::int64_t sequences = sequences_of(heads, cache);
+    const Range new_tokens{position, q.rows() / std::max<std::int64_t>(sequences, 1)};
+    const std::int64_t seen = position + new_tokens.count - heads.first_key(position);
     tell(context.stream,
          {.name = "attention_cached",
           .kind = KernelKind::attention,
-          .read = (q.rows() * heads.key_column() + seen * cache.columns()) * size_of(cache.dtype()),
+          .read = (q.rows() * heads.key_column() + sequences * seen * cache.columns()) * size_of(cache.dtype()),
           .written = out.bytes(),
-          .flops = 2.0 * pairs * static_cast<double>(heads.query_heads * (heads.head_dim + heads.value_dim)),
+          .flops = attention_flops(heads, {&new_tokens, 1}, sequences),
           .dtype = q.dtype()});
   };
   kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };

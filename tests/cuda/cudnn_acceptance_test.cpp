@@ -111,6 +111,18 @@ TEST_P(CudnnAcceptance, TakesRunsOfQueries) {
   }
 }
 
+TEST_P(CudnnAcceptance, TakesWindows) {
+  for (const std::int64_t window : {1, 128, 1000, 4096}) {
+    for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
+      const HeadShape heads{32, 8, 128, 4096, 128, {window}};
+      expect_told(fused_attention_shape(heads, 2, type), fmt::format("window {}", window));
+      const MatrixColumns columns{heads.columns(), heads.key_value_columns(), heads.key_value_columns()};
+      expect_told(run_attention_shape(heads, 2, 1024, {3072, 512}, columns, columns, type),
+                  fmt::format("a run, window {}", window));
+    }
+  }
+}
+
 // With QK-norm: rotated queries and keys in one matrix, values and all gradients in a wider one.
 TEST_P(CudnnAcceptance, TakesValuesFromAnotherMatrix) {
   const HeadShape heads{32, 8, 128, 4096};

@@ -151,6 +151,13 @@ TEST_F(CudnnAttentionTest, AgreesForValuesOfAnotherWidthThanKeys) {
   }
 }
 
+TEST_F(CudnnAttentionTest, AgreesForWindows) {
+  for (const std::int64_t window : {1, 60, 128, 200}) {
+    check(fused_case({4, 2, 128, 320, 128, {window}}, 2), fmt::format("window {}", window));
+    check(run_case({4, 2, 128, 320, 128, {window}}, 2, 160, 80, {240, 80}), fmt::format("a run, window {}", window));
+  }
+}
+
 // Context-parallel runs. The first rank of two holds queries 0..79 and 240..319, the second the middle.
 TEST_F(CudnnAttentionTest, AgreesForRunsOfQueries) {
   const HeadShape heads{4, 2, 128, 320};

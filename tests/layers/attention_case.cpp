@@ -104,7 +104,9 @@ void reference_attention(AttentionCase& values) {
         const std::int64_t seen = shape.causal ? std::min(key_length, shape.query_offset + i + 1) : key_length;
         std::vector<double> p(static_cast<std::size_t>(seen)), dp(p.size());
         double maximum = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
+        const std::int64_t window = heads.first_key.window, position = shape.query_offset + i;
         for (std::int64_t j = 0; j < seen; ++j) {
+          if (shape.causal && window > 0 && position - j >= window) p[j] = -std::numeric_limits<double>::infinity();
           for (std::int64_t c = 0; c < key_dim; ++c) p[j] += scale * q(b, h, i, c) * k(b, kh, j, c);
           maximum = std::max(maximum, p[j]);
         }

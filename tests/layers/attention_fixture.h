@@ -51,9 +51,9 @@ class AttentionTest : public ProductKernelTest {
   }
 
   void check(DType dtype, const HeadShape& heads, std::int64_t sequences) {
-    const std::string what =
-        fmt::format("{} heads {}/{} of {} and {}, {} sequences of {}", name_of(dtype), heads.query_heads,
-                    heads.key_value_heads, heads.head_dim, heads.value_dim, sequences, heads.sequence_length);
+    const std::string what = fmt::format("{} heads {}/{} of {} and {}, {} sequences of {}, window {}", name_of(dtype),
+                                         heads.query_heads, heads.key_value_heads, heads.head_dim, heads.value_dim,
+                                         sequences, heads.sequence_length, heads.first_key.window);
     const Run found = run(dtype, heads, sequences);
     const std::vector<double> qkv = doubles(found.qkv);
     const reference::AttentionResult expected = reference::attention(heads, qkv);

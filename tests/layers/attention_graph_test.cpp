@@ -87,8 +87,18 @@ TEST(AttentionGraph, ComputesValuesOfAnotherWidthThanKeys) {
   }
 }
 
-TEST(AttentionGraph, ReferenceGradientIsTheDerivative) {
-  AttentionCase inputs = run_case({2, 1, 4, 7}, 1, 3, 0, {2, 3});
+TEST(AttentionGraph, ComputesWindows) {
+  for (const std::int64_t window : {1, 3, 16, 40}) {
+    check(fused_case({4, 2, 8, 16, 8, {window}}, 2), fmt::format("window {}", window));
+    check(run_case({4, 2, 8, 24, 8, {window}}, 2, 10, 3, {17, 7}), fmt::format("a run, window {}", window));
+  }
+}
+
+class AttentionReference : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Windows, AttentionReference, ::testing::Values(0, 2));
+
+TEST_P(AttentionReference, GradientIsTheDerivative) {
+  AttentionCase inputs = run_case({2, 1, 4, 7, 4, {GetParam()}}, 1, 3, 0, {2, 3});
   AttentionCase answer = inputs;
   reference_attention(answer);
   constexpr double step = 1e-5;
@@ -119,6 +129,9 @@ TEST(AttentionGraph, HasTheOperationsTheEnginesLookFor) {
   EXPECT_EQ(attention_backward_graph(shape, true).operations.size(), 23u);
   shape.query_offset = 3;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 15u);
+  shape.heads.first_key.window = 5;
+  EXPECT_EQ(attention_forward_graph(shape).operations.size(), 18u);
+  EXPECT_EQ(attention_backward_graph(shape, true).operations.size(), 27u);
   shape.causal = false;
   shape.heads.key_value_heads = 4;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 10u);

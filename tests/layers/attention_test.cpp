@@ -30,6 +30,32 @@ TEST_F(AttentionTest, TakesValuesOfAnotherWidthThanKeys) {
   }
 }
 
+// Windows inside a stripe of queries and a block of keys, at their edges, over several, and longer than the sequence.
+TEST_F(AttentionTest, SeesTheKeysOfItsWindowOnly) {
+  for (DType dtype : float_types) {
+    for (std::int64_t window : {1, 2, 15, 16, 63, 64, 65, 255, 256, 257, 299, 300, 1000}) {
+      check(dtype, {2, 1, 16, 300, 16, {window}}, 2);
+    }
+    check(dtype, {4, 2, 6, 600, 10, {130}}, 1);
+  }
+}
+
+TEST(FirstKey, CountsTheKeysThatItShows) {
+  for (std::int64_t window : {0, 1, 2, 5, 9, 40}) {
+    const FirstKey first{window};
+    for (std::int64_t begin : {0, 1, 4, 8, 9, 20}) {
+      for (std::int64_t count : {0, 1, 3, 30}) {
+        double keys = 0;
+        for (std::int64_t p = begin; p < begin + count; ++p) keys += static_cast<double>(p - first(p) + 1);
+        EXPECT_EQ(first.keys_seen({begin, count}), keys) << window << " from " << begin << ", " << count;
+      }
+    }
+    for (std::int64_t p = 0; p < 50; ++p) {
+      EXPECT_EQ(first(p), window == 0 ? 0 : std::max<std::int64_t>(p - window + 1, 0));
+    }
+  }
+}
+
 // Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
 // computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
 class AttentionRuns : public AttentionTest {
@@ -37,6 +63,7 @@ class AttentionRuns : public AttentionTest {
   void check(DType dtype, std::int64_t length, const std::vector<Range>& one, const std::vector<Range>& other) {
     check(dtype, {4, 2, 6, length}, one, other);
     check(dtype, {4, 2, 6, length, 10}, one, other);
+    for (std::int64_t window : {1, 9, 70}) check(dtype, {4, 2, 6, length, 6, {window}}, one, other);
   }
   void check(DType dtype, const HeadShape& heads, const std::vector<Range>& one, const std::vector<Range>& other) {
     constexpr std::int64_t sequences = 2;

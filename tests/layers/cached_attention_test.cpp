@@ -52,8 +52,9 @@ class CachedAttentionTest : public AttentionTest {
 TEST_F(CachedAttentionTest, PassesOfAnyLengthsMakeTheRowsOfWholeSequences) {
   constexpr std::int64_t sequences = 3;
   for (DType dtype : float_types) {
-    for (const HeadShape& heads : {HeadShape{4, 2, 6, 13}, HeadShape{2, 2, 64, 13}, HeadShape{4, 1, 130, 13},
-                                   HeadShape{4, 2, 24, 13, 16}, HeadShape{4, 2, 6, 13, 140}}) {
+    for (const HeadShape& heads :
+         {HeadShape{4, 2, 6, 13}, HeadShape{2, 2, 64, 13}, HeadShape{4, 1, 130, 13}, HeadShape{4, 2, 24, 13, 16},
+          HeadShape{4, 2, 6, 13, 140}, HeadShape{4, 2, 6, 13, 6, {1}}, HeadShape{4, 2, 6, 13, 6, {5}}}) {
       const Tensor qkv = random("qkv", dtype, sequences * 13, heads.columns());
       const std::vector<double> rounded = doubles(qkv);
       const reference::AttentionResult expected = reference::attention(heads, rounded);
@@ -83,12 +84,14 @@ TEST_F(CachedAttentionTest, PassesOfAnyLengthsMakeTheRowsOfWholeSequences) {
 
 // More keys than a block of any device takes at a time.
 TEST_F(CachedAttentionTest, ReadsCachesOfAnyLength) {
-  const HeadShape heads{2, 1, 16, 530};
-  for (DType dtype : float_types) {
-    const Tensor qkv = random("qkv", dtype, 530, heads.columns());
-    const Passes found = feed(heads, qkv, 1, {127, 1, 1, 127, 1, 270, 3}, 600);
-    reference::expect_near(found.out, reference::attention(heads, doubles(qkv)).out, out_tolerance(dtype, heads),
-                           fmt::format("{}", name_of(dtype)));
+  for (std::int64_t window : {0, 100, 129, 400}) {
+    const HeadShape heads{2, 1, 16, 530, 16, {window}};
+    for (DType dtype : float_types) {
+      const Tensor qkv = random("qkv", dtype, 530, heads.columns());
+      const Passes found = feed(heads, qkv, 1, {127, 1, 1, 127, 1, 270, 3}, 600);
+      reference::expect_near(found.out, reference::attention(heads, doubles(qkv)).out, out_tolerance(dtype, heads),
+                             fmt::format("{}, window {}", name_of(dtype), window));
+    }
   }
 }
 

@@ -116,7 +116,8 @@ Values ModelReference::attention(int block, const Values& x) const {
 
   Values out(q.size(), 0.0);
   for (std::size_t token = 0; token < x.size() / hidden; ++token) {
-    const std::size_t first = token - token % to_size(sequence_length_);
+    const std::size_t begin = token - token % to_size(sequence_length_), window = to_size(model_.sliding_window);
+    const std::size_t first = window > 0 && token - begin >= window ? token - window + 1 : begin;
     for (std::size_t head = 0; head < heads; ++head) {
       const std::size_t q_begin = (token * heads + head) * head_dim, key_head = head / (heads / key_heads);
       const auto k_begin = [&](std::size_t other) { return (other * key_heads + key_head) * head_dim; };

@@ -6,13 +6,15 @@
 namespace weft::reference {
 namespace {
 
-// Probabilities of query t of its sequence over keys 0..t, and their log-sum-exp. `first` is the sequence's first row.
+// Probabilities of query t of its sequence over keys 0..t, zero for those outside its window, and their log-sum-exp.
+// `first` is the sequence's first row.
 std::vector<double> probabilities(const HeadLayout& layout, const std::vector<double>& qkv, std::int64_t first,
                                   std::int64_t t, std::int64_t head, double& log_sum_exp) {
-  const std::int64_t head_dim = layout.heads.head_dim;
-  std::vector<double> row(static_cast<std::size_t>(t + 1));
+  const std::int64_t head_dim = layout.heads.head_dim, window = layout.heads.first_key.window;
+  std::vector<double> row(static_cast<std::size_t>(t + 1), -std::numeric_limits<double>::infinity());
   double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t s = 0; s <= t; ++s) {
+    if (window > 0 && t - s >= window) continue;
     double score = 0;
     for (std::int64_t i = 0; i < head_dim; ++i) {
       score += qkv[layout.q(first + t, head) + i] * qkv[layout.k(first + s, head) + i];

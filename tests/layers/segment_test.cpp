@@ -73,6 +73,17 @@ TEST_F(AttentionSegment, MatchesReferenceWithSharedSequences) {
   expect_reference(the_case, std::vector{1, 2});
 }
 
+TEST_F(AttentionSegment, MatchesReferenceWithAWindow) {
+  SegmentCase the_case{.kind = SegmentKind::attention, .model = model_for_four_ranks()};
+  for (std::int64_t window : {3, 5, 100}) {
+    the_case.model.sliding_window = window;
+    the_case.context = 1;
+    expect_reference(the_case, tensor_degrees);
+    the_case.context = 2;
+    expect_reference(the_case, std::vector{1, 2});
+  }
+}
+
 TEST_F(MlpSegment, MatchesReference) {
   expect_reference({.kind = SegmentKind::mlp, .model = small_model()}, tensor_degrees);
 }

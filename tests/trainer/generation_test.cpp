@@ -107,6 +107,7 @@ TEST(Generation, EveryPositionHasTheLogitsOfTheWholeModelInDouble) {
     for (bool qk_norm : {true, false}) {
       Config config = tiny_config(layers);
       config.model.qk_norm = qk_norm;
+      config.model.sliding_window = qk_norm ? 0 : 4;
       config.model.num_key_value_heads = 2;
       for (const auto& lengths : ways_to_feed()) {
         InitialWeights weights;

@@ -177,7 +177,7 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
        "rope_theta is 50000, but rope_parameters.rope_theta is 10000"},
       {changed(qwen3, "rope_parameters", {{"rope_theta", 50000.0}, {"partial_rotary_factor", 0.5}}),
        "partial_rotary_factor is 0.5"},
-      {changed(Architecture::mixtral, "sliding_window", 4096), "sliding_window is 4096"},
+      {changed(Architecture::mixtral, "sliding_window", 0), "sliding_window is 0, not a size"},
       {changed(qwen3, "layer_types", {"full_attention", "sliding_attention"}), "layer_types has \"sliding_attention\""},
       {changed(llama, "hidden_act", "gelu"), "hidden_act is \"gelu\""},
       {changed(llama, "quantization_config", {{"quant_method", "gptq"}}), "quantization_config"},
@@ -196,13 +196,40 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
       {without(llama, {"model_type"}), "has no model_type"},
   };
   for (const auto& [json, part] : cases) EXPECT_TRUE(has(message(json), part)) << part << "\n" << message(json);
-  // A window that is there and not used is none.
-  EXPECT_EQ(message(changed(qwen3, "sliding_window", 4096)), "done");
-  SortedJson window = changed(qwen3, "sliding_window", 4096);
-  window["use_sliding_window"] = true;
-  EXPECT_TRUE(has(message(window), "sliding_window is 4096: Weft has no sliding window"));
   EXPECT_TRUE(has(refusal([] { parse_model_json("{", "config.json"); }), "config.json is no JSON"));
   EXPECT_TRUE(has(refusal([] { parse_model_json("[]", "config.json"); }), "config.json has no model_type"));
+}
+
+TEST(HuggingFaceConfig, ReadsAWindowOfAllBlocksOrNone) {
+  const auto window_of = [](const SortedJson& json) { return parse(json).model.sliding_window; };
+  EXPECT_EQ(window_of(changed(Architecture::mixtral, "sliding_window", 4096)), 4096);
+  EXPECT_EQ(window_of(changed(Architecture::llama, "sliding_window", 4096)), 0);
+  SortedJson json = changed(Architecture::qwen3, "sliding_window", 4096);
+  EXPECT_EQ(window_of(json), 0);
+  json["use_sliding_window"] = true;
+  EXPECT_EQ(window_of(json), 0);  // max_window_layers is 2 of 2 blocks
+  json["max_window_layers"] = 1;
+  EXPECT_TRUE(has(message(json), "max_window_layers is 1 of 2 blocks: Weft has one sliding window for all"));
+  json["max_window_layers"] = 0;
+  EXPECT_EQ(window_of(json), 4096);
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_TRUE(has(message(json), "layer_types has \"full_attention\""));
+}
+
+TEST(HuggingFaceConfig, WritesAWindow) {
+  for (const Architecture architecture : {Architecture::mixtral, Architecture::qwen3, Architecture::qwen3_moe}) {
+    ModelConfig model = tiny_model(architecture, false);
+    model.sliding_window = 7;
+    const SortedJson json = SortedJson::parse(model_json(architecture, model, facts));
+    EXPECT_EQ(json["sliding_window"], 7);
+    EXPECT_EQ(parse(json).model, model) << traits_of(architecture).model_type;
+  }
+  ModelConfig model = tiny_model(Architecture::llama, false);
+  model.sliding_window = 7;
+  EXPECT_EQ(
+      reasons_against(Architecture::llama, model),
+      (std::vector<std::string>{"model.sliding_window is 7: llama attends to all positions; mixtral and qwen3 and "
+                                "qwen3_moe can"}));
 }
 
 // The library of JSON copies and writes documents by recursion, which would end the program.

@@ -45,9 +45,10 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 class Logits : public HuggingFace {
  protected:
   // Exports a model of the architecture and reads it back; the mapping of Weft has no part in the reading.
-  void prepare(Architecture architecture, bool tied) {
+  void prepare(Architecture architecture, bool tied, std::int64_t window = 0) {
     std::filesystem::remove_all(folder_);
     model_ = tiny_model(architecture, tied);
+    model_.sliding_window = window;
     const NamedValues weights = random_weights(model_, 5);
     write_checkpoint(folder_ / "a", model_, weights);
     export_to("a", "out", architecture, model_, {}, 6'000);
@@ -75,6 +76,16 @@ TEST_F(Logits, AreThoseOfTheCheckpoint) {
       prepare(architecture, tied);
       EXPECT_LT(difference(), logits_tolerance) << traits_of(architecture).model_type << tied;
     }
+  }
+}
+
+TEST_F(Logits, AreThoseOfTheCheckpointWithAWindow) {
+  for (const Architecture architecture : architectures) {
+    if (!traits_of(architecture).window) continue;
+    prepare(architecture, false, 4);
+    EXPECT_LT(difference(), logits_tolerance) << traits_of(architecture).model_type;
+    config_["sliding_window"] = 5;
+    EXPECT_GT(difference(), noticed) << traits_of(architecture).model_type;
   }
 }
 

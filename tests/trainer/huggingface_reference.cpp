@@ -138,6 +138,15 @@ class Model {
     return result;
   }
 
+  // Of all blocks; 0 without one.
+  std::size_t window() const {
+    const bool used = config_.value("use_sliding_window", config_["model_type"] == "mixtral");
+    const auto found = config_.find("sliding_window");
+    if (!used || found == config_.end() || found->is_null()) return 0;
+    EXPECT_EQ(config_.value("max_window_layers", 0), 0);
+    return *found;
+  }
+
   Rows attention(const std::string& name, const Rows& x) const {
     Rows normed, out;
     for (const Row& row : x) normed.push_back(normalise(row, tensor(name + ".input_layernorm"), eps()));
@@ -148,14 +157,16 @@ class Model {
       for (std::size_t h = 0; h < q[t].size(); ++h) {
         const Row& query = q[t][h];
         Row scores;
-        for (std::size_t s = 0; s <= t; ++s) {
+        // The mask of transformers: a key is seen where it is above the query minus the window.
+        const std::size_t first = window() > 0 && t + 1 > window() ? t + 1 - window() : 0;
+        for (std::size_t s = first; s <= t; ++s) {
           double dot = 0.0;
           for (std::size_t i = 0; i < query.size(); ++i) dot += query[i] * k[s][h / repeats][i];
           scores.push_back(dot / std::sqrt(static_cast<double>(query.size())));
         }
         const Row weights = softmax(scores);
         Row head(query.size(), 0.0);
-        for (std::size_t s = 0; s <= t; ++s) add(head, v[s][h / repeats], weights[s]);
+        for (std::size_t s = first; s <= t; ++s) add(head, v[s][h / repeats], weights[s - first]);
         all.insert(all.end(), head.begin(), head.end());
       }
       out.push_back(multiply(tensor(name + ".self_attn.o_proj"), all));

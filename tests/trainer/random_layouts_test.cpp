@@ -94,6 +94,8 @@ Drawn draw_config(std::uint64_t seed) {
   Config& config = drawn.config;
   config.run.steps = steps;
   config.training.microbatch_size = draw.from(1, 1, 2);
+  // From the seed itself: a draw more would change all layouts after it.
+  if (seed % 5 == 0) config.model.sliding_window = 5;
   std::string stages = "auto";
   if (draw.once_in(3)) {
     const auto counts = any_stages(draw, static_cast<std::int64_t>(config.model.blocks.size()), config.stages());
@@ -104,12 +106,12 @@ Drawn draw_config(std::uint64_t seed) {
   drawn.text = fmt::format(
       "seed {}: {}, pp {} dp {}x{} cp {} tp {} ep {} etp {}, {} x {}, stages {}, {} {} reduction {}{} lookahead {} "
       "wrap {} "
-      "inputs {}, recompute {}, {}{}, microbatch {}",
+      "inputs {}, recompute {}, {}{}, microbatch {}, window {}",
       seed, layout.layers, d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor,
       layout.schedule, layout.chunks, stages, name_of(layout.strategy), layout.residency, layout.reduction,
       layout.accumulate_sharded ? " in shards" : "", layout.lookahead, layout.wrap, layout.reduce_inputs,
       name_of(layout.recompute), name_of(layout.precision.compute), layout.tied ? ", tied" : "",
-      config.training.microbatch_size);
+      config.training.microbatch_size, config.model.sliding_window);
   return drawn;
 }
 
@@ -125,8 +127,8 @@ bool accepted(const Config& config) {
 
 // One rank, everything kept, one microbatch after the other: what any layout must learn.
 const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRun>& runs) {
-  const std::string key =
-      fmt::format("{} {} {}", config.layers_text, config.model.tie_word_embeddings, name_of(config.precision.compute));
+  const std::string key = fmt::format("{} {} {} {}", config.layers_text, config.model.tie_word_embeddings,
+                                      config.model.sliding_window, name_of(config.precision.compute));
   auto found = runs.find(key);
   if (found == runs.end()) {
     Config one = config;

@@ -100,6 +100,9 @@ Keys model_keys() {
           [](auto& c) -> auto& { return c.model.num_key_value_heads; })),
       required(integer_key(
           "model.head_dim", "width of a head", size_range, [](auto& c) -> auto& { return c.model.head_dim; })),
+      integer_key(
+          "model.sliding_window", "positions that a token attends to, its own among them; 0: all up to its own",
+          count_range, [](auto& c) -> auto& { return c.model.sliding_window; }),
       boolean_key(
           "model.qk_norm", "RMSNorm on each query and key head", [](auto& c) -> auto& { return c.model.qk_norm; }),
       number_key(

@@ -1,5 +1,7 @@
 #include "trainer/costs/step_flops.h"
 
+#include <algorithm>
+
 namespace weft {
 namespace {
 
@@ -21,8 +23,11 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
   const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
   TokenFlops flops;
   flops.attention_projections = 2.0 * h * (2.0 * q + 2.0 * kv);
-  // Two products with every position, 2 q operations each; half of the positions are before the token.
-  flops.scores = 2.0 * q * static_cast<double>(sequence_length);
+  // Two products with every position that a token sees, 2 q operations each. Without a window that is half of the
+  // sequence; with one, w - w^2 / 2s on average.
+  const auto s = static_cast<double>(sequence_length);
+  const double w = model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
+  flops.scores = 4.0 * q * w * (1.0 - w / (2.0 * s));
   // SwiGLU has three matrices.
   const auto swiglu = [&](std::int64_t width) { return 6.0 * h * static_cast<double>(width); };
   if (kind == BlockKind::dense) {

@@ -15,6 +15,7 @@ constexpr ArchitectureTraits llama_traits = {
 constexpr ArchitectureTraits mixtral_traits = {.model_type = "mixtral",
                                                .class_name = "MixtralForCausalLM",
                                                .moe_blocks = true,
+                                               .window = true,
                                                .always_renormalises = true,
                                                .rope_theta = 1e6,
                                                .experts = "block_sparse_moe.experts",
@@ -23,12 +24,13 @@ constexpr ArchitectureTraits mixtral_traits = {.model_type = "mixtral",
                                                .up = "w3",
                                                .down = "w2"};
 constexpr ArchitectureTraits qwen3_traits = {
-    .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .dense_blocks = true, .qk_norm = true};
+    .model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .dense_blocks = true, .qk_norm = true, .window = true};
 constexpr ArchitectureTraits qwen3_moe_traits = {.model_type = "qwen3_moe",
                                                  .class_name = "Qwen3MoeForCausalLM",
                                                  .dense_blocks = true,
                                                  .moe_blocks = true,
                                                  .qk_norm = true,
+                                                 .window = true,
                                                  .experts = "mlp.experts",
                                                  .router = "mlp.gate",
                                                  .gate = "gate_proj",
@@ -120,6 +122,10 @@ std::vector<std::string> reasons_against(Architecture architecture, const ModelC
     reasons.push_back(fmt::format("model.qk_norm is {}: {} {} queries and keys{}", model.qk_norm, traits.model_type,
                                   traits.qk_norm ? "always normalises" : "does not normalise", others(can)));
   }
+  if (model.sliding_window > 0 && !traits.window) {
+    reasons.push_back(fmt::format("model.sliding_window is {}: {} attends to all positions{}", model.sliding_window,
+                                  traits.model_type, others([](const auto& other) { return other.window; })));
+  }
   if (moe >= 0) add_moe_reasons(traits, model, reasons);
   if (traits.whole_hidden_per_head && model.hidden_size % model.num_attention_heads != 0) {
     reasons.push_back(
@@ -158,6 +164,9 @@ std::vector<Loader> loaders_of(Architecture architecture, const ModelConfig& mod
   if (mixed) {
     llama_cpp = {"llama.cpp", false,
                  fmt::format("block {} is dense: its qwen3moe expects experts in every block", dense)};
+  }
+  if (model.sliding_window > 0) {
+    llama_cpp = {"llama.cpp", false, "its graph of this architecture attends to all positions"};
   }
   return {transformers, vllm, llama_cpp};
 }

@@ -21,6 +21,7 @@ struct ArchitectureTraits {
   std::string_view class_name;  // of config.json's `architectures`
   bool dense_blocks = false, moe_blocks = false;
   bool qk_norm = false;                            // queries and keys are always normalised; if false, never
+  bool window = false;                             // has sliding_window
   bool always_renormalises = false;                // weights of chosen experts sum to one, whatever norm_topk_prob
   bool whole_hidden_per_head = false;              // hidden_size must be a multiple of the query heads
   double rope_theta = 10000.0;                     // default of its transformers class if config.json has none

@@ -55,12 +55,16 @@ SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& mode
   return json;
 }
 
-// Writes "no window", for architectures with one. layer_types follow from it and are not written, because versions of
-// transformers derive different values if they are there.
+SortedJson window_of(const ModelConfig& model) {
+  return model.sliding_window > 0 ? SortedJson(model.sliding_window) : SortedJson();
+}
+
+// A window of all blocks, or of none. layer_types follow from it and are not written, because versions of transformers
+// derive different values if they are there.
 void add_window(SortedJson& json, const ModelConfig& model) {
-  json["sliding_window"] = nullptr;
-  json["use_sliding_window"] = false;
-  json["max_window_layers"] = model.blocks.size();
+  json["sliding_window"] = window_of(model);
+  json["use_sliding_window"] = model.sliding_window > 0;
+  json["max_window_layers"] = model.sliding_window > 0 ? 0 : model.blocks.size();
 }
 
 void add_routing(SortedJson& json, const ModelConfig& model) {
@@ -92,7 +96,7 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
       json["intermediate_size"] = model.moe.moe_intermediate_size;
       json["num_local_experts"] = model.moe.num_experts;
       json["router_jitter_noise"] = 0.0;
-      json["sliding_window"] = nullptr;
+      json["sliding_window"] = window_of(model);
       add_routing(json, model);
       break;
     case Architecture::qwen3:

@@ -29,7 +29,7 @@ struct FolderModel {
   ModelConfig model;
 };
 // Throws Error (request) naming `name` and listing every key that is missing, of another type, or not supported by
-// Weft: biases, scaled rotary embedding, a sliding window, quantised weights.
+// Weft: biases, scaled rotary embedding, a sliding window of some blocks, quantised weights.
 FolderModel parse_model_json(const std::string& text, const std::string& name);
 // Parses the facts in config.json besides the shape, for any architecture; leaves dtype unchanged. Throws Error
 // (request) naming `name` and every key of another type.

@@ -112,19 +112,31 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
   return theta.value_or(traits.rope_theta);
 }
 
-void expect_no_window(ModelReading& reading, Architecture architecture) {
+// The window of all blocks; 0 without one. Blocks from max_window_layers on have it, as layer_types says too.
+std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t blocks) {
+  const bool by_block = traits.qk_norm;
+  const SortedJson* said = reading.find("sliding_window");
+  const bool used = traits.window && said != nullptr && (!by_block || reading.boolean("use_sliding_window", false));
+  std::int64_t window = used ? reading.size("sliding_window") : 0;
+  if (used && by_block) {
+    const auto first = static_cast<std::int64_t>(reading.number("max_window_layers", 0.0, 28.0));
+    if (first >= blocks) window = 0;
+    if (first > 0 && first < blocks) {
+      reading.fault(fmt::format(
+          "max_window_layers is {} of {} blocks: Weft has one sliding window for all blocks or none", first, blocks));
+    }
+  }
   if (const SortedJson* types = reading.find("layer_types")) {
+    const char* expected = window > 0 ? "sliding_attention" : "full_attention";
     for (const SortedJson& type : *types) {
-      if (type != "full_attention") {
-        return reading.fault(fmt::format("layer_types has {}: Weft has full attention only", type.dump()));
+      if (type != expected) {
+        reading.fault(
+            fmt::format("layer_types has {} where sliding_window makes \"{}\" of every block", type.dump(), expected));
+        break;
       }
     }
   }
-  const bool used = architecture == Architecture::mixtral || reading.boolean("use_sliding_window", false);
-  const SortedJson* window = reading.find("sliding_window");
-  if (used && window != nullptr) {
-    reading.fault(fmt::format("sliding_window is {}: Weft has no sliding window", window->dump()));
-  }
+  return window;
 }
 
 std::vector<BlockKind> read_blocks(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t count) {
@@ -201,7 +213,7 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   model.initializer_range = reading.number("initializer_range", 0.0, model.initializer_range);
   model.tie_word_embeddings = reading.boolean("tie_word_embeddings", false);
   model.rope_theta = rope_theta(reading, traits);
-  expect_no_window(reading, architecture);
+  model.sliding_window = sliding_window(reading, traits, blocks);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
   if (const SortedJson* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {

@@ -63,13 +63,12 @@ struct Forward {
     float* sum_of_values = stripe.as<float>().data();
     const RunningSoftmax softmax{statistics.as<float>().data(), statistics.as<float>().data() + query_block};
     for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
-      for_each_block(position, rows, [&](const ScoreBlock& block) {
+      for_each_block(position, rows, heads.first_key, [&](const ScoreBlock& block) {
         block_product(context, rows, block.columns, head_dim, rows_from(q, row), Transpose::no,
                       rows_from(k, block.first_column), Transpose::yes, score, false);
         softmax_block(block, scale, score, probabilities.data, softmax, sum_of_values, value_dim);
         block_product(context, rows, value_dim, block.columns, StridedMatrix<T>{probabilities.data, block.columns},
-                      Transpose::no, rows_from(v, block.first_column), Transpose::no, sum_of_values,
-                      block.first_column > 0);
+                      Transpose::no, rows_from(v, block.first_column), Transpose::no, sum_of_values, !block.first);
       });
       for (std::int64_t r = 0; r < rows; ++r) {
         log_sum_exp[(row + r) * heads.query_heads] = scale * softmax.maximum[r] + std::log(softmax.sum[r]);
@@ -142,7 +141,7 @@ struct Backward {
       const StridedMatrix<T> q_rows = rows_from(q, row), dout_rows = rows_from(dout, row);
       multiply_rows(dout_rows, rows_from(out, row), rows, value_dim, product);
       const RowStatistics statistics{log_sum_exp + row * heads.query_heads, heads.query_heads, product};
-      for_each_block(position, rows, [&](const ScoreBlock& block) {
+      for_each_block(position, rows, heads.first_key, [&](const ScoreBlock& block) {
         const std::int64_t columns = block.columns, first = block.first_column;
         block_product(context, rows, columns, head_dim, q_rows, Transpose::no, rows_from(k, first), Transpose::yes,
                       score, false);
@@ -155,7 +154,7 @@ struct Backward {
         block_product(context, columns, head_dim, rows, ds, Transpose::yes, q_rows, Transpose::no,
                       dk.as<float>().data() + first * head_dim, true);
         block_product(context, rows, head_dim, columns, ds, Transpose::no, rows_from(k, first), Transpose::no,
-                      dq.as<float>().data(), first > 0);
+                      dq.as<float>().data(), !block.first);
       });
       store_rows(dq.as<float>().data(), nullptr, rows, head_dim, dq_out + row * dq_stride, dq_stride);
     });

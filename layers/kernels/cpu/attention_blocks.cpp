@@ -8,12 +8,15 @@
 namespace weft {
 namespace {
 
-// Scores beyond the diagonal, up to the next whole vector, become -infinity, whose exponential is zero. Rows of any
-// length are then processed in whole vectors. Returns the number of columns to process.
+// Scores of keys that the row does not see, up to the next whole vector behind its position, become -infinity, whose
+// exponential is zero. Rows of any length are then processed in whole vectors. Returns the number of columns to
+// process.
 WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t row, float* score) {
   constexpr std::int64_t lanes = 16;
-  const std::int64_t visible = block.visible(row);
+  const std::int64_t visible = block.visible(row), hidden = block.hidden(row);
+  if (hidden >= visible) return 0;
   const std::int64_t padded = std::min(block.columns, (visible + lanes - 1) / lanes * lanes);
+  std::fill(score, score + hidden, -std::numeric_limits<float>::infinity());
   std::fill(score + visible, score + padded, -std::numeric_limits<float>::infinity());
   return padded;
 }
@@ -40,12 +43,11 @@ WEFT_INLINE float lane_maximum(const float* row, std::int64_t count) {
 template <typename T>
 WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* scores, T* probabilities,
                               RunningSoftmax softmax, float* out, std::int64_t value_dim) {
-  const bool first = block.first_column == 0;
   for (std::int64_t r = 0; r < block.rows; ++r) {
     float* score = scores + r * block.columns;
     const std::int64_t count = mask_to_vector(block, r, score);
     T* probability = probabilities + r * block.columns;
-    const float before = first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
+    const float before = block.first ? -std::numeric_limits<float>::infinity() : softmax.maximum[r];
     const float maximum = std::max(before, lane_maximum(score, count));
     const float shift = scale * maximum;
     const float block_sum = lane_sum(
@@ -56,7 +58,7 @@ WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* score
         });
     for (std::int64_t c = count; c < block.columns; ++c) assign(probability[c], 0.0f);
     softmax.maximum[r] = maximum;
-    if (first) {
+    if (block.first) {
       softmax.sum[r] = block_sum;
     } else {
       const float factor = exponential(scale * (before - maximum));

@@ -13,12 +13,17 @@ namespace weft {
 inline constexpr std::int64_t query_block = 64;
 inline constexpr std::int64_t key_block = 256;
 
-// Row r, the query at position `first_row + r`, sees the columns up to its own position. It sees none if the stripe
-// begins before the block's keys and only later rows reach them.
+// Row r, the query at position `first_row + r`, sees the columns from `hidden(r)` to its own position. It sees none if
+// the block ends before its first key or begins behind its position.
 struct ScoreBlock {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_column = 0, columns = 0;
+  FirstKey first_key;
+  bool first = false;  // of its stripe
 
+  std::int64_t hidden(std::int64_t row) const {
+    return std::clamp<std::int64_t>(first_key(first_row + row) - first_column, 0, columns);
+  }
   std::int64_t visible(std::int64_t row) const {
     return std::clamp<std::int64_t>(first_row + row + 1 - first_column, 0, columns);
   }
@@ -26,9 +31,11 @@ struct ScoreBlock {
 
 // Calls `visit` with the blocks of one stripe of queries, keys ascending.
 template <typename Visit>
-void for_each_block(std::int64_t first_row, std::int64_t rows, Visit visit) {
-  for (std::int64_t column = 0; column < first_row + rows; column += key_block) {
-    visit(ScoreBlock{first_row, rows, column, std::min(key_block, first_row + rows - column)});
+void for_each_block(std::int64_t first_row, std::int64_t rows, FirstKey first_key, Visit visit) {
+  const std::int64_t begin = first_key(first_row) / key_block * key_block;
+  for (std::int64_t column = begin; column < first_row + rows; column += key_block) {
+    visit(ScoreBlock{first_row, rows, column, std::min(key_block, first_row + rows - column), first_key,
+                     column == begin});
   }
 }
 
@@ -39,9 +46,9 @@ struct RunningSoftmax {
   float* sum = nullptr;
 };
 
-// Replaces raw scores by exp(scale * (score - maximum)), zero beyond the diagonal, and rescales the result of earlier
-// blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the same
-// memory.
+// Replaces raw scores by exp(scale * (score - maximum)), zero for keys that a row does not see, and rescales the result
+// of earlier blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the
+// same memory.
 void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
                    float* out, std::int64_t value_dim);
 void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
@@ -50,8 +57,8 @@ void softmax_block(const ScoreBlock& block, float scale, float* scores, float16*
                    float* out, std::int64_t value_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
-// beyond the diagonal; `product` is sum(dout * out) of the row. `scores` are overwritten. Results may lie on `scores`
-// and `dprobabilities`.
+// for keys that a row does not see; `product` is sum(dout * out) of the row. `scores` are overwritten. Results may lie
+// on `scores` and `dprobabilities`.
 struct RowStatistics {
   const float* log_sum_exp = nullptr;  // row r at r * stride
   std::int64_t stride = 0;

@@ -25,6 +25,7 @@ struct CacheShape {
   int query_heads, key_value_heads, head_dim, value_dim, tokens;
   std::int64_t capacity, position, q_columns, cache_columns;
   float scale;
+  FirstKey first_key;
 };
 
 // blockIdx.x is the query's row, blockIdx.y its head. Online softmax over blocks of keys (Milakov and Gimelshein 2018):
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
   __shared__ float weights[block_threads];
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
   const std::int64_t row = blockIdx.x, sequence = row / shape.tokens;
-  const std::int64_t keys = shape.position + row % shape.tokens + 1;
+  const std::int64_t keys = shape.position + row % shape.tokens + 1;  // ends those that the query sees
   const int key_head = head / (shape.query_heads / shape.key_value_heads);
   const T* key_rows = cache + sequence * shape.capacity * shape.cache_columns + key_head * shape.head_dim;
   const T* value_rows = cache + sequence * shape.capacity * shape.cache_columns +
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape,
   __syncthreads();
 
   float maximum = -INFINITY, sum = 0.0f, result[columns_of_thread] = {};
-  for (std::int64_t first = 0; first < keys; first += block_threads) {
+  for (std::int64_t first = shape.first_key(keys - 1); first < keys; first += block_threads) {
     const std::int64_t key = first + thread;
     float score = -INFINITY;
     if (key < keys) {
@@ -102,6 +103,7 @@ void cached_attention(KernelContext& context, const HeadShape& heads, std::int64
   shape.q_columns = q.columns();
   shape.cache_columns = cache.columns();
   shape.scale = static_cast<float>(heads.score_scale());
+  shape.first_key = heads.first_key;
   with_element_type(q.dtype(), [&](auto element) {
     using E = decltype(element);
     launch(native(context.stream), dim3(static_cast<unsigned>(q.rows()), static_cast<unsigned>(heads.query_heads)),

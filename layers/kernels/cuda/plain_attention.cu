@@ -26,19 +26,29 @@ struct AttentionCall {
   int queries;  // query rows per sequence
   int sequences;
   float scale;
+  FirstKey first;  // keys that a query sees
   const std::int32_t* positions;
 
   __device__ int position(int row) const { return positions == nullptr ? row : positions[row]; }
-  // The first row with a query that sees `key`; `queries` if there is none.
+  __device__ int first_key(int position) const { return static_cast<int>(first(position)); }
+  // The first row with a query at or behind `key`; `queries` if there is none.
   __device__ int first_row_at(int key) const {
-    if (positions == nullptr) return min(key, queries);
+    return first_row([&](int row) { return position(row) >= key; });
+  }
+  // The first row whose query sees neither `key` nor a key before it.
+  __device__ int first_row_behind(int key) const {
+    return first_row([&](int row) { return first_key(position(row)) > key; });
+  }
+  // `holds` is false for some rows, and true for all behind them.
+  template <typename Holds>
+  __device__ int first_row(Holds holds) const {
     int begin = 0, end = queries;
     while (begin < end) {
       const int middle = (begin + end) / 2;
-      if (positions[middle] < key) {
-        begin = middle + 1;
-      } else {
+      if (holds(middle)) {
         end = middle;
+      } else {
+        begin = middle + 1;
       }
     }
     return begin;
@@ -117,17 +127,18 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
   load_tile<Tiles>(q.from(at.first_row, at.query_column), at.rows, q_tile);
 
   // Rows after the last repeat its position and are not stored.
-  int position[count];
+  int position[count], first_key[count];
   float maximum[count], sum[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
     position[i] = shape.position(at.row + min(thread_y() + i * threads_of_edge, at.rows - 1));
+    first_key[i] = shape.first_key(position[i]);
     maximum[i] = __int_as_float(0xff800000);
     sum[i] = 0.0f;
   }
   HeadPart<Tiles> result;
   const int end_key = shape.position(at.row + at.rows - 1) + 1;
-  for (int key = 0; key < end_key; key += edge) {
+  for (int key = shape.first_key(shape.position(at.row)); key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
     load_tile<Tiles>(at.keys.from(key, 0), keys_here, kv_tile);
@@ -138,12 +149,15 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
       float largest = maximum[i];
 #pragma unroll
       for (int j = 0; j < count; ++j) {
-        const bool visible = key + thread_x() + j * threads_of_edge <= position[i];
+        const int column = key + thread_x() + j * threads_of_edge;
+        const bool visible = column >= first_key[i] && column <= position[i];
         if (!visible) score.at[i][j] = __int_as_float(0xff800000);
         largest = fmaxf(largest, score.at[i][j]);
       }
       largest = reduce_row(largest, [](float a, float b) { return fmaxf(a, b); });
-      const float factor = __expf(shape.scale * (maximum[i] - largest)), shift = shape.scale * largest;
+      // Minus infinity while the row has seen no key.
+      const float top = largest > __int_as_float(0xff800000) ? largest : 0.0f;
+      const float factor = __expf(shape.scale * (maximum[i] - top)), shift = shape.scale * top;
       maximum[i] = largest;
       sum[i] *= factor;
 #pragma unroll
@@ -204,20 +218,21 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_
   load_tile<Tiles>(q.from(at.first_row, at.query_column), at.rows, q_tile);
   load_tile<Tiles>(dout.from(at.first_row, at.out_column), at.rows, dout_tile);
 
-  int position[count];
+  int position[count], first_key[count];
   float log_sum[count], product[count], ones[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
     const int row = min(thread_y() + i * threads_of_edge, at.rows - 1);
     const std::int64_t statistic = (at.first_row + row) * shape.query_heads + at.head;
     position[i] = shape.position(at.row + row);
+    first_key[i] = shape.first_key(position[i]);
     log_sum[i] = log_sum_exp[statistic];
     product[i] = products[statistic];
     ones[i] = 1.0f;
   }
   HeadPart<Tiles> result;
   const int end_key = shape.position(at.row + at.rows - 1) + 1;
-  for (int key = 0; key < end_key; key += edge) {
+  for (int key = shape.first_key(shape.position(at.row)); key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
     load_tile<Tiles>(at.values.from(key, 0), keys_here, kv_tile);
@@ -231,7 +246,8 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_
     for (int i = 0; i < count; ++i) {
 #pragma unroll
       for (int j = 0; j < count; ++j) {
-        const bool visible = key + thread_x() + j * threads_of_edge <= position[i];
+        const int column = key + thread_x() + j * threads_of_edge;
+        const bool visible = column >= first_key[i] && column <= position[i];
         const float probability = visible ? __expf(shape.scale * score.at[i][j] - log_sum[i]) : 0.0f;
         dscore.at[i][j] = visible ? shape.scale * probability * (dscore.at[i][j] - product[i]) : 0.0f;
       }
@@ -269,11 +285,12 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
   HeadPart<Tiles> dk_part, dv_part;
   const int group = shape.query_heads / shape.key_value_heads;
   const int begin_row = shape.first_row_at(place.first_row);
+  const int end_row = shape.first_row_behind(place.first_row + keys - 1);
   for (int head = place.head * group; head < (place.head + 1) * group; ++head) {
     const std::int64_t query_column = static_cast<std::int64_t>(head) * shape.head_dim;
     const std::int64_t out_column = static_cast<std::int64_t>(head) * shape.value_dim;
-    for (int row = begin_row; row < shape.queries; row += edge) {
-      const int rows = min(edge, shape.queries - row);
+    for (int row = begin_row; row < end_row; row += edge) {
+      const int rows = min(edge, end_row - row);
       __syncthreads();
       load_tile<Tiles>(q.from(first_query + row, query_column), rows, q_tile);
       load_tile<Tiles>(dout.from(first_query + row, out_column), rows, dout_tile);
@@ -283,17 +300,19 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
 #pragma unroll
       for (int j = 0; j < count; ++j) {
         const int query = thread_x() + j * threads_of_edge;
-        int position = -1;  // sees nothing
+        int position = -1, first_key = 0;  // sees nothing
         float log_sum = 0.0f, product = 0.0f;
         if (query < rows) {
           const std::int64_t at = (first_query + row + query) * shape.query_heads + head;
           position = shape.position(row + query);
+          first_key = shape.first_key(position);
           log_sum = log_sum_exp[at];
           product = products[at];
         }
 #pragma unroll
         for (int i = 0; i < count; ++i) {
-          const bool visible = place.first_row + thread_y() + i * threads_of_edge <= position;
+          const int key = place.first_row + thread_y() + i * threads_of_edge;
+          const bool visible = key >= first_key && key <= position;
           const float probability = visible ? __expf(shape.scale * score.at[i][j] - log_sum) : 0.0f;
           score.at[i][j] = probability;
           dscore.at[i][j] = visible ? shape.scale * probability * (dscore.at[i][j] - product) : 0.0f;
@@ -349,6 +368,7 @@ AttentionCall shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView k
   shape.queries = static_cast<int>(query_rows(runs));
   shape.sequences = static_cast<int>(keys.rows() / heads.sequence_length);
   shape.scale = static_cast<float>(heads.score_scale());
+  shape.first = heads.first_key;
   shape.positions = positions.allocated() ? elements<std::int32_t>(positions.view()) : nullptr;
   return shape;
 }
