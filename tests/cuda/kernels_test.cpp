@@ -135,24 +135,25 @@ TEST_F(CudaSwiglu, TakesGatesOfAnySize) {
   expect_close(dx, 1e-6);
 }
 
+struct RotaryCase {
+  std::int64_t query_heads, key_value_heads, head_dim, sequence_length, tokens, value_dim = head_dim;
+};
+
 class CudaRotary : public CudaKernels {
  protected:
-  struct Case {
-    std::int64_t query_heads, key_value_heads, head_dim, sequence_length, tokens, value_dim = head_dim;
-  };
   // Every lane count, heads of more than a round of lanes, blocks of several tokens and tokens of several blocks.
-  static constexpr Case cases[] = {{2, 1, 2, 3, 7},       {1, 1, 6, 4, 9},     {4, 2, 16, 5, 11}, {8, 2, 64, 7, 20},
-                                   {32, 8, 128, 6, 9},    {3, 3, 100, 2, 5},   {2, 1, 256, 3, 4}, {1, 1, 576, 3, 3},
-                                   {2, 2, 30, 9, 2200},   {5, 1, 128, 4, 3},   {40, 4, 8, 4, 3},  {2, 1, 64, 5, 0},
-                                   {4, 2, 64, 5, 11, 16}, {4, 2, 64, 5, 11, 3}};
-  static std::string text_of(DType dtype, const Case& c, bool normed, bool in_place) {
+  static constexpr RotaryCase cases[] = {
+      {2, 1, 2, 3, 7},   {1, 1, 6, 4, 9},   {4, 2, 16, 5, 11},     {8, 2, 64, 7, 20},   {32, 8, 128, 6, 9},
+      {3, 3, 100, 2, 5}, {2, 1, 256, 3, 4}, {1, 1, 576, 3, 3},     {2, 2, 30, 9, 2200}, {5, 1, 128, 4, 3},
+      {40, 4, 8, 4, 3},  {2, 1, 64, 5, 0},  {4, 2, 64, 5, 11, 16}, {4, 2, 64, 5, 11, 3}};
+  static std::string text_of(DType dtype, const RotaryCase& c, bool normed, bool in_place) {
     return fmt::format("{} {}+2*{} heads of {}, {} tokens{}{}", name_of(dtype), c.query_heads, c.key_value_heads,
                        c.head_dim, c.tokens, normed ? ", normed" : "", in_place ? ", in place" : "");
   }
   template <typename Check>
   void for_each_case(Check check) {
     for (DType dtype : kernels_float_types) {
-      for (const Case& c : cases) {
+      for (const RotaryCase& c : cases) {
         for (bool normed : {false, true}) {
           for (bool in_place : {false, true}) {
             SCOPED_TRACE(text_of(dtype, c, normed, in_place));

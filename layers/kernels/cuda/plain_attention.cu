@@ -300,19 +300,19 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
 #pragma unroll
       for (int j = 0; j < count; ++j) {
         const int query = thread_x() + j * threads_of_edge;
-        int position = -1, first_key = 0;  // sees nothing
+        int position = -1, oldest = 0;  // sees nothing
         float log_sum = 0.0f, product = 0.0f;
         if (query < rows) {
           const std::int64_t at = (first_query + row + query) * shape.query_heads + head;
           position = shape.position(row + query);
-          first_key = shape.first_key(position);
+          oldest = shape.first_key(position);
           log_sum = log_sum_exp[at];
           product = products[at];
         }
 #pragma unroll
         for (int i = 0; i < count; ++i) {
           const int key = place.first_row + thread_y() + i * threads_of_edge;
-          const bool visible = key >= first_key && key <= position;
+          const bool visible = key >= oldest && key <= position;
           const float probability = visible ? __expf(shape.scale * score.at[i][j] - log_sum) : 0.0f;
           score.at[i][j] = probability;
           dscore.at[i][j] = visible ? shape.scale * probability * (dscore.at[i][j] - product) : 0.0f;
