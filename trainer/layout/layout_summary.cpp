@@ -5,7 +5,6 @@
 #include <string>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/shard/replicated.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
@@ -29,21 +28,6 @@ void count_parameters(const Config& config, const PlannedStage& planned, StageSu
   if (experts > 0)
     summary.active_parameters += experts * config.model.moe.num_experts_per_tok / config.model.moe.num_experts;
   summary.parameters += experts;
-}
-
-void count_bytes(const PlannedStage& planned, StageSummary& summary) {
-  for (const PlannedUnit& unit : planned.units) {
-    summary.optimizer_bytes += unit.optimizer_state_bytes;
-    if (unit.plan.replicated()) {
-      const std::int64_t bytes = ReplicatedParameters::bytes(unit.plan.parameters);
-      summary.parameter_bytes += bytes;
-      if (!unit.frozen) summary.gradient_bytes += bytes;
-      continue;
-    }
-    const UnitBytes bytes = unit_bytes(unit.setup());
-    summary.parameter_bytes += bytes.sharded_parameters;
-    summary.gradient_bytes += bytes.sharded_gradients;
-  }
 }
 
 double stage_flops(const Config& config, const StageBlocks& blocks) {
@@ -107,7 +91,10 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
-    count_bytes(planned, stage);
+    const BucketBytes bytes = static_bytes({&planned, 1});
+    stage.parameter_bytes = bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters];
+    stage.gradient_bytes = bytes[Bucket::sharded_gradients];
+    stage.optimizer_bytes = bytes[Bucket::optimizer_state];
 
     RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
     rank.rank = stage.rank;

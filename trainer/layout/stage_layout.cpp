@@ -10,8 +10,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/layout/layout_items.h"
-#include "trainer/layout/schedule_residents.h"
+#include "trainer/layout/layout_inputs.h"
 
 namespace weft {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "trainer/config/config.h"
 #include "trainer/layout/automatic_layout.h"
-#include "trainer/plan/stage_blocks.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 
 #include "parallel/pipeline/program/program.h"
 #include "trainer/config/config.h"
-#include "trainer/plan/stage_blocks.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 

@@ -1,14 +1,15 @@
-#include "trainer/layout/layout_items.h"
+#include "trainer/layout/layout_inputs.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "parallel/runtime/input_file.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {
@@ -32,14 +33,11 @@ Config one_of_each(const Config& config) {
 }
 
 double resident_bytes(const PlannedUnit& unit) {
-  std::int64_t bytes = unit.optimizer_state_bytes;
-  if (unit.plan.replicated()) {
-    bytes += ReplicatedParameters::bytes(unit.plan.parameters) * (unit.frozen ? 1 : 2);
-  } else {
-    const UnitBytes own = unit_bytes(unit.setup());
-    bytes += own.sharded_parameters + own.sharded_gradients + own.unsharded_parameters + own.unsharded_gradients;
-  }
-  return static_cast<double>(bytes);
+  BucketBytes bytes;
+  add_static_bytes(unit, bytes);
+  if (unit.plan.replicated()) return static_cast<double>(bytes.total());
+  const UnitBytes own = unit_bytes(unit.setup());
+  return static_cast<double>(bytes.total() + own.unsharded_parameters + own.unsharded_gradients);
 }
 
 // Adds the part of resident_bytes that every timing needs. Gradients that are reduced once a step stay.
@@ -68,6 +66,42 @@ bool parts_backwards(const Config& config) {
       return true;
   }
   return false;
+}
+
+// Whether b keeps at least as many microbatches as a on every stage.
+bool covers(const std::vector<int>& b, const std::vector<int>& a) {
+  return std::ranges::equal(a, b, std::ranges::less_equal());
+}
+
+// Microbatches that a rank keeps at its fullest instants, as in ScheduleResidents::kept, from its compute actions and
+// its stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
+// gradient if that is a separate action.
+std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages) {
+  std::vector<int> kept(stages.size(), 0);
+  std::set<std::vector<int>> instants;  // each before a microbatch is released
+  bool grew = false;
+  const auto note = [&] {
+    if (std::exchange(grew, false)) instants.insert(kept);
+  };
+  for (const Action& action : actions) {
+    const auto chunk = std::ranges::find(stages, *action.stage) - stages.begin();
+    int& own = kept[static_cast<std::size_t>(chunk)];
+    if (action.op == Op::forward) {
+      ++own;
+      grew = true;
+    } else if (makes_weight_gradient(action.op)) {
+      note();
+      --own;
+    }
+  }
+  note();
+  std::vector<std::vector<int>> fullest;
+  for (const std::vector<int>& instant : instants) {
+    const bool covered = std::ranges::any_of(
+        instants, [&](const std::vector<int>& other) { return other != instant && covers(other, instant); });
+    if (!covered) fullest.push_back(instant);
+  }
+  return fullest;
 }
 
 }  // namespace
@@ -155,6 +189,22 @@ LayoutItems layout_items(const Config& config) {
     items.blocks[b].cost = block_seconds(2 * b + 1) + block_seconds(2 * b + 2);
   items.head.cost = seconds(2 * items.blocks.size() + 1);
   return items;
+}
+
+ScheduleResidents schedule_residents(const Config& config) {
+  ScheduleResidents ranks;
+  ranks.rank_of_stage = stage_ranks(config);
+  if (config.stages() == config.parallelism.pipeline && !config.memory_budget) {
+    ranks.kept.resize(ranks.rank_of_stage.size());
+    const ScheduleResidents usual = one_stage_each(config.stages(), static_cast<int>(config.microbatches()));
+    for (std::size_t stage = 0; stage < usual.kept.size(); ++stage)
+      ranks.kept[static_cast<std::size_t>(ranks.rank_of_stage[stage])] = usual.kept[stage];
+    return ranks;
+  }
+  const std::vector<std::vector<Action>> order = compute_order(config);
+  for (std::size_t rank = 0; rank < order.size(); ++rank)
+    ranks.kept.push_back(kept_microbatches(order[rank], stages_of_rank(config, static_cast<int>(rank))));
+  return ranks;
 }
 
 }  // namespace weft
