@@ -211,11 +211,12 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
 std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
   if (config.stages() == 1) return "auto";
   const std::int64_t microbatches = config.microbatches();
-  return space.layouts->find_or({choice.mesh.pipeline, choice.order, choice.recompute, microbatches}, [&] {
+  const int pipeline = config.parallelism.pipeline;
+  return space.layouts->find_or({pipeline, choice.order, choice.recompute, microbatches}, [&] {
     Config plain = space.policies.front().base;
     plain.pipeline = config.pipeline;
     plain.pipeline.layout = "auto";
-    plain.parallelism = {.pipeline = choice.mesh.pipeline};
+    plain.parallelism = {.pipeline = pipeline};
     plain.training.recompute = config.training.recompute;
     plain.training.microbatch_size = 1;
     plain.training.global_batch_size = microbatches;
@@ -354,9 +355,9 @@ std::string DealtLayouts::find_or(const Key& key, const std::function<std::strin
 
 Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step) {
   Config config = space.policies[step >= ChoiceStep::policy ? choice.policy : 0].base;
-  config.parallelism = choice.mesh;
+  config.parallelism = space.meshes[choice.mesh];
   if (step == ChoiceStep::mesh) return config;
-  config.training.microbatch_size = choice.microbatch_size;
+  config.training.microbatch_size = space.microbatch_sizes[choice.microbatch];
   if (step == ChoiceStep::microbatch) return config;
   config.pipeline.schedule = space.orders[choice.order].schedule;
   config.pipeline.own_order = std::nullopt;
@@ -369,11 +370,11 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
 
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   Overrides words;
-  const Degrees& d = choice.mesh;
+  const Degrees& d = space.meshes[choice.mesh];
   const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
   for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
   const SearchedPolicy& policy = space.policies[choice.policy];
-  words.push_back(word("training.microbatch_size", choice.microbatch_size));
+  words.push_back(word("training.microbatch_size", space.microbatch_sizes[choice.microbatch]));
   words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));
   words.push_back(word("pipeline.chunks", space.orders[choice.order].chunks));
   // Dealt layouts are stored as text.

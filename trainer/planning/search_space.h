@@ -27,15 +27,11 @@ std::vector<std::string> search_keys();
 // axes, values that the key does not take, empty or repeated values.
 SearchAxes parse_search_axes(const std::vector<std::string>& words);
 
-// Degrees, the sequences of a microbatch, and the index of one value of each other axis.
+// Indices into the lists of a SearchSpace.
 struct SearchChoice {
-  Degrees mesh;
-  int microbatch_size = 1;
-  std::size_t order = 0;      // index into SearchSpace::orders
-  std::size_t policy = 0;     // index into SearchSpace::policies
-  std::size_t recompute = 0;  // index into SearchSpace::recomputes
+  std::size_t mesh = 0, microbatch = 0, order = 0, policy = 0, recompute = 0;
 
-  bool operator==(const SearchChoice&) const = default;
+  auto operator<=>(const SearchChoice&) const = default;
 };
 
 struct SearchedOrder {
