@@ -135,11 +135,6 @@ std::vector<StageBlocks> from_text(const LayoutText& text) {
   return layout;
 }
 
-bool is_automatic(const Config& config) {
-  const auto* text = std::get_if<std::string>(&config.pipeline.layout);
-  return text && *text == "auto";
-}
-
 // The block counts of the first and the last stage as written, and the rest for the other stages.
 struct EndStages {
   std::optional<std::int64_t> first, last;
@@ -186,12 +181,17 @@ double head_flops(const ModelConfig& model) {
   return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
 }
 
+bool has_automatic_layout(const Config& config) {
+  const auto* text = std::get_if<std::string>(&config.pipeline.layout);
+  return text && *text == "auto";
+}
+
 std::vector<StageBlocks> stage_layout(const Config& config) {
   Messages faults = layout_faults(config);
   for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
   if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) return from_counts(*counts);
-  if (!is_automatic(config)) return from_text(written_layout(config));
+  if (!has_automatic_layout(config)) return from_text(written_layout(config));
   if (EndStages(config).given()) return from_end_stages(config);
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
@@ -202,7 +202,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
 }
 
 Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
-  if (!is_automatic(config)) return config;
+  if (!has_automatic_layout(config)) return config;
   config.pipeline.layout = to_string(layout, config.model);
   config.pipeline.first_stage_blocks.reset();
   config.pipeline.last_stage_blocks.reset();
@@ -210,7 +210,7 @@ Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
 }
 
 std::vector<std::string> layout_faults(const Config& config) {
-  if (is_automatic(config)) return {};
+  if (has_automatic_layout(config)) return {};
   if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) {
     return count_faults(config, *counts);
   }
@@ -226,7 +226,7 @@ std::vector<std::string> layout_faults(const Config& config) {
 std::vector<std::string> end_stage_faults(const Config& config) {
   const EndStages ends(config);
   if (!ends.given()) return {};
-  if (!is_automatic(config)) {
+  if (!has_automatic_layout(config)) {
     return {
         "first_stage_blocks and last_stage_blocks say what layout \"auto\" deals, but a layout is written: leave "
         "one of the two out"};
@@ -257,7 +257,7 @@ std::vector<std::string> end_stage_faults(const Config& config) {
 std::vector<std::string> layout_warnings(const Config& config) {
   // An automatic layout leaves a stage empty only if there are more stages than pieces (embedding, blocks, head).
   const std::size_t pieces = config.model.blocks.size() + 2;
-  if (is_automatic(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
+  if (has_automatic_layout(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
     return {};
   std::vector<int> empty;
   const auto layout = stage_layout(config);

@@ -19,6 +19,9 @@ double head_flops(const ModelConfig& model);
 // end_stage_faults(), and for "auto" if the schedule refuses the numbers.
 std::vector<StageBlocks> stage_layout(const Config& config);
 
+// Whether pipeline.layout is "auto".
+bool has_automatic_layout(const Config& config);
+
 // Why the written layout is no layout of the model, with the place in its text and a correction. Empty for "auto",
 // which always is one.
 std::vector<std::string> layout_faults(const Config& config);

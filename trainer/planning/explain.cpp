@@ -172,12 +172,9 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
     const std::int64_t batch = std::max(training.global_batch_size, size * config.parallelism.data());
-    return Overrides{fmt::format("--training.microbatch_size={}", size),
-                     fmt::format("--training.global_batch_size={}", batch)};
+    return Overrides{word("training.microbatch_size", size), word("training.global_batch_size", batch)};
   };
-  const auto sequence = [&](std::int64_t length) {
-    return Overrides{fmt::format("--training.sequence_length={}", length)};
-  };
+  const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
   std::array<std::optional<Limit>, 2> found;
   spread_work(found.size(), host_cores(), [&](std::size_t i) {
     found[i] = i == 0 ? limit_of(trials, "training.microbatch_size", training.microbatch_size, microbatch)

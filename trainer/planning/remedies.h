@@ -3,6 +3,8 @@
 // every planned run can be typed. The configuration's reader decides whether the configuration can take the words.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -61,9 +63,13 @@ std::span<const Remedy> remedies_that_cannot_help(Cause cause);
 // Remedies to combine with more ranks, in the order to add them, if more than state is too large.
 std::span<const Remedy> remedies_beside_more_ranks();
 
+// A key set on the command line: "--parallelism.pipeline=4".
+template <typename Value>
+std::string word(std::string_view key, const Value& value) {
+  return fmt::format("--{}={}", key, value);
+}
 // `words` with those of `more`; `more` wins if both have a key.
 Overrides merged_words(const Overrides& words, const Overrides& more);
-
 // The same degrees over more ranks, with the same work per rank: `data_shard` ranks, and a batch that grows with them.
 Overrides scaled_words(const Config& config, int data_shard);
 

@@ -15,7 +15,6 @@
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/remedies.h"
-#include "trainer/planning/word.h"
 
 namespace weft {
 namespace {

@@ -25,9 +25,8 @@ ResolvedRun::ResolvedRun(const Config& config)
 
 void ResolvedRun::solve() {
   const std::int64_t budget = *config_.memory_budget;
-  const auto* layout = std::get_if<std::string>(&config_.pipeline.layout);
   const bool dealt =
-      layout && *layout == "auto" && !config_.pipeline.first_stage_blocks && !config_.pipeline.last_stage_blocks;
+      has_automatic_layout(config_) && !config_.pipeline.first_stage_blocks && !config_.pipeline.last_stage_blocks;
   constexpr int most_deals = 5;
   Config tighter = config_, unlimited = config_;
   unlimited.memory_budget.reset();
