@@ -4,8 +4,6 @@
 #include <array>
 #include <tuple>
 
-#include "trainer/diagnosis/rules.h"
-
 namespace weft {
 namespace {
 

@@ -1,6 +1,7 @@
 #include "trainer/diagnosis/evidence.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "parallel/runtime/error.h"
@@ -11,11 +12,9 @@ namespace weft {
 namespace {
 
 bool gathers_units(const std::string& group) {
-  for (const Group known :
-       {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island, Group::edp_island}) {
-    if (name_of(known) == group) return true;
-  }
-  return false;
+  constexpr std::array groups = {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island,
+                                 Group::edp_island};
+  return std::ranges::any_of(groups, [&](Group known) { return name_of(known) == group; });
 }
 
 std::string text_of(const CommunicationCount& count) {
@@ -68,14 +67,6 @@ std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredE
   return std::span(steps).subspan(count > 2 ? first + 2 : steps.size() - 1);
 }
 
-double median_seconds(std::span<const StepMetrics> steps) {
-  std::vector<double> seconds;
-  for (const StepMetrics& step : steps) seconds.push_back(step.seconds);
-  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
-}
-
 }  // namespace
 
 double RunEvidence::tokens_a_rank() const {
@@ -124,8 +115,10 @@ std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
   return StepCost{modelled.seconds, Basis::modelled, modelled.by};
 }
 
-bool is_traced_gather(const TracedExchange& exchange) {
-  return is_gather(exchange.op);
+double upper_median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
 }
 
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {
@@ -140,7 +133,9 @@ RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) 
                        .steady = {}};
   evidence.measured = measured_exchange(run, evidence.program);
   evidence.steady = steady_steps(run, evidence.measured);
-  evidence.step_seconds = median_seconds(evidence.steady);
+  std::vector<double> seconds;
+  std::ranges::transform(evidence.steady, std::back_inserter(seconds), &StepMetrics::seconds);
+  evidence.step_seconds = upper_median(std::move(seconds));
   evidence.traced = traced_ranks(config, mesh, run.traces);
   return evidence;
 }

@@ -5,15 +5,56 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "trainer/diagnosis/diagnosed_fault.h"
 #include "trainer/diagnosis/program_figures.h"
 #include "trainer/diagnosis/run_hardware.h"
 #include "trainer/diagnosis/run_outputs.h"
 #include "trainer/diagnosis/traced_steps.h"
 
 namespace weft {
+
+// Where a figure comes from.
+enum class Basis : std::uint8_t {
+  measured,   // counted by the run's communicators or ledgers, or timed in its traces
+  predicted,  // read off the compiled program or its dry run: bytes and counts, no times
+  modelled,   // seconds from operations, bytes, and the figures of a row of hardware
+};
+constexpr std::string_view name_of(Basis basis) {
+  constexpr std::string_view names[] = {"measured", "predicted", "modelled"};
+  return names[static_cast<std::size_t>(basis)];
+}
+
+// A figure of the run beside the figure that it is compared with.
+struct EvidenceLine {
+  std::string what;
+  std::string value, expected;
+  std::string source;  // the file or hardware row that holds the value
+  Basis basis = Basis::measured;
+
+  bool operator==(const EvidenceLine&) const = default;
+};
+
+// Time of a step that a fault costs. Measured: shown by the traces of one rank, named in `source`; a change saves at
+// most this time.
+struct StepCost {
+  double seconds = 0.0;
+  Basis basis = Basis::measured;
+  std::string source = {};
+
+  bool operator==(const StepCost&) const = default;
+};
+
+// Memory of the fullest rank that a fault costs. Measured: bytes above the prediction. Predicted: bytes above the
+// prediction for the changed setting.
+struct MemoryCost {
+  std::int64_t bytes = 0;
+  Basis basis = Basis::measured;
+  std::string source = {};
+
+  bool operator==(const MemoryCost&) const = default;
+};
 
 // Counts of the communicators in the run's last step, summed over ranks.
 struct MeasuredExchange {
@@ -66,7 +107,8 @@ std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
                                      const ModelledSeconds& modelled = {});
 
-bool is_traced_gather(const TracedExchange& exchange);
+// The value in the middle; of an even number the larger of two.
+double upper_median(std::vector<double> values);
 
 // `hardware` as in run_hardware(). `run` must outlive the evidence. Throws Error (request) if the counters or traces do
 // not belong to the configuration's program.

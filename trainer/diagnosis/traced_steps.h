@@ -32,6 +32,8 @@ struct TracedExchange {
   // reader's message is there. For a reduction it begins when the lane has come to WAIT_REDUCE of the unit or to
   // GRAD_NORM.
   double wait = 0.0;
+
+  bool gathers() const { return is_gather(op); }
 };
 
 struct TracedRank {

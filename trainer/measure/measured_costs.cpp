@@ -14,13 +14,6 @@
 namespace weft {
 namespace {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
-}
-
 double least(const std::vector<double>& values) {
   return *std::min_element(values.begin(), values.end());
 }
@@ -60,9 +53,9 @@ class Measurement {
       if (key.second == Op::reduce_gradient) cost.reduce = seconds;
       if (key.second == Op::tie_gradient) cost.tie = seconds;
     }
-    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median(samples);
+    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median_of(samples);
     table.gradient_norm = least(norms_);
-    table.optimizer_step = median(steps_);
+    table.optimizer_step = median_of(steps_);
     return table;
   }
 
@@ -113,7 +106,7 @@ class Measurement {
     if (found == computes_.end()) return std::nullopt;
     std::vector<double> samples;
     for (const auto& [when, seconds] : found->second) samples.push_back(seconds);
-    return median(std::move(samples));
+    return median_of(std::move(samples));
   }
 
   ComputeCost compute_cost(int segment) const {
@@ -152,6 +145,13 @@ class Measurement {
 
 }  // namespace
 
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
+}
+
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   RankTrace trace;
   try {
@@ -181,17 +181,20 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   return trace;
 }
 
-std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world) {
   std::vector<RankTrace> traces;
   for (int rank = 0; rank < world; ++rank) {
     const std::filesystem::path file = run_directory / fmt::format("trace_rank{}.json", rank);
     if (std::filesystem::exists(file)) traces.push_back(parse_chrome_trace(read_text(file), file.string()));
   }
-  if (traces.empty()) {
-    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
-                 run_directory.string());
-  }
   return traces;
+}
+
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+  std::vector<RankTrace> traces = traces_in(run_directory, world);
+  if (!traces.empty()) return traces;
+  fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
+               run_directory.string());
 }
 
 std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {
