@@ -38,11 +38,6 @@ struct Choice {
   Kept& of(Family family) { return family == Family::experts ? experts : others; }
 };
 
-bool has_family(const Config& config, Family family) {
-  if (family != Family::experts) return true;
-  return config.model.has(BlockKind::moe);
-}
-
 // The open settings, each true if it could be kept whole.
 Choice open_choice(const Config& config) {
   Choice open;
