@@ -8,7 +8,6 @@
 #include "trainer/costs/step_flops.h"
 #include "trainer/planning/kernel_plan.h"
 #include "trainer/resolve/config_rules.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {

@@ -119,15 +119,6 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   return result;
 }
 
-LaneChannels channels_of(const Config& config) {
-  return config.run.device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
-}
-
-ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  return weft::modelled_costs(program, timed_flops(config, program, hardware), hardware_costs(hardware, config, mesh),
-                              group_sizes(mesh));
-}
-
 // Resolves the run for the hardware's device.
 ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   Config judged = given;
@@ -181,10 +172,8 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
 }
 
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  const Coordinates at = mesh.coordinates(0);
-  const ProgramCosts costs =
-      config.pipeline.has_cost_table() ? step_costs(config, mesh, at) : modelled_costs(config, mesh, program, hardware);
-  const LaneChannels channels = channels_of(config);
+  const ProgramCosts costs = step_costs(config, mesh, program, hardware);
+  const LaneChannels channels = lane_channels(config);
   const Simulation simulation = simulate(program, costs, channels);
   StepTime time{.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
   const auto ranks = static_cast<int>(program.ranks.size());
@@ -244,7 +233,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
   const double adapters =
       config.pipeline.has_cost_table()
-          ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), channels_of(config))
+          ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), lane_channels(config))
           : plan.time.adapters;
   plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());

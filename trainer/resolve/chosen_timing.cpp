@@ -97,10 +97,9 @@ std::vector<Choice> choices_of(const Choice& open) {
 }
 
 double simulated_seconds(const ResolvedRun& run) {
-  const Coordinates at = run.mesh().coordinates(0);
-  const bool serial = run.config().run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
-  return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
+  const Config& config = run.config();
+  const Program program = step_program(run, run.mesh().coordinates(0));
+  return simulate(program, step_costs(config, run.mesh(), program, hardware_of(config)), lane_channels(config)).seconds;
 }
 
 // A choice as a run, simulated at once. Its memory is determined on demand.

@@ -10,8 +10,8 @@
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/solved_timing.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 
