@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/costs/float8_rounding.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/planning/kernel_plan.h"
 #include "trainer/resolve/config_rules.h"

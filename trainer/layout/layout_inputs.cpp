@@ -8,6 +8,7 @@
 #include "parallel/runtime/input_file.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -155,7 +156,8 @@ LayoutItems modelled_items(const Config& config) {
     const auto& kinds = sample.model.blocks;
     const auto piece = std::find(kinds.begin(), kinds.end(), kind) - kinds.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
-    block.cost = block_flops(config.model, kind, config.training.sequence_length) * (recomputes ? 4.0 / 3.0 : 1.0);
+    block.cost =
+        block_token_flops(config.model, kind, config.training.sequence_length).total() * (recomputes ? 4.0 / 3.0 : 1.0);
     items.blocks.push_back(block);
   }
   return items;

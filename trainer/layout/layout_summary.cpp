@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "trainer/config/layout_text.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -34,7 +35,7 @@ double stage_flops(const Config& config, const StageBlocks& blocks) {
   double flops = blocks.head ? head_flops(config.model) : 0.0;
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
     const BlockKind kind = config.model.blocks[static_cast<std::size_t>(block)];
-    flops += block_flops(config.model, kind, config.training.sequence_length);
+    flops += block_token_flops(config.model, kind, config.training.sequence_length).total();
   }
   return flops;
 }

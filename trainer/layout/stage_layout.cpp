@@ -9,7 +9,6 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/layout_text.h"
-#include "trainer/costs/step_flops.h"
 #include "trainer/layout/layout_inputs.h"
 
 namespace weft {
@@ -172,14 +171,6 @@ std::vector<StageBlocks> from_end_stages(const Config& config) {
 }
 
 }  // namespace
-
-double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
-  return block_token_flops(model, kind, sequence_length).total();
-}
-
-double head_flops(const ModelConfig& model) {
-  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
-}
 
 bool has_automatic_layout(const Config& config) {
   const auto* text = std::get_if<std::string>(&config.pipeline.layout);

@@ -3,7 +3,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/costs/cost_table.h"
-#include "trainer/costs/float8_rounding.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
