@@ -95,6 +95,25 @@ GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node) {
   return group_links(mesh.world(), rank_steps(mesh, group), ranks_per_node);
 }
 
+double ring_bytes(CollectiveOp op, double payload, int ranks) {
+  const double part = payload * (ranks - 1) / ranks;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+    case CollectiveOp::all_to_all:
+      return part;
+    case CollectiveOp::all_reduce:
+      return 2.0 * part;
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+      return payload;
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return 0.0;
+  }
+  return 0.0;
+}
+
 double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payload) {
   const double edges = links.ring_edges, around = edges * (links.ranks - 1) / links.ranks * payload;
   switch (op) {

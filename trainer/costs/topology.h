@@ -42,6 +42,9 @@ struct GroupLinks {
 GroupLinks group_links(int world, RankSteps steps, int ranks_per_node);
 GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node);
 
+// Bytes of a payload (as counters.h counts it) that a ring makes a rank of a group send.
+double ring_bytes(CollectiveOp op, double payload, int ranks);
+
 // Bytes that leave the node of `links` when every group runs one collective; `payload` as counters.h counts it:
 //
 //   all_gather, reduce_scatter   ring_edges (n - 1) / n payload

@@ -58,26 +58,6 @@ std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>
   return sorted;
 }
 
-// Bytes of a payload that a ring makes a rank send.
-double sent_of(CollectiveOp op, double payload, int ranks) {
-  const double part = payload * (ranks - 1) / ranks;
-  switch (op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-    case CollectiveOp::all_to_all:
-      return part;
-    case CollectiveOp::all_reduce:
-      return 2.0 * part;
-    case CollectiveOp::broadcast:
-    case CollectiveOp::send:
-      return payload;
-    case CollectiveOp::receive:
-    case CollectiveOp::barrier:
-      return 0.0;
-  }
-  return 0.0;
-}
-
 // The links of the groups of that name. Islands and ties have no degrees of their own.
 GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& name, int ranks_per_node) {
   for (const Group group : all_groups) {
@@ -112,7 +92,7 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   for (auto& [key, traffic] : sums) {
     const GroupLinks links = links_of(config, mesh, key.group, ranks_per_node);
     const auto payload = static_cast<double>(traffic.payload);
-    traffic.sent = sent_of(key.op, payload, links.ranks);
+    traffic.sent = ring_bytes(key.op, payload, links.ranks);
     traffic.node_egress = weft::node_egress_bytes(links, key.op, payload);
     result.push_back(std::move(traffic));
   }
@@ -228,8 +208,8 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   const Program& program = programs.of_first_rank();
   both([&] { plan.ranks = plan_ranks(programs, routings); },
        [&] { plan.time = step_time(config, mesh, program, hardware); });
-  const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
-  plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
+  const auto total = [](const RankPlan& rank) { return rank.peak.total(); };
+  plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, total) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
   const double adapters =
       config.pipeline.has_cost_table()

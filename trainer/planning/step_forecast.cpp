@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -40,8 +41,7 @@ std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& st
   for (const auto& [key, share] : shares) {
     if (share.seconds > 0.0) sorted.push_back(share);
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const PathShare& one, const PathShare& other) { return one.seconds > other.seconds; });
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, &PathShare::seconds);
   return sorted;
 }
 
@@ -68,26 +68,18 @@ std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& st
   }
   std::vector<StandStill> sorted;
   for (const auto& [key, seconds] : waits) {
-    sorted.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), seconds});
+    const auto& [rank, wait, other] = key;
+    sorted.push_back({rank, wait, other, seconds});
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const StandStill& one, const StandStill& other) { return one.seconds > other.seconds; });
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, &StandStill::seconds);
   return sorted;
 }
 
 }  // namespace
 
 std::string PathShare::text() const {
-  switch (kind) {
-    case Kind::messages:
-      return "messages";
-    case Kind::update:
-      return "norm and optimizer";
-    case Kind::compute:
-    case Kind::gathers:
-    case Kind::reductions:
-      break;
-  }
+  if (kind == Kind::messages) return "messages";
+  if (kind == Kind::update) return "norm and optimizer";
   const char* what = kind == Kind::compute ? "compute" : kind == Kind::gathers ? "gathers" : "reductions";
   return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
 }
@@ -102,12 +94,9 @@ std::string StandStill::text() const {
       return fmt::format("rank {} for reductions", rank);
     case Wait::peers:
       return fmt::format("rank {} for rank {} before the update", rank, other);
-    case Wait::nothing:
-    case Wait::compute:
-    case Wait::room:
-      break;
+    default:
+      return fmt::format("rank {} for {}", rank, name_of(wait));
   }
-  return fmt::format("rank {} for {}", rank, name_of(wait));
 }
 
 ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
