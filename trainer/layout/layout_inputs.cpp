@@ -23,7 +23,7 @@ Config one_of_each(const Config& config) {
   sample.pipeline = {};
   std::vector<BlockKind> kinds;
   for (const BlockKind kind : config.model.blocks) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   }
   sample.model.blocks = std::move(kinds);
   for (auto& [family, policy] : sample.shard_by_family) {
@@ -62,11 +62,9 @@ PlannedStage whole_model(const Config& config, const Mesh& mesh) {
 }
 
 bool parts_backwards(const Config& config) {
-  for (const std::vector<Action>& actions : compute_order(config)) {
-    if (std::ranges::any_of(actions, [](const Action& action) { return action.op == Op::backward_weight; }))
-      return true;
-  }
-  return false;
+  return std::ranges::any_of(compute_order(config), [](const std::vector<Action>& actions) {
+    return std::ranges::find(actions, Op::backward_weight, &Action::op) != actions.end();
+  });
 }
 
 // Whether b keeps at least as many microbatches as a on every stage.
@@ -153,8 +151,7 @@ LayoutItems modelled_items(const Config& config) {
   // A backward costs twice the forward. A recomputed block costs one forward more.
   const bool recomputes = config.training.recompute == Recompute::full;
   for (const BlockKind kind : config.model.blocks) {
-    const auto& kinds = sample.model.blocks;
-    const auto piece = std::find(kinds.begin(), kinds.end(), kind) - kinds.begin() + 1;
+    const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
     block.cost =
         block_token_flops(config.model, kind, config.training.sequence_length).total() * (recomputes ? 4.0 / 3.0 : 1.0);

@@ -26,8 +26,8 @@ void count_parameters(const Config& config, const PlannedStage& planned, StageSu
   }
   experts *= config.parallelism.expert;
   summary.active_parameters = summary.parameters;
-  if (experts > 0)
-    summary.active_parameters += experts * config.model.moe.num_experts_per_tok / config.model.moe.num_experts;
+  const MoeConfig& moe = config.model.moe;
+  if (experts > 0) summary.active_parameters += experts * moe.num_experts_per_tok / moe.num_experts;
   summary.parameters += experts;
 }
 
@@ -47,13 +47,6 @@ void compare_loads(std::vector<Summary>& all) {
   for (Summary& one : all) one.load = one.forward_flops * static_cast<double>(all.size()) / sum;
 }
 
-template <typename Summary>
-double largest_load(const std::vector<Summary>& all) {
-  double largest = 0;
-  for (const Summary& one : all) largest = std::max(largest, one.load);
-  return largest;
-}
-
 std::string placement_of(const Config& config) {
   if (config.pipeline.own_order) return "own";
   return find_schedule(config.pipeline.schedule).placement == Placement::v ? "v" : "looped";
@@ -62,11 +55,11 @@ std::string placement_of(const Config& config) {
 }  // namespace
 
 double LayoutSummary::stage_imbalance() const {
-  return largest_load(stages);
+  return std::ranges::max_element(stages, {}, &StageSummary::load)->load;
 }
 
 double LayoutSummary::rank_imbalance() const {
-  return largest_load(ranks);
+  return std::ranges::max_element(ranks, {}, &RankSummary::load)->load;
 }
 
 LayoutSummary summarize_layout(const Config& config) {
@@ -75,13 +68,12 @@ LayoutSummary summarize_layout(const Config& config) {
 
 LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout) {
   const Mesh mesh(config.parallelism);
-  const int ranks = config.parallelism.pipeline;
   LayoutSummary summary;
   summary.layout = to_string(layout, config.model);
   summary.schedule = config.pipeline.schedule;
   summary.placement = placement_of(config);
   const std::vector<int> rank_of_stage = stage_ranks(config);
-  summary.ranks.resize(static_cast<std::size_t>(ranks));
+  summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
     StageSummary stage;

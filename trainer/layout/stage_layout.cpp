@@ -33,8 +33,7 @@ std::string stages_text(const Config& config) {
 // Other ways to have so many stages: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
 std::string products_of(const Config& config, std::size_t stages) {
   const auto known = schedules();
-  const auto schedule = std::find_if(known.begin(), known.end(),
-                                     [&](const Schedule& row) { return row.name == config.pipeline.schedule; });
+  const auto schedule = std::ranges::find(known, std::string_view(config.pipeline.schedule), &Schedule::name);
   std::vector<std::string> products;
   for (std::size_t chunks = 1; chunks <= stages && products.size() < 4; ++chunks) {
     const bool ordered = schedule == known.end() || schedule->takes_chunks(static_cast<int>(chunks));
@@ -74,10 +73,9 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     const LayoutSymbol place = more ? blocks[expected] : head;
     const std::string change = more ? fmt::format("from block {} on, which is written here, there is none", expected)
                                     : fmt::format("{} more must stand before this", expected - blocks.size());
-    messages.push_back(layout
-                           .fault_at(place, fmt::format("the layout has {} blocks, but {}: {}", blocks.size(),
-                                                        model_text(config), change))
-                           .message);
+    const std::string what =
+        fmt::format("the layout has {} blocks, but {}: {}", blocks.size(), model_text(config), change);
+    messages.push_back(layout.fault_at(place, what).message);
     return;
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -121,12 +119,10 @@ std::vector<StageBlocks> from_text(const LayoutText& text) {
   std::vector<StageBlocks> layout;
   int first = 0;
   for (const WrittenStage& stage : text.stages) {
-    StageBlocks blocks;
-    blocks.first = first;
-    for (const LayoutSymbol& symbol : stage.symbols) {
-      blocks.embedding = blocks.embedding || symbol.symbol == 'E';
-      blocks.head = blocks.head || symbol.symbol == 'L';
-    }
+    const auto has = [&](char symbol) {
+      return std::ranges::find(stage.symbols, symbol, &LayoutSymbol::symbol) != stage.symbols.end();
+    };
+    StageBlocks blocks{.first = first, .embedding = has('E'), .head = has('L')};
     blocks.count = static_cast<int>(stage.symbols.size()) - blocks.embedding - blocks.head;
     first += blocks.count;
     layout.push_back(blocks);

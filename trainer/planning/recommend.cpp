@@ -114,8 +114,7 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
   if (on_one_node(plans)) {
     reasons.push_back(
         fmt::format("{}: of {} that fit, it sends least and in fewest calls ({:.1f} GB in {}) among those within 1 % "
-                    "of the fastest; "
-                    "nothing leaves the node, and a step has no use for memory that is left",
+                    "of the fastest; nothing leaves the node, and a step has no use for memory that is left",
                     first, fitting, static_cast<double>(chosen.plan->sent_bytes()) / giga, chosen.collectives));
   } else if (&chosen == &fastest) {
     reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
@@ -151,9 +150,8 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
         "hardware has {:.1f}",
         bytes / giga, seconds_text(compute), bytes / compute / giga, hardware.node_bytes_per_second.value / giga));
   }
-  std::vector<const StrategyPlan*> bounded = {chosen};
-  if (const StrategyPlan* hybrid = find(plans, Sharding::hybrid); hybrid != chosen) bounded.push_back(hybrid);
-  for (const StrategyPlan* each : bounded) {
+  const StrategyPlan* hybrid = find(plans, Sharding::hybrid);
+  for (const StrategyPlan* each : {chosen, hybrid == chosen ? nullptr : hybrid}) {
     if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
     const auto longest = longest_sequence(each->config, hardware);
     flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {:.1f} GiB and more",
@@ -170,11 +168,10 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
   const auto selection = select(plans);
   const double compute = compute_seconds(plans.front().config, hardware);
   if (!selection) {
-    const StrategyPlan* least = nullptr;
-    for (const StrategyPlan& each : plans) {
-      if (each.plan && (!least || needed(each) < needed(*least))) least = &each;
-    }
-    result.reasons = {fmt::format("none fits; {} takes least memory", name_of(least->sharding)), misfit_text(*least)};
+    const StrategyPlan& least = *std::ranges::min_element(plans, {}, [](const StrategyPlan& each) {
+      return each.plan ? needed(each) : std::numeric_limits<std::int64_t>::max();
+    });
+    result.reasons = {fmt::format("none fits; {} takes least memory", name_of(least.sharding)), misfit_text(least)};
     result.flips = flips_of(plans, nullptr, hardware, compute);
     return result;
   }

@@ -48,17 +48,21 @@ std::vector<std::string> parted(const std::string& list) {
   return parts;
 }
 
+std::string short_name(const std::string& key) {
+  return key.substr(key.find('.') + 1);
+}
+
 // The axis that a word names: by path, or by the name after the last dot.
 std::optional<std::string> axis_named(const std::string& name) {
   for (const std::string& key : search_keys()) {
-    if (key == name || key.substr(key.find('.') + 1) == name) return key;
+    if (key == name || short_name(key) == name) return key;
   }
   return std::nullopt;
 }
 
 std::string axis_names() {
   std::vector<std::string> names;
-  for (const std::string& key : search_keys()) names.push_back(key.substr(key.find('.') + 1));
+  for (const std::string& key : search_keys()) names.push_back(short_name(key));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -80,6 +84,10 @@ std::vector<int> numbers_of(const std::vector<std::string>& texts) {
   return numbers;
 }
 
+bool holds(const auto& values, const auto& value) {
+  return std::ranges::find(values, value) != values.end();
+}
+
 std::vector<std::string> values_of(const SearchAxes& axes, std::string_view key, std::vector<std::string> otherwise) {
   const auto found = axes.find(std::string(key));
   return found == axes.end() ? std::move(otherwise) : found->second;
@@ -91,7 +99,7 @@ std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ra
   std::vector<int> all = divisors(ranks);
   if (named == axes.end()) return all;
   const std::vector<int> wanted = numbers_of(named->second);
-  std::erase_if(all, [&](int degree) { return std::ranges::find(wanted, degree) == wanted.end(); });
+  std::erase_if(all, [&](int degree) { return !holds(wanted, degree); });
   return all;
 }
 
@@ -120,8 +128,7 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
       for (const int pipeline : degrees_of(axes, "parallelism.pipeline", left)) {
         for (const int replicate : degrees_of(axes, "parallelism.data_replicate", left / pipeline)) {
           const int shard = left / pipeline / replicate;
-          const std::vector<int> allowed = degrees_of(axes, "parallelism.data_shard", left / pipeline);
-          if (std::ranges::find(allowed, shard) == allowed.end()) continue;
+          if (!holds(degrees_of(axes, "parallelism.data_shard", left / pipeline), shard)) continue;
           add_expert_degrees(axes, config,
                              {.pipeline = pipeline,
                               .data_replicate = replicate,
@@ -138,14 +145,14 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
 
 // A schedule from a file has its own numbers and accepts any chunks.
 std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
+  const auto known = schedules();
   std::vector<std::string> names = {"1f1b"};
-  for (const Schedule& schedule : schedules()) {
+  for (const Schedule& schedule : known) {
     if (schedule.name != "1f1b" && schedule.name != "gpipe") names.emplace_back(schedule.name);
   }
   std::vector<SearchedOrder> orders;
   for (const std::string& name : values_of(axes, "pipeline.schedule", names)) {
     for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", {"1", "2", "4", "8"}))) {
-      const auto known = schedules();
       const auto row = std::ranges::find(known, std::string_view(name), &Schedule::name);
       // Chunks that the user gave are left to the rules, even if the schedule does not take them.
       if (axes.contains("pipeline.chunks") || row == known.end() || row->takes_chunks(chunks)) {
@@ -165,12 +172,11 @@ Recompute recompute_of(const std::string& text) {
 
 bool is_axis(const std::string& path) {
   // Families inherit the values of [shard].
-  const auto keys = search_keys();
-  return path.starts_with("shard.") || std::ranges::find(keys, path) != keys.end();
+  return path.starts_with("shard.") || holds(search_keys(), path);
 }
 
 ChoiceStep step_of(const ConfigRule& rule) {
-  const auto looks_at = [&](std::string_view key) { return std::ranges::find(rule.keys, key) != rule.keys.end(); };
+  const auto looks_at = [&](std::string_view key) { return holds(rule.keys, key); };
   if (std::ranges::any_of(rule.keys, [](const std::string& key) { return key.starts_with("shard."); }) ||
       looks_at("training.recompute")) {
     return ChoiceStep::policy;
@@ -199,8 +205,7 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
   if (config.pipeline.microbatch_group != 0) words.push_back(word("pipeline.microbatch_group", 0));
   if (config.pipeline.first_stage_blocks) words.push_back(word("pipeline.first_stage_blocks", "auto"));
   if (config.pipeline.last_stage_blocks) words.push_back(word("pipeline.last_stage_blocks", "auto"));
-  const auto residencies = values_of(axes, "shard.residency", {});
-  if (config.memory_budget && std::ranges::find(residencies, "auto") == residencies.end()) {
+  if (config.memory_budget && !holds(values_of(axes, "shard.residency", {}), std::string_view("auto"))) {
     words.push_back(word("shard.memory_budget", "none"));
   }
   return words;
@@ -227,9 +232,8 @@ std::string layout_of(const SearchSpace& space, const SearchChoice& choice, cons
 }  // namespace
 
 std::vector<std::string> search_keys() {
-  std::vector<std::string> keys;
-  for (const std::string_view key : degree_keys) keys.emplace_back(key);
-  for (const std::string_view key : other_keys) keys.emplace_back(key);
+  std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
+  keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
   return keys;
 }
 
@@ -252,7 +256,7 @@ SearchAxes parse_search_axes(const std::vector<std::string>& words) {
       auto& values = axes[*path];
       if (value.empty()) {
         faults.push_back(fmt::format("{}--search {}: a value is empty", said_by, given));
-      } else if (std::ranges::find(values, value) != values.end()) {
+      } else if (holds(values, value)) {
         faults.push_back(fmt::format("{}--search names {} {} twice", said_by, name, value));
       } else {
         Config config;
@@ -322,8 +326,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
         if (residency == "stage" || reduction == "auto") {
           fail_request(
               "weft plan --search: residency \"stage\" and reduction \"auto\" leave to Weft what a search is to find: "
-              "name "
-              "reshard_after_use, step, ... and last_microbatch, each_microbatch, ...");
+              "name reshard_after_use, step, ... and last_microbatch, each_microbatch, ...");
         }
         Overrides words = space.words;
         words.insert(words.end(), one_rank.begin(), one_rank.end());
