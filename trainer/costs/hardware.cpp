@@ -1,8 +1,5 @@
 #include "trainer/costs/hardware.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "parallel/runtime/error.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/unit_policy.h"

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "parallel/shard/wrap.h"
 #include "trainer/diagnosis/alternatives.h"

@@ -4,7 +4,6 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"

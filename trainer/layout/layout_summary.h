@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/program/placement.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/stage_layout.h"
 

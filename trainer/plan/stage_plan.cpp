@@ -1,6 +1,5 @@
 #include "trainer/plan/stage_plan.h"
 
-#include <algorithm>
 #include <set>
 #include <string_view>
 

@@ -1,7 +1,5 @@
 #include "trainer/planning/explain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>

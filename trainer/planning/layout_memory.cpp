@@ -1,7 +1,5 @@
 #include "trainer/planning/layout_memory.h"
 
-#include <algorithm>
-
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {

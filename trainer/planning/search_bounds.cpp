@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/overlap.h"

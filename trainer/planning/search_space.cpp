@@ -11,7 +11,6 @@
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/remedies.h"

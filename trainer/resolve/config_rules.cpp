@@ -1,7 +1,5 @@
 #include "trainer/resolve/config_rules.h"
 
-#include <algorithm>
-
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "parallel/pipeline/orders/order_input.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {

@@ -9,7 +9,6 @@
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
