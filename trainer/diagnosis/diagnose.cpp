@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <tuple>
 
 namespace weft {
@@ -43,8 +44,7 @@ Diagnosis diagnose(const RunEvidence& evidence) {
     return std::tuple(finding.step.has_value(), step.basis == Basis::measured, step.seconds,
                       finding.memory.value_or(MemoryCost{}).bytes);
   };
-  std::stable_sort(diagnosis.findings.begin(), diagnosis.findings.end(),
-                   [&](const DiagnosedFault& one, const DiagnosedFault& other) { return cost(one) > cost(other); });
+  std::ranges::stable_sort(diagnosis.findings, std::ranges::greater{}, cost);
   return diagnosis;
 }
 

@@ -53,7 +53,7 @@ MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& 
 }
 
 bool same_exchange(const StepMetrics& step, const MeasuredExchange& last) {
-  return std::all_of(last.exchange.begin(), last.exchange.end(), [&](const auto& entry) {
+  return std::ranges::all_of(last.exchange, [&](const auto& entry) {
     const auto found = step.communication.find(entry.first);
     return found != step.communication.end() && found->second == entry.second;
   });

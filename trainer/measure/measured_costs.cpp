@@ -14,10 +14,6 @@
 namespace weft {
 namespace {
 
-double least(const std::vector<double>& values) {
-  return *std::min_element(values.begin(), values.end());
-}
-
 // Seconds of all samples by key.
 template <typename Key>
 using KeyedSeconds = std::map<Key, std::vector<double>>;
@@ -46,7 +42,7 @@ class Measurement {
     }
     for (const auto& [key, samples] : collectives_) {
       UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
-      const double seconds = least(samples);
+      const double seconds = std::ranges::min(samples);
       if (key.second == Op::unshard) cost.gather = seconds;
       if (key.second == Op::unshard_secondary) cost.island_gather = seconds;
       if (key.second == Op::scatter_gradient) cost.scatter = seconds;
@@ -54,15 +50,14 @@ class Measurement {
       if (key.second == Op::tie_gradient) cost.tie = seconds;
     }
     for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median_of(samples);
-    table.gradient_norm = least(norms_);
+    table.gradient_norm = std::ranges::min(norms_);
     table.optimizer_step = median_of(steps_);
     return table;
   }
 
  private:
-  // A message between two stages of one pipeline.
-  using Message =
-      std::tuple<int, std::int64_t, Op, int, int>;  // pipeline, step, its send, stage that sends, microbatch
+  // A message between two stages of one pipeline: pipeline, step, its send, stage that sends, microbatch.
+  using Message = std::tuple<int, std::int64_t, Op, int, int>;
 
   void read(const Program& program, const RankTrace& trace) {
     const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
@@ -82,9 +77,8 @@ class Measurement {
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
       if (!fresh) place->second = std::min(place->second, seconds);
     }
-    const bool ties = action.op == Op::tie_gradient;
-    if (is_gather(action.op) || is_reduction(action.op) || ties)
-      collectives_[{*action.unit, action.op}].push_back(seconds);
+    const bool collective = is_gather(action.op) || is_reduction(action.op) || action.op == Op::tie_gradient;
+    if (collective) collectives_[{*action.unit, action.op}].push_back(seconds);
     if (action.op == Op::gradient_norm) norms_.push_back(seconds);
     if (action.op == Op::optimizer_step) steps_.push_back(seconds);
     if (!is_send(action.op) && !is_receive(action.op)) return;
@@ -110,9 +104,9 @@ class Measurement {
   }
 
   ComputeCost compute_cost(int segment) const {
-    const auto forward = compute_seconds(segment, Op::forward), whole = compute_seconds(segment, Op::backward);
-    const auto input = compute_seconds(segment, Op::backward_input),
-               weight = compute_seconds(segment, Op::backward_weight);
+    const auto seconds = [&](Op op) { return compute_seconds(segment, op); };
+    const auto forward = seconds(Op::forward), whole = seconds(Op::backward);
+    const auto input = seconds(Op::backward_input), weight = seconds(Op::backward_weight);
     if (!forward || (!whole && !(input && weight))) {
       fail_request("no rank traced segment {}; traces of one rank a stage at least are needed",
                    tables_.segments[static_cast<std::size_t>(segment)].name);

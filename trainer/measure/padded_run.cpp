@@ -179,8 +179,7 @@ SimulationError simulation_error(const Program& program, const Simulation& simul
 }
 
 const PaddedStep& least_disturbed(const PaddedRun& run) {
-  return *std::min_element(run.steps.begin(), run.steps.end(),
-                           [](const PaddedStep& one, const PaddedStep& other) { return one.seconds < other.seconds; });
+  return *std::ranges::min_element(run.steps, {}, &PaddedStep::seconds);
 }
 
 }  // namespace weft

@@ -65,13 +65,20 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
   return config;
 }
 
+// The stages of the first rank of each pipeline position.
+std::vector<std::vector<PlannedStage>> stages_by_rank(const Config& config, const Mesh& mesh) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  std::vector<std::vector<PlannedStage>> ranks;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    ranks.push_back(plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout));
+  }
+  return ranks;
+}
+
 // A lower bound, cheaper than a program: the static bytes of each rank and the bytes that the choice keeps.
 std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
-  const std::vector<StageBlocks> layout = stage_layout(config);
   std::int64_t most = 0;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const std::vector<PlannedStage> stages =
-        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout);
+  for (const std::vector<PlannedStage>& stages : stages_by_rank(config, mesh)) {
     std::int64_t bytes = static_bytes(stages).total();
     for (const PlannedStage& stage : stages) {
       for (const PlannedUnit& unit : stage.units) {
@@ -130,7 +137,7 @@ std::string kept_text(const Kept& kept) {
 }
 
 std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
-  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.verdict(hardware).needed) / 0x1p30,
+  return fmt::format("{:.2f} GiB and {:.3g} s a step", gibibytes(candidate.verdict(hardware).needed),
                      candidate.seconds());
 }
 
@@ -140,7 +147,7 @@ std::string why_text(const Candidate& best, const Candidate* next, const Hardwar
     return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
   };
   std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice()), figures_text(best, hardware),
-                                 hardware.memory->value / 0x1p30);
+                                 gibibytes(hardware.memory->value));
   if (!next) return text;
   return text + fmt::format("; {}: {}{}", words(next->choice()), figures_text(*next, hardware),
                             next->verdict(hardware).fits() ? "" : ", which does not fit");
@@ -159,10 +166,9 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<Cho
 // The first candidate of `by_time` that fits, except `but`; null if none does.
 const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const Hardware& hardware,
                                    const Candidate* but = nullptr) {
-  for (const Candidate& each : by_time) {
-    if (&each != but && each.verdict(hardware).fits()) return &each;
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(
+      by_time, [&](const Candidate& each) { return &each != but && each.verdict(hardware).fits(); });
+  return found == by_time.end() ? nullptr : &*found;
 }
 
 // The candidate with least memory among those within timing_tie of the fastest that fits, or among all if none fits. A
@@ -219,12 +225,9 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
     return says_more_than_full_shard(config, entry.first, entry.second);
   });
   if (!said) return {};
-  const Mesh mesh(config.parallelism);
-  const std::vector<StageBlocks> layout = stage_layout(config);
   WholeBytes most;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at, layout));
+  for (const std::vector<PlannedStage>& stages : stages_by_rank(config, Mesh(config.parallelism))) {
+    const WholeBytes bytes = whole_bytes(config, stages);
     most.parameters = std::max(most.parameters, bytes.parameters);
     most.gradients = std::max(most.gradients, bytes.gradients);
   }
