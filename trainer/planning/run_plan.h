@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "trainer/costs/hardware.h"
-#include "trainer/costs/verdict.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/rank_classes.h"

@@ -11,7 +11,7 @@
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/costs/verdict.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
