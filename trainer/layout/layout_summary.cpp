@@ -68,19 +68,19 @@ LayoutSummary summarize_layout(const Config& config) {
 
 LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout) {
   const Mesh mesh(config.parallelism);
-  LayoutSummary summary;
-  summary.layout = to_string(layout, config.model);
-  summary.schedule = config.pipeline.schedule;
-  summary.placement = placement_of(config);
+  LayoutSummary summary{.layout = to_string(layout, config.model),
+                        .schedule = config.pipeline.schedule,
+                        .placement = placement_of(config),
+                        .stages = {},
+                        .ranks = {}};
   const std::vector<int> rank_of_stage = stage_ranks(config);
   summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
-    StageSummary stage;
-    stage.stage = s;
-    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
-    stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
-    stage.forward_flops = stage_flops(config, blocks);
+    StageSummary stage{.stage = s,
+                       .rank = rank_of_stage[static_cast<std::size_t>(s)],
+                       .layers = spaced_symbols(stage_symbols(blocks, config.model)),
+                       .forward_flops = stage_flops(config, blocks)};
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);

@@ -18,20 +18,19 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   unit.policy = resolve_policy(config, plan.family, stage);
   unit.frozen = config.training.frozen.contains(plan.family);
   unit.plan = std::move(plan);
+  const Family family = unit.plan.family;
   if (unit.plan.replicated()) {
     unit.shard_group = unit.replicate_group = Group::tokens;
-    if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
-    return unit;
+  } else {
+    unit.precision = unit_precision(config, family);
+    unit.shard_group = shard_group(mesh.degrees(), family);
+    const bool whole = config.shard_by_family.at(family).strategy == ShardStrategy::no_shard;
+    unit.layout = lay_out_unit(unit.plan.parameters, whole ? 1 : shard_ranks(mesh.degrees(), family));
   }
-  const Family family = unit.plan.family;
-  unit.precision = unit_precision(config, family);
-  unit.shard_group = shard_group(mesh.degrees(), family);
   if (family == Family::experts) {
     unit.replicate_group = Group::edp_replicate;
     unit.island_group = Group::edp_island;
   }
-  const bool whole = config.shard_by_family.at(family).strategy == ShardStrategy::no_shard;
-  unit.layout = lay_out_unit(unit.plan.parameters, whole ? 1 : shard_ranks(mesh.degrees(), family));
   if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
   return unit;
 }
@@ -60,28 +59,26 @@ TiedCopy tied_copy(const Config& config, const StageBlocks& blocks) {
 }  // namespace
 
 SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
-  SegmentSetup setup;
-  setup.model = config.model;
-  setup.compute = config.precision_of(Family::dense).compute;
-  setup.embedding_compute = config.precision_of(Family::embedding).compute;
-  setup.expert_compute = config.precision_of(Family::experts).compute;
-  setup.head_compute = config.precision_of(Family::head).compute;
-  for (const Family family : {Family::dense, Family::experts}) {
-    setup.formats[family] = product_format(config, family);
-  }
-  setup.recompute_cheap = config.training.recompute == Recompute::selective;
-  setup.frozen = config.training.frozen;
-  setup.sequence_length = config.training.sequence_length;
-  setup.context = config.parallelism.context;
-  setup.context_rank = at.cp;
-  setup.microbatch_tokens = config.microbatch_tokens() / setup.context;
-  setup.tensor = config.parallelism.tensor;
-  setup.tensor_rank = at.tp;
-  setup.expert = config.parallelism.expert;
-  setup.expert_rank = at.ep;
-  setup.expert_tensor = config.parallelism.expert_tensor;
-  setup.expert_tensor_rank = at.etp;
-  return setup;
+  const Degrees& degrees = config.parallelism;
+  return {.model = config.model,
+          .compute = config.precision_of(Family::dense).compute,
+          .embedding_compute = config.precision_of(Family::embedding).compute,
+          .expert_compute = config.precision_of(Family::experts).compute,
+          .head_compute = config.precision_of(Family::head).compute,
+          .formats = {{Family::dense, product_format(config, Family::dense)},
+                      {Family::experts, product_format(config, Family::experts)}},
+          .sequence_length = config.training.sequence_length,
+          .microbatch_tokens = config.microbatch_tokens() / degrees.context,
+          .context = degrees.context,
+          .context_rank = at.cp,
+          .tensor = degrees.tensor,
+          .tensor_rank = at.tp,
+          .expert = degrees.expert,
+          .expert_rank = at.ep,
+          .expert_tensor = degrees.expert_tensor,
+          .expert_tensor_rank = at.etp,
+          .recompute_cheap = config.training.recompute == Recompute::selective,
+          .frozen = config.training.frozen};
 }
 
 std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const SegmentSetup& setup, int stage,
@@ -125,14 +122,15 @@ std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, co
 }
 
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
-  PlannedInputs inputs;
+  const Degrees& degrees = config.parallelism;
+  const std::int64_t length = config.training.sequence_length, tokens = config.microbatch_tokens() / degrees.context;
+  PlannedInputs inputs{
+      .positions = context_runs(length, degrees.context, at.cp),
+      .microbatch_tokens = tokens,
+      .boundary = {config.precision_of(Family::dense).compute, tokens / degrees.tensor, config.model.hidden_size}};
   inputs.rotary.heads.head_dim = config.model.head_dim;
-  inputs.rotary.heads.sequence_length = config.training.sequence_length / config.parallelism.context;
+  inputs.rotary.heads.sequence_length = length / degrees.context;
   inputs.rotary.theta = config.model.rope_theta;
-  inputs.positions = context_runs(config.training.sequence_length, config.parallelism.context, at.cp);
-  inputs.microbatch_tokens = config.microbatch_tokens() / config.parallelism.context;
-  inputs.boundary = {config.precision_of(Family::dense).compute, inputs.microbatch_tokens / config.parallelism.tensor,
-                     config.model.hidden_size};
   return inputs;
 }
 
@@ -189,10 +187,10 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
 ParameterCount count_parameters(const ModelConfig& model) {
   ParameterCount count;
   for (const ParameterSpec& parameter : model_parameters(model)) {
-    count.total += parameter.global_size();
+    const std::int64_t size = parameter.global_size();
     const bool routed = parameter.family == Family::experts;
-    count.active += routed ? parameter.global_size() * model.moe.num_experts_per_tok / model.moe.num_experts
-                           : parameter.global_size();
+    count.total += size;
+    count.active += routed ? size * model.moe.num_experts_per_tok / model.moe.num_experts : size;
   }
   return count;
 }

@@ -98,7 +98,7 @@ std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, co
 
 // Inputs of a rank's stages besides parameters, the same for all its stages.
 struct PlannedInputs {
-  RotaryOptions rotary;                // for the table of angles that the blocks share
+  RotaryOptions rotary = {};           // for the table of angles that the blocks share
   std::vector<Range> positions;        // the positions of each sequence on this rank
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
   PlannedBoundary boundary;

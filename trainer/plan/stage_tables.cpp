@@ -25,15 +25,14 @@ void add_reduction(const PlannedUnit& unit, ProgramUnit& entry) {
 }
 
 ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
-  ProgramUnit entry;
-  entry.name = unit.plan.name;
-  entry.family = unit.plan.family;
-  entry.stage = stage;
-  entry.group = unit.shard_group;
-  entry.policy = unit.policy;
-  entry.frozen = unit.frozen;
-  if (unit.plan.replicated()) {
-    entry.replicated = true;
+  ProgramUnit entry{.name = unit.plan.name,
+                    .family = unit.plan.family,
+                    .stage = stage,
+                    .replicated = unit.plan.replicated(),
+                    .frozen = unit.frozen,
+                    .group = unit.shard_group,
+                    .policy = unit.policy};
+  if (entry.replicated) {
     if (unit.frozen) return entry;
     entry.reduce_bytes = entry.gradient_bytes = ReplicatedParameters::bytes(unit.plan.parameters);
     entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, Group::tokens, entry.reduce_bytes});
@@ -135,27 +134,22 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
   ProgramTables tables;
   const std::vector<int> ranks = stage_ranks(config);
   std::vector<TiedUnit> ties;
-  const std::int64_t boundary_bytes = boundary.bytes();
   for (int s = 0; s < config.stages(); ++s) {
     const PlannedStage planned = plan(s);
-    ProgramStage stage;
-    stage.rank = ranks[static_cast<std::size_t>(s)];
-    stage.output_bytes = boundary_bytes;
+    ProgramStage stage{.rank = ranks[static_cast<std::size_t>(s)], .output_bytes = boundary.bytes()};
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
-      const bool tied = unit.tied != TiedCopy::none && !unit.frozen;
-      if (tied) ties.push_back(tied_unit(unit, tables.units.size()));
+      if (unit.tied != TiedCopy::none && !unit.frozen) ties.push_back(tied_unit(unit, tables.units.size()));
       tables.units.push_back(program_unit(unit, s));
     }
     const auto unit_of = unit_by_parameter(planned);
     for (const auto& segment : planned.segments) {
-      ProgramSegment entry;
-      entry.name = segment->name();
-      entry.part = segment->part();
-      entry.stage = s;
-      entry.reads_weights_backward = segment->reads_weights_backward();
-      entry.activation_bytes = segment->activation_bytes();
-      entry.pending_bytes = segment->pending_bytes();
+      ProgramSegment entry{.name = segment->name(),
+                           .part = segment->part(),
+                           .stage = s,
+                           .reads_weights_backward = segment->reads_weights_backward(),
+                           .activation_bytes = segment->activation_bytes(),
+                           .pending_bytes = segment->pending_bytes()};
       std::set<int> used;
       for (const ParameterSpec& parameter : segment->parameters()) used.insert(unit_of.at(parameter.name));
       for (int unit : used) entry.units.push_back(first_unit + unit);

@@ -193,16 +193,15 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
   const int ranks_per_node = hardware.node_ranks();
-  RunPlan plan;
-  plan.layout = to_string(run.layout(), config.model);
-  plan.schedule = config.pipeline.schedule;
-  plan.residency = config.shard.residency;
-  plan.world = mesh.world();
-  plan.nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node;
-  plan.microbatches = config.microbatches();
-  plan.parameters = count_parameters(config.model);
-  plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
-  plan.step_flops = published_step_flops(config);
+  RunPlan plan{.layout = to_string(run.layout(), config.model),
+               .schedule = config.pipeline.schedule,
+               .residency = config.shard.residency,
+               .world = mesh.world(),
+               .nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node,
+               .microbatches = config.microbatches(),
+               .parameters = count_parameters(config.model),
+               .flops_per_token = training_flops_per_token(config.model, config.training.sequence_length),
+               .step_flops = published_step_flops(config)};
   StepPrograms programs(run);
   const Program& program = programs.of_first_rank();
   both([&] { plan.ranks = plan_ranks(programs, routings); },

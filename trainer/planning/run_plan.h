@@ -62,19 +62,19 @@ struct StepTime {
 };
 
 struct RunPlan {
-  std::string layout, schedule, residency;
+  std::string layout = {}, schedule = {}, residency = {};
   int world = 1, nodes = 1;
   std::int64_t microbatches = 1;
-  ParameterCount parameters;
+  ParameterCount parameters = {};
   double flops_per_token = 0.0, step_flops = 0.0;  // of the model, without recomputation
-  std::vector<RankPlan> ranks;                     // in the order of the mesh
+  std::vector<RankPlan> ranks = {};                // in the order of the mesh
   std::size_t fullest = 0;                         // index into `ranks`
-  std::vector<GroupTraffic> communication;
+  std::vector<GroupTraffic> communication = {};
   // Bytes out of the node that sends most, of all its ranks, as the program's tables have them. The sum of node_egress
   // over `communication` can be larger, because each kind may have another node with most.
   double node_egress_bytes = 0.0;
-  StepTime time;
-  Verdict verdict;
+  StepTime time = {};
+  Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
 
