@@ -19,7 +19,6 @@ namespace weft {
 // rank / stride % count of its own group.
 struct RankSteps {
   int stride = 1, count = 1;
-  bool operator==(const RankSteps&) const = default;
 };
 // Steps of any group given by the degrees alone. Throws Error for islands and tied groups.
 RankSteps rank_steps(const Mesh& mesh, Group group);

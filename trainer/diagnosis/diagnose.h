@@ -19,8 +19,6 @@ namespace weft {
 struct SettingChange {
   std::string setting, value;
   std::string why = {};
-
-  bool operator==(const SettingChange&) const = default;
 };
 
 struct DiagnosedFault {
@@ -31,8 +29,6 @@ struct DiagnosedFault {
   std::optional<MemoryCost> memory = {};
   std::vector<EvidenceLine> evidence = {};
   std::vector<SettingChange> changes = {};
-
-  bool operator==(const DiagnosedFault&) const = default;
 };
 
 // A fault of the run's settings with the evidence, no fault, or not checkable.
@@ -49,8 +45,6 @@ struct RuleVerdict {
     return {Outcome::silent, std::nullopt, fmt::format(note, std::forward<Args>(args)...)};
   }
   static RuleVerdict unchecked(std::string note) { return {Outcome::unchecked, std::nullopt, std::move(note)}; }
-
-  bool operator==(const RuleVerdict&) const = default;
 };
 
 struct Rule {

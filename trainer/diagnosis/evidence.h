@@ -32,8 +32,6 @@ struct EvidenceLine {
   std::string value, expected;
   std::string source;  // the file or hardware row that holds the value
   Basis basis = Basis::measured;
-
-  bool operator==(const EvidenceLine&) const = default;
 };
 
 // Time of a step that a fault costs. Measured: shown by the traces of one rank, named in `source`; a change saves at
@@ -42,8 +40,6 @@ struct StepCost {
   double seconds = 0.0;
   Basis basis = Basis::measured;
   std::string source = {};
-
-  bool operator==(const StepCost&) const = default;
 };
 
 // Memory of the fullest rank that a fault costs. Measured: bytes above the prediction. Predicted: bytes above the
@@ -52,8 +48,6 @@ struct MemoryCost {
   std::int64_t bytes = 0;
   Basis basis = Basis::measured;
   std::string source = {};
-
-  bool operator==(const MemoryCost&) const = default;
 };
 
 // Counts of the communicators in the run's last step, summed over ranks.

@@ -18,8 +18,6 @@ struct WholeStageUnit {
   Family family = Family::root;
   int stage = 0, blocks = 0;
   std::int64_t bytes = 0;  // of one gather
-
-  bool operator==(const WholeStageUnit&) const = default;
 };
 
 struct ProgramFigures {

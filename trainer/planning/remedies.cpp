@@ -87,22 +87,19 @@ void deal_anew(const Config& config, Strengths& strengths) {
 // The remedies, each with its strengths.
 
 constexpr Remedy selective{"recompute selective", "norms, rotary embedding and SwiGLU are recomputed instead of kept",
-                           "no product more, some memory traffic", RemedyKind::layout,
-                           [](const Config& config) -> Strengths {
+                           "no product more, some memory traffic", [](const Config& config) -> Strengths {
                              if (config.training.recompute != Recompute::none) return {};
                              return {{{word("training.recompute", "selective")}}};
                            }};
 
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
-                                "a third more of the products of blocks", RemedyKind::layout,
-                                [](const Config& config) -> Strengths {
+                                "a third more of the products of blocks", [](const Config& config) -> Strengths {
                                   if (config.training.recompute == Recompute::full) return {};
                                   return {{{word("training.recompute", "full")}}};
                                 }};
 
 constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequences are there at a time",
-                            "smaller products; gathers as often as there are microbatches", RemedyKind::layout,
-                            [](const Config& config) {
+                            "smaller products; gathers as often as there are microbatches", [](const Config& config) {
                               Strengths strengths;
                               const std::int64_t size = config.training.microbatch_size;
                               for (std::int64_t smaller = size - 1; smaller >= 1; --smaller) {
@@ -113,19 +110,17 @@ constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequ
                             }};
 
 constexpr Remedy tensor{"tensor up", "heads, widths and, as sequence parallelism, the tokens between them are split",
-                        "collectives in every block, which want to stay inside a node", RemedyKind::layout,
-                        [](const Config& config) {
+                        "collectives in every block, which want to stay inside a node", [](const Config& config) {
                           const std::int64_t heads = config.model.num_key_value_heads;
                           return doubled(config, &Degrees::tensor, std::min<std::int64_t>(8, heads));
                         }};
 
-constexpr Remedy context{"context up", "the positions of each sequence are split",
-                         "keys and values of every block travel", RemedyKind::layout, [](const Config& config) {
-                           return doubled(config, &Degrees::context, config.training.sequence_length / 2);
-                         }};
+constexpr Remedy context{
+    "context up", "the positions of each sequence are split", "keys and values of every block travel",
+    [](const Config& config) { return doubled(config, &Degrees::context, config.training.sequence_length / 2); }};
 
 constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble, and messages between stages",
-                          RemedyKind::layout, [](const Config& config) {
+                          [](const Config& config) {
                             const std::int64_t most = std::ssize(config.model.blocks) / config.pipeline.chunks;
                             Strengths strengths = doubled(config, &Degrees::pipeline, most);
                             deal_anew(config, strengths);
@@ -160,10 +155,9 @@ Strengths leaner_schedules(const Config& config) {
 }
 constexpr Remedy schedule{"a schedule with fewer microbatches in flight",
                           "fewer microbatches are kept for their backward", "a bubble of another size",
-                          RemedyKind::layout, leaner_schedules};
+                          leaner_schedules};
 
-constexpr Remedy expert{"expert up", "a rank holds fewer experts", "tokens travel further", RemedyKind::layout,
-                        [](const Config& config) {
+constexpr Remedy expert{"expert up", "a rank holds fewer experts", "tokens travel further", [](const Config& config) {
                           Strengths strengths;
                           if (!config.model.has(BlockKind::moe)) return strengths;
                           const Degrees& d = config.parallelism;
@@ -175,8 +169,7 @@ constexpr Remedy expert{"expert up", "a rank holds fewer experts", "tokens trave
                         }};
 
 constexpr Remedy replicas{"data_replicate down, data_shard up", "what was replicated is sharded",
-                          "gathers over more ranks, which may leave a node", RemedyKind::layout,
-                          [](const Config& config) {
+                          "gathers over more ranks, which may leave a node", [](const Config& config) {
                             Strengths strengths;
                             Degrees degrees = config.parallelism;
                             while (degrees.data_replicate % 2 == 0) {
@@ -188,7 +181,7 @@ constexpr Remedy replicas{"data_replicate down, data_shard up", "what was replic
                           }};
 
 constexpr Remedy strategy{"strategy up", "more of parameters, gradients and optimizer state is sharded",
-                          "parameters are gathered more often", RemedyKind::layout, [](const Config& config) {
+                          "parameters are gathered more often", [](const Config& config) {
                             Strengths strengths;
                             // The enumeration is ordered from full_shard, which shards most, to no_shard.
                             for (const ShardStrategy up :
@@ -201,8 +194,7 @@ constexpr Remedy strategy{"strategy up", "more of parameters, gradients and opti
 
 // A residency that Weft chooses ("stage") already drops parameters if they would not fit.
 constexpr Remedy residency{"residency shorter", "full parameters are dropped sooner",
-                           "they are gathered again for the next use", RemedyKind::layout,
-                           [](const Config& config) -> Strengths {
+                           "they are gathered again for the next use", [](const Config& config) -> Strengths {
                              const ShardPolicy& policy = main_policy(config);
                              const std::string& now = policy.residency_of(0);
                              if (policy.strategy != ShardStrategy::full_shard) return {};
@@ -211,7 +203,7 @@ constexpr Remedy residency{"residency shorter", "full parameters are dropped soo
                            }};
 
 constexpr Remedy lookahead{
-    "lookahead down", "fewer units are gathered ahead of their turn", "compute waits for gathers", RemedyKind::layout,
+    "lookahead down", "fewer units are gathered ahead of their turn", "compute waits for gathers",
     [](const Config& config) {
       Strengths strengths;
       for (int down = std::min(main_policy(config).lookahead - 1, 1); down >= 0; --down) {
@@ -220,7 +212,7 @@ constexpr Remedy lookahead{
       return strengths;
     }};
 
-constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smaller collectives", RemedyKind::layout,
+constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smaller collectives",
                       [](const Config& config) {
                         Strengths strengths;
                         const std::string& now = main_policy(config).wrap;
@@ -237,17 +229,16 @@ Strengths without_whole_gradients(const Config& config, std::string_view key, st
   if (policy.reduction == "each_microbatch" || policy.accumulate_sharded) return {};
   return {for_all_families(config, "shard", key, value)};
 }
-constexpr Remedy each_microbatch{
-    "reduction each_microbatch", "gradients are whole only while their unit is at work",
-    "a reduction of everything for every microbatch", RemedyKind::layout,
-    [](const Config& config) { return without_whole_gradients(config, "reduction", "each_microbatch"); }};
+constexpr Remedy each_microbatch{"reduction each_microbatch", "gradients are whole only while their unit is at work",
+                                 "a reduction of everything for every microbatch", [](const Config& config) {
+                                   return without_whole_gradients(config, "reduction", "each_microbatch");
+                                 }};
 constexpr Remedy accumulation{
     "accumulation sharded", "gradients add up in shards", "a reduce-scatter of everything for every microbatch",
-    RemedyKind::layout,
     [](const Config& config) { return without_whole_gradients(config, "accumulation", "sharded"); }};
 
 constexpr Remedy reduce_inputs{"reduce_inputs down", "fewer full gradients wait beside the one being filled",
-                               "compute waits for reductions", RemedyKind::layout, [](const Config& config) {
+                               "compute waits for reductions", [](const Config& config) {
                                  Strengths strengths;
                                  for (int inputs = std::min(config.reduce_inputs - 1, 1); inputs >= 0; --inputs) {
                                    strengths.push_back({{word("shard.reduce_inputs", inputs)}});
@@ -256,35 +247,39 @@ constexpr Remedy reduce_inputs{"reduce_inputs down", "fewer full gradients wait 
                                }};
 
 constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
-                                RemedyKind::arithmetic, [](const Config& config) -> Strengths {
+                                [](const Config& config) -> Strengths {
                                   if (size_of(config.precision_of(Family::dense).reduction) <= 2) return {};
                                   return {for_all_families(config, "precision", "reduction", "bfloat16")};
-                                }};
+                                },
+                                RemedyKind::arithmetic};
 
 constexpr Remedy bf16_compute{"compute in bfloat16", "what is gathered and kept is half as wide",
-                              "products of bfloat16, sums in float32", RemedyKind::arithmetic,
+                              "products of bfloat16, sums in float32",
                               [](const Config& config) -> Strengths {
                                 if (size_of(config.precision_of(Family::dense).compute) <= 2) return {};
                                 return {for_all_families(config, "precision", "compute", "bfloat16")};
-                              }};
+                              },
+                              RemedyKind::arithmetic};
 
 int states_of_rule(const Config& config) {
   return states_of(config.optimizer.rule, config.optimizer.momentum);
 }
 constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide", "rounded stochastically",
-                            RemedyKind::arithmetic, [](const Config& config) -> Strengths {
+                            [](const Config& config) -> Strengths {
                               if (config.optimizer.state != DType::float32 || states_of_rule(config) == 0) return {};
                               return {for_all_groups(config, "state", "bfloat16")};
-                            }};
+                            },
+                            RemedyKind::arithmetic};
 
 constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
-                                 RemedyKind::arithmetic, [](const Config& config) -> Strengths {
+                                 [](const Config& config) -> Strengths {
                                    if (config.precision_of(Family::dense).parameters != DType::float32) return {};
                                    return {for_all_families(config, "precision", "parameters", "bfloat16")};
-                                 }};
+                                 },
+                                 RemedyKind::arithmetic};
 
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
-                      "another optimizer: its learning rate has to be found anew", RemedyKind::arithmetic,
+                      "another optimizer: its learning rate has to be found anew",
                       [](const Config& config) {
                         Strengths strengths;
                         if (states_of_rule(config) > 1) strengths.push_back(for_all_groups(config, "name", "lion"));
@@ -295,17 +290,19 @@ constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each
                         sgd.by_family.insert(sgd.by_family.end(), still.by_family.begin(), still.by_family.end());
                         strengths.push_back(std::move(sgd));
                         return strengths;
-                      }};
+                      },
+                      RemedyKind::arithmetic};
 
 constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are gathered for a step",
-                              "another optimizer, which keeps two states for each parameter", RemedyKind::arithmetic,
+                              "another optimizer, which keeps two states for each parameter",
                               [](const Config& config) -> Strengths {
                                 const auto is_muon = [](const auto& group) {
                                   return group.second.rule == UpdateRule::muon;
                                 };
                                 if (std::ranges::none_of(config.optimizer_by_group, is_muon)) return {};
                                 return {for_all_groups(config, "name", name_of(UpdateRule::adamw))};
-                              }};
+                              },
+                              RemedyKind::arithmetic};
 
 constexpr std::array for_activations = {selective, full_recompute, microbatch, tensor,
                                         context,   pipeline,       schedule,   bf16_compute};

@@ -39,7 +39,6 @@ Cause largest_cause(const BucketBytes& bytes);
 struct RemedyOverrides {
   Overrides words;
   Overrides by_family = {};
-  bool operator==(const RemedyOverrides&) const = default;
 };
 
 enum class RemedyKind : std::uint8_t {
@@ -51,9 +50,9 @@ struct Remedy {
   std::string_view name;
   std::string_view why;   // why the remedy lowers the bucket
   std::string_view cost;  // in words; the time is in the plan
-  RemedyKind kind = RemedyKind::layout;
   // Mildest first; empty if nothing is left to change.
   std::vector<RemedyOverrides> (*strengths)(const Config& config) = nullptr;
+  RemedyKind kind = RemedyKind::layout;
 };
 
 // Remedies in the order to try them. More GPUs are not among them (explain.h looks for their number).

@@ -20,8 +20,6 @@ struct LiveItem {
   std::string what = {};  // a unit or a segment; empty for bytes kept all step
   std::optional<int> microbatch = {};
   std::int64_t bytes = 0;
-
-  bool operator==(const LiveItem&) const = default;
 };
 
 struct RankPlan {
@@ -45,8 +43,6 @@ struct GroupTraffic {
   std::int64_t payload = 0;
   double sent = 0.0;
   double node_egress = 0.0;  // bytes out of the node with most, of all its ranks; a bound for routed tokens
-
-  bool operator==(const GroupTraffic&) const = default;
 };
 
 struct StepTime {

@@ -37,7 +37,6 @@ struct SearchChoice {
 struct SearchedOrder {
   std::string schedule;
   int chunks = 1;
-  bool operator==(const SearchedOrder&) const = default;
 };
 
 // Layouts computed already, by ranks, order, recompute and microbatches. Thread-safe.

@@ -21,7 +21,6 @@ struct PathShare {
   std::optional<int> stage = {};  // for compute, gathers and reductions
   double seconds = 0.0;
   std::string text() const;  // "compute of stage 3 on rank 3"
-  bool operator==(const PathShare&) const = default;
 };
 
 // Seconds that a rank's compute lane waits for one cause, summed over the step.
@@ -31,7 +30,6 @@ struct StandStill {
   int other = 0;  // rank whose action ended the wait
   double seconds = 0.0;
   std::string text() const;  // "rank 0 for messages from rank 1"
-  bool operator==(const StandStill&) const = default;
 };
 
 struct StepForecast {
