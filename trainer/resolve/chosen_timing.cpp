@@ -75,21 +75,31 @@ std::vector<std::vector<PlannedStage>> stages_by_rank(const Config& config, cons
   return ranks;
 }
 
+// Bytes of units that a rank with these stages keeps whole, if it keeps `kept_of(unit)` of each.
+struct WholeBytes {
+  std::int64_t parameters = 0, gradients = 0;
+};
+template <typename KeptOf>
+WholeBytes whole_bytes(const std::vector<PlannedStage>& stages, const KeptOf& kept_of) {
+  WholeBytes bytes;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) {
+      if (unit.plan.replicated()) continue;
+      const UnitBytes sizes = unit_bytes(unit.setup());
+      const Kept kept = kept_of(unit);
+      if (kept.parameters) bytes.parameters += sizes.unsharded_parameters;
+      if (kept.gradients && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
+    }
+  }
+  return bytes;
+}
+
 // A lower bound, cheaper than a program: the static bytes of each rank and the bytes that the choice keeps.
 std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
   std::int64_t most = 0;
   for (const std::vector<PlannedStage>& stages : stages_by_rank(config, mesh)) {
-    std::int64_t bytes = static_bytes(stages).total();
-    for (const PlannedStage& stage : stages) {
-      for (const PlannedUnit& unit : stage.units) {
-        if (unit.plan.replicated()) continue;
-        const UnitBytes sizes = unit_bytes(unit.setup());
-        const Kept& kept = choice.of(unit.plan.family);
-        if (kept.parameters) bytes += sizes.unsharded_parameters;
-        if (kept.gradients && !unit.frozen) bytes += sizes.unsharded_gradients;
-      }
-    }
-    most = std::max(most, bytes);
+    const WholeBytes whole = whole_bytes(stages, [&](const PlannedUnit& unit) { return choice.of(unit.plan.family); });
+    most = std::max(most, static_bytes(stages).total() + whole.parameters + whole.gradients);
   }
   return most;
 }
@@ -195,27 +205,15 @@ bool says_more_than_full_shard(const Config& config, Family family, const ShardP
   return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
 }
 
-// Bytes that families with a timing of their own keep whole, on the rank with these stages.
-struct WholeBytes {
-  std::int64_t parameters = 0, gradients = 0;
-};
-WholeBytes whole_bytes(const Config& config, const std::vector<PlannedStage>& stages) {
-  WholeBytes bytes;
-  for (const PlannedStage& stage : stages) {
-    for (const PlannedUnit& unit : stage.units) {
-      if (unit.plan.replicated()) continue;
-      const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
-      if (!says_more_than_full_shard(config, unit.plan.family, said)) continue;
-      const UnitPolicy& policy = unit.policy;
-      const UnitBytes sizes = unit_bytes(unit.setup());
-      const bool every_stage = policy.residency == Residency::window && policy.window_stages >= std::ssize(stages);
-      if (policy.residency == Residency::step || every_stage) bytes.parameters += sizes.unsharded_parameters;
-      const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
-      const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
-      if (summed_whole && !open && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
-    }
-  }
-  return bytes;
+// What the configuration, and not Weft, decides to keep of a unit on a rank with so many stages.
+Kept kept_by_configuration(const Config& config, const PlannedUnit& unit, std::ptrdiff_t stages) {
+  const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
+  if (!says_more_than_full_shard(config, unit.plan.family, said)) return {};
+  const UnitPolicy& policy = unit.policy;
+  const bool every_stage = policy.residency == Residency::window && policy.window_stages >= stages;
+  const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
+  const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
+  return {policy.residency == Residency::step || every_stage, summed_whole && !open};
 }
 
 }  // namespace
@@ -227,7 +225,8 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
   if (!said) return {};
   WholeBytes most;
   for (const std::vector<PlannedStage>& stages : stages_by_rank(config, Mesh(config.parallelism))) {
-    const WholeBytes bytes = whole_bytes(config, stages);
+    const WholeBytes bytes = whole_bytes(
+        stages, [&](const PlannedUnit& unit) { return kept_by_configuration(config, unit, std::ssize(stages)); });
     most.parameters = std::max(most.parameters, bytes.parameters);
     most.gradients = std::max(most.gradients, bytes.gradients);
   }
