@@ -28,7 +28,7 @@ TEST(Topology, StepsOfRanksAreTheGroupsOfTheMesh) {
   for (const Degrees& degrees : topology_meshes) {
     const Mesh mesh(degrees);
     for (const Group group : all_groups) {
-      const RankSteps steps = rank_steps(mesh, group);
+      const RankSteps steps = mesh.steps(group);
       for (const std::vector<int>& ranks : mesh.groups(group)) {
         ASSERT_EQ(std::ssize(ranks), steps.count) << name_of(group);
         for (int place = 0; place < steps.count; ++place) {
@@ -42,7 +42,7 @@ TEST(Topology, StepsOfRanksAreTheGroupsOfTheMesh) {
   const RankSteps island = island_steps(mesh, Group::dp_shard, 4);
   EXPECT_EQ(mesh.island_of(Group::dp_shard, 3, 4),
             (std::vector<int>{1, 1 + island.stride, 1 + 2 * island.stride, 1 + 3 * island.stride}));
-  EXPECT_THROW(rank_steps(mesh, Group::tied), Error);
+  EXPECT_THROW(mesh.steps(Group::tied), Error);
 }
 
 // Every ring of a kind walked once around, every exchange sent piece by piece.

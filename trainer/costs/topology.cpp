@@ -23,47 +23,8 @@ std::string nearest_divisors(int world, int number) {
 
 }  // namespace
 
-RankSteps rank_steps(const Mesh& mesh, Group group) {
-  const Degrees& d = mesh.degrees();
-  const int expert = d.expert_tensor * d.expert;  // from one expert replica to the next
-  const int expert_shards = d.expert_data() / mesh.expert_replicas();
-  switch (group) {
-    case Group::tp:
-      return {1, d.tensor};
-    case Group::cp:
-      return {d.tensor, d.context};
-    case Group::dp_shard:
-      return {d.tensor * d.context, d.data_shard};
-    case Group::dp_shard_cp:
-      return {d.tensor, d.context * d.data_shard};
-    case Group::dp_replicate:
-      return {d.tensor * d.context * d.data_shard, d.data_replicate};
-    case Group::pp:
-      return {d.stage_ranks(), d.pipeline};
-    case Group::etp:
-      return {1, d.expert_tensor};
-    case Group::ep:
-      return {d.expert_tensor, d.expert};
-    case Group::edp:
-      return {expert, d.expert_data()};
-    case Group::edp_shard:
-      return {expert, expert_shards};
-    case Group::edp_replicate:
-      return {expert * expert_shards, mesh.expert_replicas()};
-    case Group::tokens:
-      return {1, d.stage_ranks()};
-    case Group::world:
-      return {1, d.world()};
-    case Group::dp_island:
-    case Group::edp_island:
-    case Group::tied:
-      break;
-  }
-  fail("group {} is not decided by degrees alone", name_of(group));
-}
-
 RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks) {
-  const RankSteps group = rank_steps(mesh, shard_group);
+  const RankSteps group = mesh.steps(shard_group);
   require(ranks >= 1 && group.count % ranks == 0, "islands divide their group");
   return {group.stride, ranks};
 }
@@ -76,7 +37,7 @@ GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
     int edges = 0;
     std::int64_t elsewhere = 0;  // pairs of a rank in the node and a rank of its group outside
     for (int rank = begin; rank < end; ++rank) {
-      const int place = rank / steps.stride % steps.count, first = rank - place * steps.stride;
+      const int place = steps.place(rank), first = rank - place * steps.stride;
       const int next = place + 1 < steps.count ? rank + steps.stride : first;
       edges += next < begin || next >= end;
       // Places [from, to) of the group lie in the node.
@@ -91,7 +52,7 @@ GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
 }
 
 GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node) {
-  return group_links(mesh.world(), rank_steps(mesh, group), ranks_per_node);
+  return group_links(mesh.world(), mesh.steps(group), ranks_per_node);
 }
 
 double ring_bytes(CollectiveOp op, double payload, int ranks) {

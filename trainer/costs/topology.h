@@ -15,13 +15,6 @@
 
 namespace weft {
 
-// The ranks of a group: `first`, first + stride, and so on, `count` of them. This gives all groups: a rank is at place
-// rank / stride % count of its own group.
-struct RankSteps {
-  int stride = 1, count = 1;
-};
-// Steps of any group given by the degrees alone. Throws Error for islands and tied groups.
-RankSteps rank_steps(const Mesh& mesh, Group group);
 // Steps of islands of `ranks` neighbours inside a shard group.
 RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks);
 

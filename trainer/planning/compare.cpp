@@ -105,7 +105,7 @@ void preset(Config& config, const ShardingChoice& choice, int island_ranks, int 
 
 // The ranks of a group inside a node, as an island size; 0 if they are a single rank or the whole group.
 int island_in_node(const Mesh& mesh, Group group, int ranks_per_node) {
-  const RankSteps steps = rank_steps(mesh, group);
+  const RankSteps steps = mesh.steps(group);
   const int inside = ranks_per_node / steps.stride;
   return inside > 1 && inside < steps.count ? inside : 0;
 }
