@@ -115,12 +115,6 @@ std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
   return StepCost{modelled.seconds, Basis::modelled, modelled.by};
 }
 
-double upper_median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {
   const Config& config = run.config;
   const Mesh mesh(config.parallelism);

@@ -101,9 +101,6 @@ std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
                                      const ModelledSeconds& modelled = {});
 
-// The value in the middle; of an even number the larger of two.
-double upper_median(std::vector<double> values);
-
 // `hardware` as in run_hardware(). `run` must outlive the evidence. Throws Error (request) if the counters or traces do
 // not belong to the configuration's program.
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware = {});

@@ -87,10 +87,9 @@ bool is_late_gather(const Program& program, const std::vector<Action>& actions, 
 }
 
 bool reads_unit(const Program& program, const Action& action, int unit) {
-  if (!reads_parameters(action.op) || !action.segment) return false;
+  if (!is_compute(action.op) || !action.segment) return false;
   const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-  if (action.op != Op::forward && !segment.reads_weights_backward) return false;
-  return std::ranges::find(segment.units, unit) != segment.units.end();
+  return reads_units(segment, action.op) && std::ranges::find(segment.units, unit) != segment.units.end();
 }
 
 ProgramFigures program_figures(const ResolvedRun& run) {

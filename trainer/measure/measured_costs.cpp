@@ -139,11 +139,17 @@ class Measurement {
 
 }  // namespace
 
-double median_of(std::vector<double> values) {
+double upper_median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double median_of(std::vector<double> values) {
+  const double upper = upper_median(values);
+  if (values.size() % 2 == 1) return upper;
+  std::ranges::sort(values);
+  return (upper + values[values.size() / 2 - 1]) / 2.0;
 }
 
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
