@@ -1,9 +1,7 @@
-#include "trainer/diagnosis/traced_steps.h"
-
+// Figures of each traced rank: its compute time, and the time that computation waited for gathers and reductions.
 #include <algorithm>
 
-#include "trainer/diagnosis/program_figures.h"
-#include "trainer/diagnosis/run_hardware.h"
+#include "trainer/diagnosis/evidence.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

@@ -188,16 +188,16 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   }
   result.full_parameter_bytes = plan.peak()[Bucket::unsharded_parameters];
   for (const RankPlan& rank : plan.ranks) result.collectives = std::max(result.collectives, collectives_of(rank));
+  double unit_egress = 0.0;
   for (const GroupTraffic& traffic : plan.communication) {
-    if (is_of_units(traffic.group)) result.unit_egress_bytes += traffic.node_egress;
+    if (is_of_units(traffic.group)) unit_egress += traffic.node_egress;
   }
   const double node_rate = hardware.node_bytes_per_second.value;
   result.egress_seconds = plan.node_egress_bytes / node_rate;
   result.seconds = plan.time.seconds;
   result.exposed_seconds = plan.time.exposed_gathers + plan.time.exposed_reductions;
-  result.break_even =
-      break_even_tokens(result.unit_egress_bytes, node_rate, static_cast<double>(plan.parameters.active),
-                        reached_flops_per_second(result.config, hardware));
+  result.break_even = break_even_tokens(unit_egress, node_rate, static_cast<double>(plan.parameters.active),
+                                        reached_flops_per_second(result.config, hardware));
 }
 
 }  // namespace

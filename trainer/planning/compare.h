@@ -43,12 +43,11 @@ struct StrategyPlan {
   std::int64_t collectives = 0;           // of a step, of the rank with most
   // Seconds that the traffic of a step out of the busiest node takes at the rate of all the node's adapters.
   double egress_seconds = 0.0;
-  // Bytes out of that node that do not grow with tokens: gathers and reductions of units.
-  double unit_egress_bytes = 0.0;
 
   double seconds = 0.0;          // of a step, simulated
   double exposed_seconds = 0.0;  // compute waits for gathers and reductions, of the rank with most
-  // Tokens per rank and step at which compute takes as long as this traffic; 0 if nothing leaves a node.
+  // Tokens per rank and step at which compute takes as long as the traffic out of a node that does not grow with
+  // tokens: gathers and reductions of units. 0 if nothing leaves a node.
   double break_even = 0.0;
 
   bool fits() const { return plan && plan->verdict.fits(); }

@@ -246,20 +246,26 @@ constexpr Remedy reduce_inputs{"reduce_inputs down", "fewer full gradients wait 
                                  return strengths;
                                }};
 
-constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
-                                [](const Config& config) -> Strengths {
-                                  if (size_of(config.precision_of(Family::dense).reduction) <= 2) return {};
-                                  return {for_all_families(config, "precision", "reduction", "bfloat16")};
-                                },
-                                RemedyKind::arithmetic};
+Strengths in_bfloat16(const Config& config, std::string_view key, DType now) {
+  if (size_of(now) <= size_of(DType::bfloat16)) return {};
+  return {for_all_families(config, "precision", key, "bfloat16")};
+}
+constexpr Remedy bf16_reduction{
+    "reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
+    [](const Config& config) { return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction); },
+    RemedyKind::arithmetic};
 
-constexpr Remedy bf16_compute{"compute in bfloat16", "what is gathered and kept is half as wide",
-                              "products of bfloat16, sums in float32",
-                              [](const Config& config) -> Strengths {
-                                if (size_of(config.precision_of(Family::dense).compute) <= 2) return {};
-                                return {for_all_families(config, "precision", "compute", "bfloat16")};
-                              },
-                              RemedyKind::arithmetic};
+constexpr Remedy bf16_compute{
+    "compute in bfloat16", "what is gathered and kept is half as wide", "products of bfloat16, sums in float32",
+    [](const Config& config) { return in_bfloat16(config, "compute", config.precision_of(Family::dense).compute); },
+    RemedyKind::arithmetic};
+
+constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
+                                 [](const Config& config) {
+                                   return in_bfloat16(config, "parameters",
+                                                      config.precision_of(Family::dense).parameters);
+                                 },
+                                 RemedyKind::arithmetic};
 
 int states_of_rule(const Config& config) {
   return states_of(config.optimizer.rule, config.optimizer.momentum);
@@ -270,13 +276,6 @@ constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as 
                               return {for_all_groups(config, "state", "bfloat16")};
                             },
                             RemedyKind::arithmetic};
-
-constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
-                                 [](const Config& config) -> Strengths {
-                                   if (config.precision_of(Family::dense).parameters != DType::float32) return {};
-                                   return {for_all_families(config, "precision", "parameters", "bfloat16")};
-                                 },
-                                 RemedyKind::arithmetic};
 
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
                       "another optimizer: its learning rate has to be found anew",

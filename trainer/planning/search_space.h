@@ -90,8 +90,11 @@ struct SearchSetting {
 //   degrees        all with that product; expert and expert_tensor only with experts, the latter 1 or tensor
 //   schedule       all except gpipe, which takes as long as 1f1b and more memory
 //   chunks         1, 2, 4 and 8 if the schedule takes them
-//   strategy, residency, reduction   full_shard or shard_grad_op; reshard_after_use or step; last_microbatch or
-//   each_microbatch microbatch_size, recompute       1, 2, 4, 8; all
+//   strategy       full_shard or shard_grad_op
+//   residency      reshard_after_use or step
+//   reduction      last_microbatch or each_microbatch
+//   microbatch_size, recompute   1, 2, 4, 8; all
+//
 // Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks. They are
 // dealt once per order, number of microbatches and recompute; the words of a choice contain the resulting layout. The
 // device is the hardware's. Throws Error (request) with the faults of the configuration that no choice can repair.

@@ -57,6 +57,14 @@ ConfigRule needed_by(BlockKind kind, const std::string& key, Size value) {
           }};
 }
 
+ConfigRule needs_experts(const std::string& name, int Degrees::*degree, std::string_view use) {
+  return {{"parallelism." + name, "model.layers"}, [=](const Config& c) {
+            return none_or(c.parallelism.*degree == 1 || c.model.has(BlockKind::moe),
+                           "{} {} has no experts to {}: model.layers \"{}\" has no MoE blocks (e)", name,
+                           c.parallelism.*degree, use, c.layers_text);
+          }};
+}
+
 Rules block_rules() {
   const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
   return {
@@ -77,18 +85,8 @@ Rules block_rules() {
                   model_size(&MoeConfig::num_experts)),
       splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",
                   "moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
-      {{"parallelism.expert", "model.layers"},
-       [](const Config& c) {
-         return none_or(c.parallelism.expert == 1 || c.model.has(BlockKind::moe),
-                        "expert {} has no experts to spread: model.layers \"{}\" has no MoE blocks (e)",
-                        c.parallelism.expert, c.layers_text);
-       }},
-      {{"parallelism.expert_tensor", "model.layers"},
-       [](const Config& c) {
-         return none_or(c.parallelism.expert_tensor == 1 || c.model.has(BlockKind::moe),
-                        "expert_tensor {} has no experts to split: model.layers \"{}\" has no MoE blocks (e)",
-                        c.parallelism.expert_tensor, c.layers_text);
-       }},
+      needs_experts("expert", &Degrees::expert, "spread"),
+      needs_experts("expert_tensor", &Degrees::expert_tensor, "split"),
   };
 }
 
