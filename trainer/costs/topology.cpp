@@ -109,16 +109,16 @@ LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const Link
                                    .exchange = between_nodes.bytes_per_second / exchanged}};
 }
 
-std::vector<std::string> topology_faults(int world, int ranks_per_node) {
-  if (world <= ranks_per_node || world % ranks_per_node == 0) return {};
+void require_full_nodes(int world, int ranks_per_node) {
+  if (world <= ranks_per_node || world % ranks_per_node == 0) return;
   const int nodes = world / ranks_per_node;
-  return {
-      fmt::format("{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] "
-                  "multiply to {} or "
-                  "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
-                  world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
-                  (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
-                  nearest_divisors(world, ranks_per_node))};
+  fail_request(
+      "{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] multiply to {} "
+      "or "
+      "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
+      world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
+      (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
+      nearest_divisors(world, ranks_per_node));
 }
 
 }  // namespace weft

@@ -49,8 +49,8 @@ double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payloa
 // nodes have the adapters to themselves, until other kinds use them.
 LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const LinkCost& between_nodes);
 
-// Why `world` ranks do not fill nodes, with the nearest numbers that do. Empty if they do or fit into one node.
+// Throws Error (request) with the nearest numbers that do, unless `world` ranks fill nodes or fit into one node.
 // Training does not need full nodes and does not check this.
-std::vector<std::string> topology_faults(int world, int ranks_per_node);
+void require_full_nodes(int world, int ranks_per_node);
 
 }  // namespace weft

@@ -43,6 +43,12 @@ std::string products_of(const Config& config, std::size_t stages) {
   return fmt::format("{}", fmt::join(products, ", or "));
 }
 
+std::string stage_count_fault(const Config& config, std::size_t written, const char* before, const char* what) {
+  const std::string products = products_of(config, written);
+  return fmt::format("the layout has {}{} stages, but {}: write {} {}{}{}", before, written, stages_text(config),
+                     config.stages(), what, products.empty() ? "" : ", or ", products);
+}
+
 LayoutText written_layout(const Config& config) {
   if (const auto* text = std::get_if<std::string>(&config.pipeline.layout)) return read_layout(*text);
   return read_layout(std::get<std::vector<std::string>>(config.pipeline.layout));
@@ -51,11 +57,8 @@ LayoutText written_layout(const Config& config) {
 void compare_stages(const Config& config, const LayoutText& layout, Messages& messages) {
   const std::size_t asked = static_cast<std::size_t>(config.stages()), written = layout.stages.size();
   if (written == asked) return;
-  const std::string products = products_of(config, written);
-  const std::string what = fmt::format("the layout has {} stages, but {}: write {} stages{}{}", written,
-                                       stages_text(config), asked, products.empty() ? "" : ", or ", products);
   const LayoutSymbol place = written > asked ? layout.stages[asked].opened_by : layout.end();
-  messages.push_back(layout.fault_at(place, what).message);
+  messages.push_back(layout.fault_at(place, stage_count_fault(config, written, "", "stages")).message);
 }
 
 void compare_blocks(const Config& config, const LayoutText& layout, Messages& messages) {
@@ -94,9 +97,7 @@ Messages count_faults(const Config& config, const std::vector<std::int64_t>& cou
   const auto blocks = static_cast<std::int64_t>(config.model.blocks.size());
   const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   if (counts.size() != static_cast<std::size_t>(config.stages())) {
-    const std::string products = products_of(config, counts.size());
-    messages.push_back(fmt::format("the layout has the counts of {} stages, but {}: write {} counts{}{}", counts.size(),
-                                   stages_text(config), config.stages(), products.empty() ? "" : ", or ", products));
+    messages.push_back(stage_count_fault(config, counts.size(), "the counts of ", "counts"));
   }
   if (sum != blocks) {
     messages.push_back(

@@ -209,9 +209,7 @@ std::string_view name_of(Sharding sharding) {
 }
 
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {
-  if (const auto faults = topology_faults(config.parallelism.world(), hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(config.parallelism.world(), hardware.node_ranks());
   std::vector<StrategyPlan> plans;
   for (const ShardingChoice& choice : choices) plans.push_back(derive(config, hardware, choice));
   const Config chosen = with_chosen_timing(config, Mesh(config.parallelism));

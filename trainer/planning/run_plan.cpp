@@ -102,10 +102,7 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
 ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   Config judged = given;
   judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-  const std::int64_t world = judged.parallelism.world();
-  if (const auto faults = topology_faults(static_cast<int>(world), hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(judged.parallelism.world(), hardware.node_ranks());
   return ResolvedRun(judged);
 }
 

@@ -84,7 +84,7 @@ struct RunPlan {
 // class of ranks.
 enum class PlanRoutings { even, even_and_worst };
 
-// Throws Error (request) if the configuration cannot be compiled, and with topology_faults(). The plan uses the
+// Throws Error (request) if the configuration cannot be compiled, and as require_full_nodes() does. The plan uses the
 // hardware's device and ignores run.device. Costs of actions are modelled for the hardware, or read from the table that
 // pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);

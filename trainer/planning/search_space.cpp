@@ -306,9 +306,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   });
   space.world = setting.world.value_or(written.parallelism.world());
   space.hardware = hardware_of(written);
-  if (const auto faults = topology_faults(space.world, space.hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(space.world, space.hardware.node_ranks());
   for (const Overrides& words : {device_words(written, space.hardware, space.world), fixed_words(written, axes)}) {
     space.words = merged_words(space.words, words);
   }
