@@ -47,15 +47,6 @@ struct RuleVerdict {
   static RuleVerdict unchecked(std::string note) { return {Outcome::unchecked, std::nullopt, std::move(note)}; }
 };
 
-struct Rule {
-  std::string_view name;
-  std::string_view asks;  // the question of the rule, in words
-  RuleVerdict (*check)(const RunEvidence& evidence);
-};
-
-// In the order in which findings of unknown cost are reported.
-std::span<const Rule> diagnosis_rules();
-
 RuleVerdict check_root_only_units(const RunEvidence& evidence);
 RuleVerdict check_reductions(const RunEvidence& evidence);
 RuleVerdict check_repeated_gathers(const RunEvidence& evidence);

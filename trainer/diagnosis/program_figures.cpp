@@ -9,7 +9,6 @@
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/step_flops.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "layers/context_parallel.h"
-#include "layers/segments.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/state_layout.h"

@@ -1,6 +1,5 @@
 #include "trainer/plan/unit_policy.h"
 
-#include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 

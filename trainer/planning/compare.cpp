@@ -180,6 +180,11 @@ std::int64_t collectives_of(const RankPlan& rank) {
   return calls;
 }
 
+// Rate that products reach on one card, in the dtype of dense parts.
+double reached_flops_per_second(const Config& config, const Hardware& hardware) {
+  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
+}
+
 void fill(StrategyPlan& result, const Hardware& hardware) {
   result.plan = plan_run(result.config, hardware);
   const RunPlan& plan = *result.plan;
@@ -220,10 +225,6 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
     if (each.refused.empty()) fill(each, hardware);
   }
   return plans;
-}
-
-double reached_flops_per_second(const Config& config, const Hardware& hardware) {
-  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
 }
 
 double compute_seconds(const Config& config, const Hardware& hardware) {

@@ -63,8 +63,6 @@ double compute_seconds(const Config& config, const Hardware& hardware);
 // Tokens per rank and step at which 6 `parameters` tokens / `flops_per_second` equals `egress_bytes` /
 // `node_bytes_per_second`. `flops_per_second` is the rate that one card reaches.
 double break_even_tokens(double egress_bytes, double node_bytes_per_second, double parameters, double flops_per_second);
-// Rate that products reach on one card, in the dtype of dense parts.
-double reached_flops_per_second(const Config& config, const Hardware& hardware);
 
 struct Recommendation {
   std::optional<std::size_t> chosen = {};  // index into the plans; absent if none fits
@@ -73,7 +71,7 @@ struct Recommendation {
   std::vector<std::string> flips;
 };
 
-// Chooses the fastest of the plans that fit. Among plans within 1 % of the fastest:
+// Chooses the fastest of the plans that fit. Among plans within 1 % (timing_tie) of the fastest:
 //
 //   over several nodes   the plan with least memory: the memory left allows more tokens a step, and more tokens hide
 //                        traffic over a slow link
@@ -82,7 +80,6 @@ struct Recommendation {
 //
 // Less memory decides last. `plans` come from compare_strategies for the same hardware.
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware);
-inline constexpr double tie = 1.01;
 
 // The longest sequence with which the fullest rank is within Verdict::limit of the card, everything else as configured.
 // Powers of two times `config`'s length are tried, then eighths above the largest of them that fits. Absent if the

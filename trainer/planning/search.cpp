@@ -14,6 +14,22 @@ namespace {
 // Number of choices looked at concurrently, for any number of threads.
 constexpr std::size_t wave = 32;
 
+// Sets `front` among plans that are sorted by time.
+void mark_front(std::vector<SearchedPlan>& plans) {
+  std::optional<std::int64_t> least;
+  for (std::size_t begin = 0; begin < plans.size();) {
+    std::size_t end = begin;
+    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+    while (end < plans.size() && plans[end].time.seconds == plans[begin].time.seconds) {
+      fewest = std::min(fewest, plans[end++].peak.total());
+    }
+    for (; begin < end; ++begin) {
+      plans[begin].front = plans[begin].peak.total() == fewest && (!least || fewest < *least);
+    }
+    if (!least || fewest < *least) least = fewest;
+  }
+}
+
 class Search {
  public:
   Search(const SearchSpace& space, const SearchOptions& options, const std::function<void(const SearchProgress&)>& told)
@@ -137,21 +153,6 @@ class Search {
 SearchResult search_plans(const SearchSpace& space, const SearchOptions& options,
                           const std::function<void(const SearchProgress&)>& progress) {
   return Search(space, options, progress).run();
-}
-
-void mark_front(std::vector<SearchedPlan>& plans) {
-  std::optional<std::int64_t> least;
-  for (std::size_t begin = 0; begin < plans.size();) {
-    std::size_t end = begin;
-    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-    while (end < plans.size() && plans[end].time.seconds == plans[begin].time.seconds) {
-      fewest = std::min(fewest, plans[end++].peak.total());
-    }
-    for (; begin < end; ++begin) {
-      plans[begin].front = plans[begin].peak.total() == fewest && (!least || fewest < *least);
-    }
-    if (!least || fewest < *least) least = fewest;
-  }
 }
 
 }  // namespace weft

@@ -75,7 +75,4 @@ struct SearchResult {
 SearchResult search_plans(const SearchSpace& space, const SearchOptions& options,
                           const std::function<void(const SearchProgress&)>& progress = {});
 
-// Sets `front` among plans that are sorted by time.
-void mark_front(std::vector<SearchedPlan>& plans);
-
 }  // namespace weft

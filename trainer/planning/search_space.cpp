@@ -27,6 +27,13 @@ constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline
                                            "shard.strategy",           "shard.residency",   "shard.reduction",
                                            "training.recompute"};
 
+// In the order in which they are chosen.
+std::vector<std::string> search_keys() {
+  std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
+  keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
+  return keys;
+}
+
 // The faults of a value of the key by itself; without faults, the value is set in `config`.
 Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
   const ConfigSources sources = gather_sources("", "", {word(key.path(), value)});
@@ -229,12 +236,6 @@ std::string layout_of(const SearchSpace& space, const SearchChoice& choice, cons
 }
 
 }  // namespace
-
-std::vector<std::string> search_keys() {
-  std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
-  keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
-  return keys;
-}
 
 SearchAxes parse_search_axes(const std::vector<std::string>& words) {
   SearchAxes axes;

@@ -21,8 +21,6 @@ namespace weft {
 
 // Values of each key, by its path, as TOML or bare words. Keys without an entry take the defaults of search_space().
 using SearchAxes = std::map<std::string, std::vector<std::string>>;
-// The keys of an axis, in the order in which they are chosen.
-std::vector<std::string> search_keys();
 // Parses words such as "tensor=1,2,4" or "pipeline.schedule=1f1b,zbv". Throws Error (request) with all faults: unknown
 // axes, values that the key does not take, empty or repeated values.
 SearchAxes parse_search_axes(const std::vector<std::string>& words);

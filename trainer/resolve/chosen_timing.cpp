@@ -6,7 +6,6 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/quantities.h"

@@ -6,7 +6,6 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/chosen_timing.h"
